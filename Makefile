@@ -1,0 +1,57 @@
+# One command each; `make help` lists them. Only Python 3.11 or newer and make have to be there.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check fmt openapi bench lock hooks clean
+
+BIN := .venv/bin
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --no-header --quiet
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.installed ## Make .venv with the locked dependencies and `context-service` in it
+
+.venv/.installed: pyproject.toml requirements-dev.lock
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@echo "Installing the locked dependencies; this takes about a minute."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: setup ## Start the service on http://127.0.0.1:8080, its database in ./data (ARGS="--port 9000")
+	$(BIN)/context-service serve $(ARGS)
+
+test: setup ## Run the tests (ARGS="-k budget")
+	$(BIN)/pytest $(ARGS)
+
+check: setup ## Lint, format, types, direction of imports, openapi.json
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/context-service openapi --check openapi/openapi.json
+
+fmt: setup ## Format, and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+openapi: setup ## Write openapi/openapi.json from the app
+	$(BIN)/context-service openapi --output openapi/openapi.json
+
+bench: setup ## Measure against the floors (ARGS="--quick")
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: ## Pin the newest allowed versions again (needs uv)
+	$(LOCK) --upgrade --output-file requirements.lock pyproject.toml
+	$(LOCK) --upgrade --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
+	echo hatchling | $(LOCK) --constraint requirements-dev.lock --output-file requirements-build.lock -
+
+hooks: setup ## Let git run the quick checks before each commit
+	$(BIN)/pre-commit install
+
+clean: ## Remove what the commands above made, except ./data
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,166 @@
+"""The one door to a language model, through LiteLLM (the only importer of litellm).
+
+1. LiteLLM takes seconds and 180 MB to import, so it comes with the first call, in a thread.
+2. Address and key come from settings, never from a request. LiteLLM fetches nothing by itself.
+3. It does not retry and our own clock bounds it: retries are the caller's policy (E9).
+4. Whatever goes wrong leaves here as ServiceUnavailable; `facts["reason"]` says why, and the
+   provider's words stay in the cause, since they may quote the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from functools import cache
+from typing import Any
+
+from app.domain.errors import ServiceUnavailable
+from app.domain.summaries import Completion, ModelCall
+
+_OFFLINE = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_LOCAL_BLOG_POSTS": "True",
+    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
+    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOG": "ERROR",
+}
+
+_TOO_LONG = re.compile(
+    r"context.{0,10}(?:length|window|limit|size)|too (?:long|many tokens|large)"
+    r"|maximum.{0,20}(?:tokens|context)|exceed.{0,20}(?:token|context)|reduce the length",
+    re.IGNORECASE,
+)
+"""How providers say that the input does not fit; LiteLLM recognises only some of it."""
+
+_REASONS = {
+    400: "refused",
+    401: "authentication",
+    402: "refused",
+    403: "authentication",
+    404: "refused",
+    408: "timeout",
+    409: "provider_error",
+    413: "context_window",
+    422: "refused",
+    429: "rate_limited",
+    504: "timeout",
+}
+"""Why a call failed, by HTTP status; every other status is a provider error."""
+
+_DETAILS = {
+    "timeout": "The model did not answer in time",
+    "rate_limited": "The model's provider limits the rate of calls",
+    "refused": "The model's provider refused the call",
+    "context_window": "The call is larger than the model's context window",
+    "authentication": "The model's provider does not accept the key",
+    "provider_error": "The model's provider failed",
+    "bad_answer": "The model's answer cannot be read",
+}
+
+
+class LiteLLMGateway:
+    """Calls any model LiteLLM knows; one instance serves the whole process."""
+
+    def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
+        self._api_base = api_base
+        self._api_key = api_key
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer, or raise ServiceUnavailable with the reason."""
+        litellm = await asyncio.to_thread(_litellm)
+        try:
+            async with asyncio.timeout(call.timeout_seconds):
+                response = await litellm.acompletion(
+                    model=call.model,
+                    messages=[dict(message) for message in call.messages],
+                    max_tokens=call.max_tokens,
+                    timeout=call.timeout_seconds,
+                    num_retries=0,
+                    max_retries=0,
+                    api_base=self._api_base,
+                    api_key=self._api_key,
+                )
+        except Exception as exc:  # LiteLLM raises its own, openai's, httpx's and plain errors
+            raise _unavailable(_reason(exc), call.model) from exc
+        return _completion(response, call.model)
+
+    async def close(self) -> None:
+        """Close the connections LiteLLM keeps open, if it was ever used.
+
+        They are shared by all gateways of the process; a later call opens new ones.
+        """
+        if _litellm.cache_info().currsize:
+            litellm = _litellm()
+            await litellm.close_litellm_async_clients()
+            litellm.in_memory_llm_clients_cache.flush_cache()
+
+
+@cache
+def _litellm() -> Any:
+    """Import LiteLLM, offline and quiet."""
+    for name, value in _OFFLINE.items():
+        os.environ.setdefault(name, value)
+    import litellm
+
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    litellm.disable_aiohttp_transport = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return litellm
+
+
+def _unavailable(reason: str, model: str) -> ServiceUnavailable:
+    return ServiceUnavailable(_DETAILS[reason], {"reason": reason, "model": model})
+
+
+def _reason(exc: Exception) -> str:
+    """Return why a call failed, by kind first, then by status."""
+    kinds = {kind.__name__ for kind in type(exc).__mro__}
+    if kinds & {"TimeoutError", "Timeout", "APITimeoutError", "TimeoutException"}:
+        return "timeout"
+    if "ContextWindowExceededError" in kinds:
+        return "context_window"
+    if "ContentPolicyViolationError" in kinds:
+        return "refused"
+    status = getattr(exc, "status_code", None)
+    if status in {400, 422} and _TOO_LONG.search(str(exc)):
+        return "context_window"
+    if kinds & {"APIConnectionError", "TransportError"}:
+        return "provider_error"
+    if "APIResponseValidationError" in kinds:
+        return "bad_answer"
+    return _REASONS.get(status, "provider_error") if status else "provider_error"
+
+
+def _completion(response: Any, model: str) -> Completion:
+    try:
+        choice = response.choices[0]
+        message = choice.message
+        finish_reason = str(choice.finish_reason or "stop")
+        refusal = _refusal(message)
+        text = message.content or ""
+        tool_calls = bool(message.tool_calls)
+        usage = getattr(response, "usage", None)
+    except (AttributeError, IndexError, TypeError) as exc:
+        raise _unavailable("bad_answer", model) from exc
+    if refusal or finish_reason == "content_filter":
+        raise _unavailable("refused", model)
+    return Completion(
+        text=str(text),
+        finish_reason=finish_reason,
+        input_tokens=int(getattr(usage, "prompt_tokens", 0) or 0),
+        output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
+        has_tool_calls=tool_calls,
+    )
+
+
+def _refusal(message: Any) -> str | None:
+    """Return the model's refusal, which LiteLLM keeps among what only some providers have."""
+    extra = getattr(message, "provider_specific_fields", None) or {}
+    return getattr(message, "refusal", None) or extra.get("refusal")

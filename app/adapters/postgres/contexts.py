@@ -1,0 +1,352 @@
+"""What builds read and record: one select for a whole build, epochs, compactions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.adapters.postgres.rows import (
+    CONVERSATION_COLUMNS,
+    HEAD_COLUMNS,
+    LAYER_JOINS,
+    compaction_from,
+    conversation_from,
+    epoch_from,
+    log_rows_from,
+)
+from app.adapters.postgres.store import Session, Statement
+from app.domain.log import LogRow
+from app.domain.records import Compaction, ContextRead, Epoch
+from app.domain.strategies import Span
+
+_EPOCH_FIELDS = (
+    "epoch",
+    "epoch_id",
+    "lane",
+    "format",
+    "window",
+    "reason",
+    "start_seq",
+    "view_version",
+    "frame",
+    "sections_hash",
+    "tools_hash",
+    "policy_hash",
+)
+
+
+def _epoch_columns(alias: str) -> str:
+    return ", ".join(f"{alias}.{name} AS {alias}_{name}" for name in _EPOCH_FIELDS)
+
+
+# An array per column is decoded several times faster than a record per message.
+_ROW_ARRAYS = """
+    array_agg(r.message_id ORDER BY r.seq) AS ids,
+    array_agg(r.seq ORDER BY r.seq) AS seqs,
+    array_agg(r.role ORDER BY r.seq) AS roles,
+    array_agg(r.tokens ORDER BY r.seq) AS row_tokens,
+    array_agg(r.reasoning_tokens ORDER BY r.seq) AS row_reasoning,
+    array_agg(r.call_ids ORDER BY r.seq) AS row_calls,
+    array_agg(r.has_media ORDER BY r.seq) AS row_media,
+    array_agg(CASE WHEN CAST(:as_chat AS boolean) THEN 'openai_chat' ELSE r.format END
+        ORDER BY r.seq) AS row_formats,
+    array_agg(CASE WHEN CAST(:as_chat AS boolean) THEN coalesce(r.fragment, r.body)
+        ELSE r.body END ORDER BY r.seq) AS bodies
+"""
+_LANE = """CAST(:format AS text) || ':'
+    || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
+
+# Which rows a build will show is known from the lane's newest epoch, or else from the active
+# compaction; where neither bounds them, none are read here and the caller asks for what it needs.
+READ = Statement(
+    sa.text(
+        f"""
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
+            {_epoch_columns("e")}, {_epoch_columns("w")},
+            k.summary, k.created_at AS compacted_at, k.strategy AS compacted_by,
+            bounds.known AS rows_read,
+            EXISTS (
+                SELECT FROM epochs other
+                WHERE other.conversation_id = h.conversation_id
+                    AND other.format = CAST(:format AS text) AND other.lane <> {_LANE}
+            ) AS has_other_lane,
+            rows.*
+        FROM conversations c
+        JOIN heads h ON h.conversation_id = c.conversation_id
+        {LAYER_JOINS}
+        LEFT JOIN compactions k ON k.conversation_id = h.conversation_id
+            AND k.compaction_id = h.compaction_id
+        LEFT JOIN LATERAL (
+            SELECT * FROM epochs newest
+            WHERE newest.conversation_id = h.conversation_id AND newest.lane = {_LANE}
+            ORDER BY newest.epoch DESC LIMIT 1
+        ) e ON true
+        LEFT JOIN LATERAL (
+            SELECT * FROM epochs same_window
+            WHERE same_window.conversation_id = h.conversation_id AND same_window.lane = {_LANE}
+                AND same_window."window" = CAST(:window AS bigint)
+                AND e."window" <> CAST(:window AS bigint)
+            ORDER BY same_window.epoch DESC LIMIT 1
+        ) w ON true
+        CROSS JOIN LATERAL (
+            SELECT
+                CASE WHEN v.bounded THEN v.top_start ELSE 1 END AS top_start,
+                CASE WHEN v.bounded THEN v.top_end ELSE coalesce(h.span_start, 1) END AS top_end,
+                CASE WHEN v.bounded THEN v.tail_start ELSE coalesce(h.span_end, 1) END
+                    AS tail_start,
+                coalesce(v.bounded, false)
+                    OR h.tokens - h.hidden_tokens <= CAST(:most_tokens AS bigint) AS known,
+                CASE WHEN v.epoch_id = CAST(:have_epoch_id AS uuid)
+                    THEN CAST(:have_through AS bigint) ELSE 0 END AS have_through
+            FROM (
+                SELECT
+                    coalesce(w.epoch_id, e.epoch_id) AS epoch_id,
+                    coalesce(w.top_start, e.top_start) AS top_start,
+                    coalesce(w.top_end, e.top_end) AS top_end,
+                    coalesce(w.tail_start, e.tail_start) AS tail_start,
+                    coalesce(w.view_version, e.view_version) = h.view_version
+                        AND coalesce(w."window", e."window") = CAST(:window AS bigint)
+                        AS bounded
+            ) v
+        ) bounds
+        LEFT JOIN LATERAL (
+            SELECT {_ROW_ARRAYS}
+            FROM messages r
+            WHERE r.conversation_id = h.conversation_id
+                AND bounds.known
+                AND r.seq > bounds.have_through AND r.seq <= h.head_seq
+                AND r.seq >= least(bounds.top_start, bounds.tail_start)
+                AND (r.seq < bounds.top_end OR r.seq >= bounds.tail_start)
+        ) rows ON true
+        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text)
+        """
+    )
+)
+
+ROWS = Statement(
+    sa.text(
+        f"""
+        SELECT {_ROW_ARRAYS}
+        FROM messages r
+        WHERE r.conversation_id = CAST(:conversation_id AS uuid)
+            AND r.seq >= CAST(:start AS bigint) AND r.seq < CAST(:end AS bigint)
+        """
+    )
+)
+
+ADD_EPOCH = Statement(
+    sa.text(
+        """
+        WITH texts AS (
+            INSERT INTO prompt_texts (conversation_id, hash, body)
+            SELECT CAST(:conversation_id AS uuid), item.hash, item.body
+            FROM unnest(CAST(:hashes AS text[]), CAST(:texts AS text[])) AS item (hash, body)
+            ON CONFLICT (conversation_id, hash) DO NOTHING
+        )
+        INSERT INTO epochs (
+            conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq,
+            view_version, top_start, top_end, tail_start, frame,
+            sections_hash, tools_hash, policy_hash
+        )
+        SELECT CAST(:conversation_id AS uuid), CAST(:lane AS text), CAST(:epoch AS bigint),
+            CAST(:epoch_id AS uuid), CAST(:format AS text), CAST(:window AS bigint),
+            CAST(:reason AS text), CAST(:start_seq AS bigint), CAST(:view_version AS bigint),
+            CAST(:top_start AS bigint), CAST(:top_end AS bigint), CAST(:tail_start AS bigint),
+            CAST(:frame AS text), CAST(:sections_hash AS text), CAST(:tools_hash AS text),
+            CAST(:policy_hash AS text)
+        FROM heads h WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
+        """
+    )
+)
+
+ADD_COMPACTION = Statement(
+    sa.text(
+        """
+        INSERT INTO compactions (
+            conversation_id, compaction_id, parent_id, trigger, strategy, span_start, span_end,
+            summary, summary_tokens, before_tokens, after_tokens, before_msg_count,
+            after_msg_count, model, prompt_hash, cost_usd, duration_ms
+        ) VALUES (
+            CAST(:conversation_id AS uuid), CAST(:compaction_id AS uuid),
+            CAST(:parent_id AS uuid), CAST(:trigger AS text), CAST(:strategy AS text),
+            CAST(:span_start AS bigint), CAST(:span_end AS bigint), CAST(:summary AS text),
+            CAST(:summary_tokens AS integer), CAST(:before_tokens AS bigint),
+            CAST(:after_tokens AS bigint), CAST(:before_msg_count AS bigint),
+            CAST(:after_msg_count AS bigint), CAST(:model AS text), CAST(:prompt_hash AS text),
+            CAST(:cost_usd AS double precision), CAST(:duration_ms AS integer)
+        )
+        """
+    )
+)
+
+SHOW_COMPACTION = Statement(
+    sa.text(
+        """
+        UPDATE heads
+        SET view_version = view_version + 1, compaction_id = CAST(:compaction_id AS uuid),
+            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+            summary_tokens = CAST(:summary_tokens AS integer),
+            hidden_tokens = CAST(:hidden_tokens AS bigint)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND view_version = CAST(:view_version AS bigint)
+        """
+    )
+)
+
+FIND_COMPACTION = Statement(
+    sa.text(
+        """
+        SELECT * FROM compactions
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id = CAST(:compaction_id AS uuid)
+        """
+    )
+)
+
+
+class ContextRecords:
+    """Sentences about builds, epochs and compactions of one conversation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def read(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        *,
+        format: str,
+        model: str | None,
+        default_model: str | None,
+        window: int,
+        have_epoch_id: str | None,
+        have_through: int,
+        most_tokens: int,
+    ) -> ContextRead | None:
+        """Return all a build needs, None for an unknown conversation."""
+        row = await self._session.first(
+            READ,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation_id),
+            format=format,
+            model=model,
+            default_model=default_model,
+            window=window,
+            have_epoch_id=UUID(have_epoch_id) if have_epoch_id else None,
+            have_through=have_through,
+            most_tokens=most_tokens,
+            as_chat=format == "openai_chat",
+        )
+        if row is None:
+            return None
+        return ContextRead(
+            conversation=conversation_from(row),
+            epoch=epoch_from(row, "e_"),
+            window_epoch=epoch_from(row, "w_"),
+            summary=row["summary"],
+            compacted_by=row["compacted_by"],
+            compacted_at=row["compacted_at"],
+            has_other_lane=row["has_other_lane"],
+            rows_read=row["rows_read"],
+            rows=log_rows_from(row),
+        )
+
+    async def rows(
+        self, conversation_id: str, start: int, end: int, *, as_chat: bool
+    ) -> list[LogRow]:
+        """Return the messages in `[start, end)` as a build or a summariser reads them."""
+        row = await self._session.first(
+            ROWS, conversation_id=UUID(conversation_id), start=start, end=end, as_chat=as_chat
+        )
+        return log_rows_from(row)
+
+    async def add_epoch(
+        self,
+        conversation_id: str,
+        epoch: Epoch,
+        spans: Sequence[Span],
+        texts: Mapping[str, str],
+    ) -> bool:
+        """Record an epoch's start; False when another build was first, or all is deleted."""
+        top = spans[0] if len(spans) > 1 else Span(spans[-1].start, spans[-1].start)
+        added = await self._session.run(
+            ADD_EPOCH,
+            conversation_id=UUID(conversation_id),
+            lane=epoch.lane,
+            epoch=epoch.epoch,
+            epoch_id=UUID(epoch.epoch_id),
+            format=epoch.format,
+            window=epoch.window,
+            reason=epoch.reason,
+            start_seq=epoch.start_seq,
+            view_version=epoch.view_version,
+            top_start=top.start,
+            top_end=top.end,
+            tail_start=spans[-1].start,
+            frame=epoch.frame,
+            sections_hash=epoch.sections_hash,
+            tools_hash=epoch.tools_hash,
+            policy_hash=epoch.policy_hash,
+            hashes=list(texts),
+            texts=list(texts.values()),
+        )
+        return added == 1
+
+    async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
+        """Store a receipt."""
+        await self._session.run(
+            ADD_COMPACTION,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(compaction.compaction_id),
+            parent_id=UUID(compaction.parent_id) if compaction.parent_id else None,
+            trigger=compaction.trigger,
+            strategy=compaction.strategy,
+            span_start=compaction.span.start,
+            span_end=compaction.span.end,
+            summary=compaction.summary,
+            summary_tokens=compaction.summary_tokens,
+            before_tokens=compaction.before_tokens,
+            after_tokens=compaction.after_tokens,
+            before_msg_count=compaction.before_msg_count,
+            after_msg_count=compaction.after_msg_count,
+            model=compaction.model,
+            prompt_hash=compaction.prompt_hash,
+            cost_usd=compaction.cost_usd,
+            duration_ms=compaction.duration_ms,
+        )
+
+    async def show_compaction(
+        self,
+        conversation_id: str,
+        compaction: Compaction | None,
+        *,
+        hidden_tokens: int,
+        view_version: int,
+    ) -> bool:
+        """Make a compaction the active one, or none, if the view is still the one planned on."""
+        changed = await self._session.run(
+            SHOW_COMPACTION,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(compaction.compaction_id) if compaction else None,
+            span_start=compaction.span.start if compaction else None,
+            span_end=compaction.span.end if compaction else None,
+            summary_tokens=compaction.summary_tokens if compaction else 0,
+            hidden_tokens=hidden_tokens,
+            view_version=view_version,
+        )
+        return changed == 1
+
+    async def find_compaction(
+        self, conversation_id: str, compaction_id: str
+    ) -> Compaction | None:
+        """Return a receipt, or None."""
+        row = await self._session.first(
+            FIND_COMPACTION,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(compaction_id),
+        )
+        return compaction_from(row) if row is not None else None

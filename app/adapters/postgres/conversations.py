@@ -1,0 +1,407 @@
+"""Conversations and agents in Postgres: their settings, and their deletion (A7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.adapters.postgres import tables
+from app.adapters.postgres.rows import (
+    CONVERSATION_COLUMNS,
+    HEAD_COLUMNS,
+    LAYER_JOINS,
+    agent_from,
+    conversation_from,
+)
+from app.adapters.postgres.store import Session, Statement
+from app.domain.records import Agent, Conversation, Settings
+
+ADD_CONVERSATION = Statement(
+    sa.text(
+        """
+        WITH added AS (
+            INSERT INTO conversations (
+                conversation_id, tenant_id, agent_id, model, counter, policy, sections, tools,
+                metadata
+            ) VALUES (
+                CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
+                CAST(:model AS text), CAST(:counter AS text), CAST(:policy AS text),
+                CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text)
+            ) ON CONFLICT (conversation_id) DO NOTHING
+            RETURNING conversation_id
+        )
+        INSERT INTO heads (conversation_id) SELECT conversation_id FROM added
+        """
+    )
+)
+FIND_CONVERSATION = Statement(
+    sa.text(
+        f"""
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+        FROM conversations c
+        JOIN heads h ON h.conversation_id = c.conversation_id
+        {LAYER_JOINS}
+        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text)
+        """
+    )
+)
+LIST_CONVERSATIONS = Statement(
+    sa.text(
+        f"""
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+        FROM conversations c
+        JOIN heads h ON h.conversation_id = c.conversation_id
+        {LAYER_JOINS}
+        WHERE c.tenant_id = CAST(:tenant_id AS text)
+            AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
+            AND (CAST(:before AS timestamptz) IS NULL OR (c.created_at, c.conversation_id)
+                < (CAST(:before AS timestamptz), CAST(:before_id AS uuid)))
+        ORDER BY c.created_at DESC, c.conversation_id DESC
+        LIMIT CAST(:limit AS bigint)
+        """
+    )
+)
+CHANGE_CONVERSATION = Statement(
+    sa.text(
+        """
+        UPDATE conversations
+        SET agent_id = CAST(:agent_id AS text), model = CAST(:model AS text),
+            counter = CAST(:counter AS text), policy = CAST(:policy AS text),
+            sections = CAST(:sections AS text), tools = CAST(:tools AS text),
+            metadata = CAST(:metadata AS text), updated_at = now()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND tenant_id = CAST(:tenant_id AS text)
+        """
+    )
+)
+IDS_OF_AGENT = Statement(
+    sa.select(tables.conversations.c.conversation_id).where(
+        tables.conversations.c.tenant_id == sa.bindparam("tenant_id"),
+        tables.conversations.c.agent_id == sa.bindparam("agent_id"),
+    )
+)
+REMOVALS = {
+    table.name: Statement(
+        sa.delete(table).where(table.c.conversation_id == sa.bindparam("conversation_id"))
+    )
+    for table in tables.PER_CONVERSATION
+}
+
+ADD_AGENT = Statement(
+    sa.text(
+        """
+        INSERT INTO agents (tenant_id, agent_id, name, model, policy, sections, tools, metadata)
+        VALUES (CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
+            CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
+            CAST(:tools AS text), CAST(:metadata AS text))
+        ON CONFLICT (tenant_id, agent_id) DO NOTHING
+        """
+    )
+)
+_AGENT_COLUMNS = "agent_id, name, model, policy, sections, tools, metadata, created_at, updated_at"
+FIND_AGENT = Statement(
+    sa.text(
+        f"""
+        SELECT {_AGENT_COLUMNS} FROM agents
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        """
+    )
+)
+LOCK_AGENT = Statement(
+    sa.text(
+        f"""
+        SELECT {_AGENT_COLUMNS} FROM agents
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        FOR UPDATE
+        """
+    )
+)
+LIST_AGENTS = Statement(
+    sa.text(
+        f"""
+        SELECT {_AGENT_COLUMNS} FROM agents
+        WHERE tenant_id = CAST(:tenant_id AS text)
+            AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
+                < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
+        ORDER BY created_at DESC, agent_id DESC
+        LIMIT CAST(:limit AS bigint)
+        """
+    )
+)
+CHANGE_AGENT = Statement(
+    sa.text(
+        """
+        UPDATE agents
+        SET name = CAST(:name AS text), model = CAST(:model AS text),
+            policy = CAST(:policy AS text), sections = CAST(:sections AS text),
+            tools = CAST(:tools AS text), metadata = CAST(:metadata AS text), updated_at = now()
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        """
+    )
+)
+REMOVE_AGENT = Statement(
+    sa.text(
+        """
+        DELETE FROM agents
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        """
+    )
+)
+
+KEPT_CREATION = Statement(
+    sa.text(
+        """
+        SELECT request_hash, resource_id FROM creations
+        WHERE tenant_id = CAST(:tenant_id AS text) AND key = CAST(:key AS text)
+            AND created_at > now() - interval '24 hours'
+        """
+    )
+)
+# The key's row is taken before the resource is made, so that of two equal requests at once
+# the second waits for the first and then finds its resource.
+KEEP_CREATION = Statement(
+    sa.text(
+        """
+        INSERT INTO creations (tenant_id, key, request_hash, resource_id)
+        VALUES (CAST(:tenant_id AS text), CAST(:key AS text),
+                CAST(:request_hash AS text), CAST(:resource_id AS text))
+        ON CONFLICT (tenant_id, key) DO UPDATE
+        SET request_hash = excluded.request_hash, resource_id = excluded.resource_id,
+            created_at = now()
+        WHERE creations.created_at <= now() - interval '24 hours'
+        """
+    )
+)
+ADD_MODEL = Statement(
+    sa.text(
+        """
+        INSERT INTO models (tenant_id, model, entry)
+        VALUES (CAST(:tenant_id AS text), CAST(:model AS text), CAST(:entry AS text))
+        ON CONFLICT (tenant_id, model) DO UPDATE SET entry = excluded.entry, updated_at = now()
+        """
+    )
+)
+LIST_MODELS = Statement(
+    sa.text(
+        """
+        SELECT model, entry FROM models
+        WHERE tenant_id = CAST(:tenant_id AS text) ORDER BY model
+        """
+    )
+)
+FIND_MODEL = Statement(
+    sa.text(
+        """
+        SELECT entry FROM models
+        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+        """
+    )
+)
+REMOVE_MODEL = Statement(
+    sa.text(
+        """
+        DELETE FROM models
+        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+        """
+    )
+)
+
+
+class ConversationRecords:
+    """Sentences about conversations and their settings."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        agent_id: str | None,
+        counter: str,
+        settings: Settings,
+        metadata: str,
+    ) -> bool:
+        """Create one with an empty log; False when the id is taken."""
+        added = await self._session.run(
+            ADD_CONVERSATION,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation_id),
+            agent_id=agent_id,
+            counter=counter,
+            metadata=metadata,
+            **_columns(settings),
+        )
+        return added == 1
+
+    async def find(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        default_model: str | None,
+        model: str | None = None,
+    ) -> Conversation | None:
+        """Return one with its layers, or None."""
+        row = await self._session.first(
+            FIND_CONVERSATION,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation_id),
+            model=model,
+            default_model=default_model,
+        )
+        return conversation_from(row) if row is not None else None
+
+    async def page(
+        self,
+        tenant_id: str,
+        agent_id: str | None,
+        limit: int,
+        before: tuple[Any, str] | None,
+        default_model: str | None,
+    ) -> list[Conversation]:
+        """Return a page, newest first; `before` is the creation time and id it starts after."""
+        rows = await self._session.all(
+            LIST_CONVERSATIONS,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            limit=limit,
+            before=before[0] if before else None,
+            before_id=UUID(before[1]) if before else None,
+            model=None,
+            default_model=default_model,
+        )
+        return [conversation_from(row) for row in rows]
+
+    async def change(self, tenant_id: str, conversation: Conversation) -> None:
+        """Store its settings as they are in `conversation`."""
+        await self._session.run(
+            CHANGE_CONVERSATION,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation.conversation_id),
+            agent_id=conversation.agent_id,
+            counter=conversation.counter,
+            metadata=conversation.metadata,
+            **_columns(conversation.settings),
+        )
+
+    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
+        """Return the ids of an agent's conversations."""
+        rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
+        return [str(row["conversation_id"]) for row in rows]
+
+    async def remove(self, conversation_id: str) -> Mapping[str, int]:
+        """Delete it and all that is derived from it; returns rows deleted by table (A7)."""
+        return {
+            name: await self._session.run(removal, conversation_id=UUID(conversation_id))
+            for name, removal in REMOVALS.items()
+        }
+
+
+class AgentRecords:
+    """Sentences about agents."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add(self, tenant_id: str, agent: Agent) -> bool:
+        """Create one; False when the id is taken."""
+        added = await self._session.run(
+            ADD_AGENT,
+            tenant_id=tenant_id,
+            agent_id=agent.agent_id,
+            name=agent.name,
+            metadata=agent.metadata,
+            **_columns(agent.settings),
+        )
+        return added == 1
+
+    async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
+        """Return one, or None; `lock` keeps others from changing it meanwhile."""
+        row = await self._session.first(
+            LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
+        )
+        return agent_from(row) if row is not None else None
+
+    async def page(
+        self, tenant_id: str, limit: int, before: tuple[Any, str] | None
+    ) -> list[Agent]:
+        """Return a page, newest first; `before` is the creation time and id it starts after."""
+        rows = await self._session.all(
+            LIST_AGENTS,
+            tenant_id=tenant_id,
+            limit=limit,
+            before=before[0] if before else None,
+            before_id=before[1] if before else None,
+        )
+        return [agent_from(row) for row in rows]
+
+    async def change(self, tenant_id: str, agent: Agent) -> None:
+        """Store its settings as they are in `agent`."""
+        await self._session.run(
+            CHANGE_AGENT,
+            tenant_id=tenant_id,
+            agent_id=agent.agent_id,
+            name=agent.name,
+            metadata=agent.metadata,
+            **_columns(agent.settings),
+        )
+
+    async def remove(self, tenant_id: str, agent_id: str) -> int:
+        """Delete the agent's own row."""
+        return await self._session.run(REMOVE_AGENT, tenant_id=tenant_id, agent_id=agent_id)
+
+
+class TenantRecords:
+    """Sentences about what belongs to a tenant alone: its models and its creation keys."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def kept_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
+        """Return the request hash and the resource id kept under an idempotency key."""
+        row = await self._session.first(KEPT_CREATION, tenant_id=tenant_id, key=key)
+        return (row["request_hash"], row["resource_id"]) if row is not None else None
+
+    async def keep_creation(
+        self, tenant_id: str, key: str, request_hash: str, resource_id: str
+    ) -> bool:
+        """Take a key for 24 hours; False when an equal request took it first (decision 8)."""
+        kept = await self._session.run(
+            KEEP_CREATION,
+            tenant_id=tenant_id,
+            key=key,
+            request_hash=request_hash,
+            resource_id=resource_id,
+        )
+        return kept == 1
+
+    async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
+        """Add or replace the tenant's own entry for a model (J5)."""
+        await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
+
+    async def find_model(self, tenant_id: str, model: str) -> str | None:
+        """Return the tenant's own entry for a model, or None."""
+        row = await self._session.first(FIND_MODEL, tenant_id=tenant_id, model=model)
+        return row["entry"] if row is not None else None
+
+    async def list_models(self, tenant_id: str) -> list[tuple[str, str]]:
+        """Return the tenant's own entries, by model name."""
+        rows = await self._session.all(LIST_MODELS, tenant_id=tenant_id)
+        return [(row["model"], row["entry"]) for row in rows]
+
+    async def remove_model(self, tenant_id: str, model: str) -> bool:
+        """Delete the tenant's own entry; False when there was none."""
+        return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1
+
+
+def _columns(settings: Settings) -> dict[str, str | None]:
+    return {
+        "model": settings.model,
+        "policy": settings.policy,
+        "sections": settings.sections,
+        "tools": settings.tools,
+    }

@@ -1,0 +1,64 @@
+"""The database as the services see it: sessions that speak sentences."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from app.adapters.postgres.contexts import ContextRecords
+from app.adapters.postgres.conversations import AgentRecords, ConversationRecords, TenantRecords
+from app.adapters.postgres.log import LogRecords
+from app.adapters.postgres.store import Session, Store
+
+
+class PostgresRecords:
+    """All records, over one session."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def agents(self) -> AgentRecords:
+        """Agents and their settings."""
+        return AgentRecords(self._session)
+
+    @property
+    def conversations(self) -> ConversationRecords:
+        """Conversations and their settings."""
+        return ConversationRecords(self._session)
+
+    @property
+    def log(self) -> LogRecords:
+        """The messages."""
+        return LogRecords(self._session)
+
+    @property
+    def contexts(self) -> ContextRecords:
+        """Builds, epochs and compactions."""
+        return ContextRecords(self._session)
+
+    @property
+    def tenants(self) -> TenantRecords:
+        """What belongs to a tenant alone."""
+        return TenantRecords(self._session)
+
+
+class PostgresDatabase:
+    """Fulfils the services' `Database` over a `Store`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[PostgresRecords]:
+        """Each sentence commits by itself."""
+        async with self._store.session() as session:
+            yield PostgresRecords(session)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PostgresRecords]:
+        """All sentences of the block commit together, or none."""
+        async with self._store.transaction() as session:
+            yield PostgresRecords(session)

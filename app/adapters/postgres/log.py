@@ -1,0 +1,303 @@
+"""The log in Postgres: one statement appends, one reads a page (A2, A6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.adapters.postgres.rows import (
+    CONVERSATION_COLUMNS,
+    HEAD_COLUMNS,
+    LAYER_JOINS,
+    conversation_from,
+    stored_message_from,
+)
+from app.adapters.postgres.store import Session, Statement
+from app.domain import jsontext
+from app.domain.log import BatchShape, Draft
+from app.domain.messages import Role
+from app.domain.records import Conversation, StoredMessage
+from app.domain.turns import Entry, entry
+
+# The head row is the guard: the update finds it only in the state the batch was made for, and
+# its lock orders concurrent writers (decision 9). Nothing matches, nothing is stored.
+APPEND = Statement(
+    sa.text(
+        f"""
+        WITH moved AS (
+            UPDATE heads h
+            SET head_seq = h.head_seq + cardinality(CAST(:ids AS text[])),
+                turns = h.turns + CAST(:turns AS bigint),
+                tokens = h.tokens + CAST(:tokens AS bigint),
+                open_calls = CASE
+                    WHEN CAST(:resets AS boolean) THEN CAST(:leaves AS text[])
+                    ELSE ARRAY(
+                        SELECT call FROM unnest(h.open_calls) AS call
+                        WHERE call <> ALL (CAST(:needs AS text[]))
+                    )
+                END
+            FROM conversations c
+            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+                AND c.conversation_id = CAST(:conversation_id AS uuid)
+                AND c.tenant_id = CAST(:tenant_id AS text)
+                AND c.counter = CAST(:counter AS text)
+                AND h.open_calls @> CAST(:needs AS text[])
+                AND (CAST(:expected_seq AS bigint) IS NULL
+                    OR h.head_seq = CAST(:expected_seq AS bigint))
+                AND NOT EXISTS (
+                    SELECT FROM messages known
+                    WHERE known.conversation_id = CAST(:conversation_id AS uuid)
+                        AND known.message_id = ANY (CAST(:given_ids AS text[]))
+                )
+            RETURNING {HEAD_COLUMNS}
+        ), stored AS (
+            INSERT INTO messages (
+                conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
+                total_tokens, call_ids, has_media, continues, body, fragment, timestamp
+            )
+            SELECT
+                CAST(:conversation_id AS uuid),
+                moved.head_seq - cardinality(CAST(:ids AS text[])) + item.position,
+                item.id,
+                moved.turns - CAST(:turns AS bigint) + item.turn,
+                item.role,
+                CAST(:format AS text),
+                item.tokens,
+                item.reasoning_tokens,
+                moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
+                item.call_ids, item.has_media, item.continues,
+                item.body, item.fragment, item.timestamp
+            FROM moved, unnest(
+                CAST(:ids AS text[]), CAST(:row_turns AS bigint[]), CAST(:roles AS text[]),
+                CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
+                CAST(:row_totals AS bigint[]), CAST(:call_ids AS text[]),
+                CAST(:has_media AS boolean[]), CAST(:continues AS boolean[]),
+                CAST(:bodies AS text[]), CAST(:fragments AS text[]), CAST(:timestamps AS text[])
+            ) WITH ORDINALITY AS item (
+                id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids,
+                has_media, continues, body, fragment, timestamp, position
+            )
+        )
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+        FROM moved h
+        JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
+        {LAYER_JOINS}
+        """
+    )
+)
+
+LOCK = Statement(
+    sa.text(
+        f"""
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+        FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        {LAYER_JOINS}
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text)
+        FOR UPDATE OF h
+        """
+    )
+)
+
+BY_IDS = Statement(
+    sa.text(
+        """
+        SELECT message_id, seq, turn, role, format, tokens, reasoning_tokens, body, created_at
+        FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND message_id = ANY (CAST(:ids AS text[]))
+        ORDER BY seq
+        """
+    )
+)
+
+_PAGE = """
+    SELECT message_id, seq, turn, role, format, tokens, reasoning_tokens, body, created_at
+    FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq > CAST(:after_seq AS bigint) AND seq < CAST(:before_seq AS bigint)
+    ORDER BY seq {order}
+    LIMIT CAST(:limit AS bigint)
+"""
+PAGE = {
+    "asc": Statement(sa.text(_PAGE.format(order="ASC"))),
+    "desc": Statement(sa.text(_PAGE.format(order="DESC"))),
+}
+
+ENTRIES = Statement(
+    sa.text(
+        """
+        SELECT seq, role, tokens FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
+        ORDER BY seq
+        """
+    )
+)
+
+TOTAL_AT = Statement(
+    sa.text(
+        """
+        SELECT total_tokens FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq <= CAST(:seq AS bigint)
+        ORDER BY seq DESC LIMIT 1
+        """
+    )
+)
+
+KEPT_ANSWER = Statement(
+    sa.text(
+        """
+        SELECT request_hash, answer FROM idempotency_keys
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND key = CAST(:key AS text)
+            AND created_at > now() - interval '24 hours'
+        """
+    )
+)
+
+KEEP_ANSWER = Statement(
+    sa.text(
+        """
+        INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
+        VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
+                CAST(:request_hash AS text), CAST(:answer AS text))
+        ON CONFLICT (conversation_id, key) DO UPDATE
+        SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
+        """
+    )
+)
+
+class LogRecords:
+    """Sentences about the log of one conversation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def append(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        format: str,
+        drafts: Sequence[Draft],
+        ids: Sequence[str],
+        shape: BatchShape,
+        *,
+        counter: str,
+        expected_seq: int | None,
+        default_model: str | None,
+    ) -> Conversation | None:
+        """Store a batch if the head still allows it, and return the conversation after it.
+
+        None means that nothing was stored; the caller finds out why under the head's lock.
+        """
+        totals, turns = _running(drafts)
+        row = await self._session.first(
+            APPEND,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation_id),
+            model=None,
+            default_model=default_model,
+            counter=counter,
+            expected_seq=expected_seq,
+            format=format,
+            needs=list(shape.needs),
+            resets=shape.resets,
+            leaves=list(shape.leaves),
+            turns=shape.turns,
+            tokens=totals[-1],
+            ids=list(ids),
+            given_ids=[draft.id for draft in drafts if draft.id is not None],
+            row_turns=turns,
+            roles=[str(draft.role) for draft in drafts],
+            row_tokens=[draft.tokens for draft in drafts],
+            row_reasoning=[draft.reasoning_tokens for draft in drafts],
+            row_totals=totals,
+            call_ids=[
+                jsontext.dumps(draft.call_ids) if draft.call_ids else None for draft in drafts
+            ],
+            has_media=[draft.has_media for draft in drafts],
+            continues=[draft.continues for draft in drafts],
+            bodies=[draft.body for draft in drafts],
+            fragments=[draft.fragment for draft in drafts],
+            timestamps=[draft.timestamp for draft in drafts],
+        )
+        return conversation_from(row) if row is not None else None
+
+    async def lock(
+        self, tenant_id: str, conversation_id: str, default_model: str | None
+    ) -> Conversation | None:
+        """Lock the head until the transaction ends, and return the conversation."""
+        row = await self._session.first(
+            LOCK,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation_id),
+            model=None,
+            default_model=default_model,
+        )
+        return conversation_from(row) if row is not None else None
+
+    async def by_ids(self, conversation_id: str, ids: Sequence[str]) -> list[StoredMessage]:
+        """Return the stored messages with these ids, in log order."""
+        rows = await self._session.all(
+            BY_IDS, conversation_id=UUID(conversation_id), ids=list(ids)
+        )
+        return [stored_message_from(row) for row in rows]
+
+    async def page(
+        self, conversation_id: str, after_seq: int, before_seq: int, order: str, limit: int
+    ) -> list[StoredMessage]:
+        """Return up to `limit` messages between two seqs, both exclusive (decision 1)."""
+        rows = await self._session.all(
+            PAGE[order],
+            conversation_id=UUID(conversation_id),
+            after_seq=after_seq,
+            before_seq=before_seq,
+            limit=limit,
+        )
+        return [stored_message_from(row) for row in rows]
+
+    async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
+        """Return what planning needs of the messages in `[start, end)`."""
+        rows = await self._session.all(
+            ENTRIES, conversation_id=UUID(conversation_id), start=start, end=end
+        )
+        return [entry(row["seq"], Role(row["role"]), row["tokens"]) for row in rows]
+
+    async def total_at(self, conversation_id: str, seq: int) -> int:
+        """Return the running sum of tokens up to and including this seq."""
+        row = await self._session.first(TOTAL_AT, conversation_id=UUID(conversation_id), seq=seq)
+        return row["total_tokens"] if row is not None else 0
+
+    async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+        """Return the request hash and the answer kept under an idempotency key."""
+        row = await self._session.first(
+            KEPT_ANSWER, conversation_id=UUID(conversation_id), key=key
+        )
+        return (row["request_hash"], row["answer"]) if row is not None else None
+
+    async def keep_answer(
+        self, conversation_id: str, key: str, request_hash: str, answer: str
+    ) -> None:
+        """Keep an answer for 24 hours (decision 8)."""
+        await self._session.run(
+            KEEP_ANSWER,
+            conversation_id=UUID(conversation_id),
+            key=key,
+            request_hash=request_hash,
+            answer=answer,
+        )
+
+
+def _running(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
+    """Return each draft's running token sum and turn number, counted from the batch's start."""
+    totals, turns, total, turn = [], [], 0, 0
+    for draft in drafts:
+        total += draft.tokens
+        turn += draft.role is Role.USER
+        totals.append(total)
+        turns.append(turn)
+    return totals, turns

@@ -1,0 +1,134 @@
+"""The store: one asyncpg pool, Core statements compiled once, failures translated once.
+
+Core is the vocabulary and asyncpg the transport: a statement is compiled to PostgreSQL's own
+placeholders the first time it is used, then runs without SQLAlchemy's engine in between, which
+would cost more than the query itself on the hot paths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+from sqlalchemy.dialects.postgresql import asyncpg as core_asyncpg
+from sqlalchemy.sql.elements import ClauseElement
+
+from app.domain.errors import ServiceUnavailable
+
+_DIALECT = core_asyncpg.dialect()  # type: ignore[no-untyped-call]
+_UNAVAILABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.LockNotAvailableError,
+)
+
+
+class Statement:
+    """A Core or text statement, compiled once; parameters go by name."""
+
+    __slots__ = ("names", "sql")
+
+    def __init__(self, clause: ClauseElement) -> None:
+        compiled = clause.compile(dialect=_DIALECT)
+        self.sql = str(compiled)
+        positions = getattr(compiled, "positiontup", None)
+        self.names: tuple[str, ...] = tuple(positions or ())
+        defaults = {key: value for key, value in compiled.params.items() if value is not None}
+        if defaults:
+            raise ValueError(f"statement holds literal parameters: {sorted(defaults)}")
+
+    def arguments(self, values: dict[str, Any]) -> list[Any]:
+        """Return the values in the order of the placeholders."""
+        return [values[name] for name in self.names]
+
+
+class Session:
+    """Runs statements on one connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def all(self, statement: Statement, **values: Any) -> Sequence[Any]:
+        """Return every row."""
+        rows = await self._connection.fetch(statement.sql, *statement.arguments(values))
+        return list(rows)
+
+    async def first(self, statement: Statement, **values: Any) -> Any | None:
+        """Return the first row, or None."""
+        return await self._connection.fetchrow(statement.sql, *statement.arguments(values))
+
+    async def run(self, statement: Statement, **values: Any) -> int:
+        """Run it and return the number of rows it touched."""
+        status: str = await self._connection.execute(statement.sql, *statement.arguments(values))
+        return int(status.rsplit(" ", 1)[-1]) if status[-1].isdigit() else 0
+
+
+class Store:
+    """The database; `session` autocommits each statement, `transaction` spans a block."""
+
+    def __init__(self, url: str, *, min_size: int = 1, max_size: int = 10) -> None:
+        self._url = url
+        self._sizes = (min_size, max_size)
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Connect; raises ServiceUnavailable when the database does not answer."""
+        async with self._opening:
+            if self._pool is not None:
+                return
+            try:
+                self._pool = await asyncpg.create_pool(
+                    self._url,
+                    min_size=self._sizes[0],
+                    max_size=self._sizes[1],
+                    # Nothing here leaves session state, so the reset round trip is saved.
+                    reset=_keep,
+                    command_timeout=60,
+                    timeout=5,
+                    server_settings={"application_name": "context-service", "jit": "off"},
+                )
+            except (*_UNAVAILABLE, asyncpg.PostgresError) as error:
+                raise ServiceUnavailable(f"The database does not answer: {error}") from error
+
+    async def close(self) -> None:
+        """Wait for running statements, then disconnect."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                async with asyncio.timeout(5):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Yield a session in which each statement commits by itself."""
+        if self._pool is None:
+            await self.open()
+        try:
+            async with self._pool.acquire(timeout=10) as connection:
+                yield Session(connection)
+        except _UNAVAILABLE as error:
+            raise ServiceUnavailable(
+                "The database does not answer", {"reason": type(error).__name__, "retry_after": 1}
+            ) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Session]:
+        """Yield a session whose statements commit together at the end of the block."""
+        async with self.session() as session, session._connection.transaction():
+            yield session
+
+
+async def _keep(connection: Any) -> None:
+    """Leave a returned connection as it is."""

@@ -1,0 +1,187 @@
+"""The schema, as SQLAlchemy Core tables; `migrations/` creates exactly this.
+
+Tables of one conversation begin their primary key with `conversation_id`, so that they can be
+distributed by it (decision 7); `agents`, `models` and `creations` are small enough to be
+reference tables. JSON is kept as text: what came in goes out (decision 3).
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
+
+metadata = sa.MetaData()
+
+NOW = sa.text("now()")
+
+
+def _time(name: str) -> sa.Column[object]:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=NOW)
+
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("model", sa.Text),
+    sa.Column("policy", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("sections", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("tools", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("metadata", sa.Text, nullable=False, server_default="{}"),
+    _time("created_at"),
+    _time("updated_at"),
+)
+
+conversations = sa.Table(
+    "conversations",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("model", sa.Text),
+    sa.Column("counter", sa.Text, nullable=False),
+    sa.Column("policy", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("sections", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("tools", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("metadata", sa.Text, nullable=False, server_default="{}"),
+    _time("created_at"),
+    _time("updated_at"),
+    sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
+    sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
+)
+
+heads = sa.Table(
+    "heads",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("head_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("open_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("view_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("compaction_id", sa.Uuid),
+    sa.Column("span_start", sa.BigInteger),
+    sa.Column("span_end", sa.BigInteger),
+    sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    # Every append rewrites this row: room in the page keeps the update off the index.
+    postgresql_with={"fillfactor": 50},
+)
+
+messages = sa.Table(
+    "messages",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("message_id", sa.Text, nullable=False),
+    sa.Column("turn", sa.BigInteger, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("format", sa.Text, nullable=False),
+    sa.Column("tokens", sa.Integer, nullable=False),
+    sa.Column("reasoning_tokens", sa.Integer, nullable=False),
+    sa.Column("total_tokens", sa.BigInteger, nullable=False),
+    sa.Column("call_ids", sa.Text),
+    sa.Column("has_media", sa.Boolean, nullable=False),
+    sa.Column("continues", sa.Boolean, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("fragment", sa.Text),
+    sa.Column("timestamp", sa.Text),
+    _time("created_at"),
+    sa.UniqueConstraint("conversation_id", "message_id", name="messages_by_id"),
+)
+
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("request_hash", sa.Text, nullable=False),
+    sa.Column("answer", sa.Text, nullable=False),
+    _time("created_at"),
+)
+
+creations = sa.Table(
+    "creations",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("request_hash", sa.Text, nullable=False),
+    sa.Column("resource_id", sa.Text, nullable=False),
+    _time("created_at"),
+)
+
+compactions = sa.Table(
+    "compactions",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("compaction_id", sa.Uuid, primary_key=True),
+    sa.Column("parent_id", sa.Uuid),
+    sa.Column("trigger", sa.Text, nullable=False),
+    sa.Column("strategy", sa.Text, nullable=False),
+    sa.Column("span_start", sa.BigInteger, nullable=False),
+    sa.Column("span_end", sa.BigInteger, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("summary_tokens", sa.Integer, nullable=False),
+    sa.Column("before_tokens", sa.BigInteger, nullable=False),
+    sa.Column("after_tokens", sa.BigInteger, nullable=False),
+    sa.Column("before_msg_count", sa.BigInteger, nullable=False),
+    sa.Column("after_msg_count", sa.BigInteger, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("prompt_hash", sa.Text, nullable=False),
+    sa.Column("cost_usd", DOUBLE_PRECISION),
+    sa.Column("duration_ms", sa.Integer, nullable=False),
+    _time("created_at"),
+)
+
+epochs = sa.Table(
+    "epochs",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("lane", sa.Text, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("epoch_id", sa.Uuid, nullable=False),
+    sa.Column("format", sa.Text, nullable=False),
+    sa.Column("window", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("start_seq", sa.BigInteger, nullable=False),
+    sa.Column("view_version", sa.BigInteger, nullable=False),
+    sa.Column("top_start", sa.BigInteger, nullable=False),
+    sa.Column("top_end", sa.BigInteger, nullable=False),
+    sa.Column("tail_start", sa.BigInteger, nullable=False),
+    sa.Column("frame", sa.Text, nullable=False),
+    sa.Column("sections_hash", sa.Text, nullable=False),
+    sa.Column("tools_hash", sa.Text, nullable=False),
+    sa.Column("policy_hash", sa.Text, nullable=False),
+    _time("created_at"),
+    sa.Index("epochs_by_window", "conversation_id", "lane", "window", "epoch"),
+)
+
+prompt_texts = sa.Table(
+    "prompt_texts",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("hash", sa.Text, primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+models = sa.Table(
+    "models",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("entry", sa.Text, nullable=False),
+    _time("updated_at"),
+)
+
+PER_CONVERSATION = (
+    conversations,
+    heads,
+    messages,
+    idempotency_keys,
+    compactions,
+    epochs,
+    prompt_texts,
+)
+"""Every table whose rows go when their conversation is deleted (A7)."""

@@ -1,0 +1,118 @@
+"""Token counts with OpenAI's o200k_base vocabulary, offline (J2); the only importer of tiktoken.
+
+1. Text is counted in slices, because one huge run of spaces takes quadratic time or crashes
+   the library. A count is the sum over slices, so it depends on the text alone (decision 12).
+2. A slice ends after a newline, else after other white space, else where it is full.
+3. A slice the library cannot take counts as bytes / 4. So does everything when the vocabulary
+   is not there; nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+
+CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
+VOCABULARY = "o200k_base"
+VOCABULARY_FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"
+"""The name the library gives the downloaded vocabulary: the SHA-1 of its address."""
+VOCABULARY_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+SLICE_CHARS = 16 * 1024
+_LEAST_SLICE_CHARS = SLICE_CHARS * 3 // 4
+
+Encode = Callable[[str], Sequence[int]]
+
+
+class TiktokenTokenizer:
+    """Counts tokens; safe to use from several threads, and loads itself at the first count.
+
+    `exact` turns false when the vocabulary is missing and counts are bytes / 4.
+    """
+
+    def __init__(self, vocabulary: Callable[[], Encode | None] | None = None) -> None:
+        self.exact = True
+        self._vocabulary = vocabulary or _load_vocabulary
+        self._lock = Lock()
+        self._encode: Encode | None = None
+
+    def load(self) -> None:
+        """Load the vocabulary now; takes about 0.3 s and 100 MB once per process."""
+        self._ready()
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of `text`, 0 for the empty text."""
+        encode = self._encode or self._ready()
+        if len(text) <= SLICE_CHARS:
+            return _count_slice(encode, text)
+        return sum(_count_slice(encode, piece) for piece in slices(text))
+
+    def _ready(self) -> Encode:
+        with self._lock:
+            if self._encode is None:
+                encode = self._vocabulary()
+                self.exact = encode is not None
+                self._encode = encode or _quarter_bytes
+            return self._encode
+
+
+def slices(text: str) -> Iterator[str]:
+    """Yield the text in slices of at most `SLICE_CHARS` characters (rule 2)."""
+    start = 0
+    while len(text) - start > SLICE_CHARS:
+        end = _slice_end(text, start)
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _slice_end(text: str, start: int) -> int:
+    least, most = start + _LEAST_SLICE_CHARS, start + SLICE_CHARS
+    for mark in ("\n", " "):
+        found = text.rfind(mark, least, most)
+        if found >= 0:
+            return found + 1
+    return most
+
+
+def _count_slice(encode: Encode, text: str) -> int:
+    try:
+        return len(encode(text))
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:  # a panic in the library is no Exception
+        return len(_quarter_bytes(text))
+
+
+def _quarter_bytes(text: str) -> Sequence[int]:
+    return range(len(text.encode("utf-8", "surrogatepass")) // 4)
+
+
+def _load_vocabulary() -> Encode | None:
+    """Return the encoder, None when its vocabulary is not on disk as the library wants it."""
+    directory = os.environ.get(CACHE_VARIABLE) or _bundled_directory()
+    if directory is None or not _is_intact(Path(directory) / VOCABULARY_FILE):
+        return None
+    os.environ.setdefault(CACHE_VARIABLE, directory)
+    import tiktoken  # loads a Rust library, so not before the first count
+
+    return tiktoken.get_encoding(VOCABULARY).encode_ordinary
+
+
+def _bundled_directory() -> str | None:
+    """Return LiteLLM's copy of the vocabularies, found without importing it."""
+    spec = importlib.util.find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return None
+    return str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
+
+
+def _is_intact(path: Path) -> bool:
+    # The library would replace a damaged file by a download.
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == VOCABULARY_SHA256
+    except OSError:
+        return False

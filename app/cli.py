@@ -1,0 +1,265 @@
+"""The command line: `context-service serve | migrate | demo | openapi`.
+
+1. A flag is another way to set its environment variable, and wins over it; so the processes
+   started from here see the same settings.
+2. What a user can mend is one sentence on stderr and exit code 1, never a traceback.
+3. Imports that cost something happen inside the commands, and while the database starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from app.settings import Settings, SettingsError, about, unknown_variables, variable
+
+GRACE_SECONDS = 3
+"""How long running requests may take to finish after SIGTERM; the database then has 6 s."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="context-service")
+def cli() -> None:
+    """Keep every message of an LLM agent, and build the exact payload for its next call.
+
+    Every setting is a CONTEXT_… environment variable; the README has the table.
+    """
+
+
+def setting(name: str, default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option that sets the variable of the setting `name` (rule 1)."""
+
+    def put(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            os.environ[variable(name)] = value
+
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        callback=put,
+        envvar=variable(name),
+        expose_value=False,
+        help=about(name),
+        show_default=default,
+        show_envvar=True,
+    )
+
+
+@cli.command()
+@setting("host", "127.0.0.1")
+@setting("port", "8080")
+@setting("database_url", "a private PostgreSQL")
+@setting("data_dir", "./data")
+@setting("workers", "1")
+def serve() -> None:
+    """Start the service: the database if none is given, its migrations, then HTTP.
+
+    Without --database-url a private PostgreSQL runs in the data directory for as long as the
+    service does. SIGTERM lets running requests finish and stops both within 10 s.
+    """
+    settings = read_settings()
+    refuse_public_bind(settings)
+    with bound(settings) as listener, leaving_on_sigterm():
+        warm_up("app.main", "uvicorn.supervisors", "uvloop")
+        with database(settings) as url:
+            bring_up_to_date(settings.direct_database_url or url)
+            answer(settings, listener)
+
+
+@cli.command()
+@setting("database_url", "a private PostgreSQL")
+@setting("data_dir", "./data")
+def migrate() -> None:
+    """Bring the database to this version's schema; `serve` does it as well."""
+    settings = read_settings()
+    with leaving_on_sigterm(), database(settings) as url:
+        changed = bring_up_to_date(settings.direct_database_url or url)
+    click.echo("The schema is up to date." if changed else "The schema was up to date.")
+
+
+@cli.command()
+@click.argument(
+    "traces", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8080",
+    envvar="CONTEXT_URL",
+    help="service to replay against",
+    show_default=True,
+    show_envvar=True,
+)
+def demo(traces: Path | None, url: str) -> None:
+    """Replay conversations against a running service and show what came of each.
+
+    TRACES is a file with one conversation a line; without it, the samples of the project.
+    """
+    from app.demo import run
+
+    run(traces, url)
+
+
+@cli.command()
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="file to write instead"
+)
+@click.option(
+    "--check",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="file to compare with; exit code 1 when it differs",
+)
+def openapi(output: Path | None, check: Path | None) -> None:
+    """Print the OpenAPI description of this version."""
+    import json
+
+    from app.main import create_app
+
+    text = json.dumps(create_app(Settings()).openapi(), indent=2) + "\n"
+    if output:
+        output.write_text(text, encoding="utf-8")
+    elif not check:
+        click.echo(text, nl=False)
+    if check and check.read_text(encoding="utf-8") != text:
+        raise click.ClickException(f"{check} differs from the app: run `make openapi`.")
+
+
+def main() -> None:
+    """Run the command line; the console script `context-service`."""
+    cli(prog_name="context-service")
+
+
+def read_settings() -> Settings:
+    """Return the settings of the environment, and warn of variables that none reads."""
+    for name in unknown_variables(os.environ):
+        click.echo(f"Warning: {name} is no setting of this service.", err=True)
+    try:
+        return Settings.from_env(os.environ)
+    except SettingsError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+def refuse_public_bind(settings: Settings) -> None:
+    """Refuse to listen where others can reach a service that asks nobody for a key (34)."""
+    if settings.allow_unauthenticated or is_loopback(settings.host):
+        return
+    raise click.ClickException(
+        f"Refusing to listen on {settings.host}: no API key is configured, so whoever reaches it"
+        " could read every conversation. Listen on 127.0.0.1, or set"
+        " CONTEXT_ALLOW_UNAUTHENTICATED=true where something else keeps strangers out."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether every address of `host` is reachable from this machine only."""
+    import ipaddress
+
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        raise click.ClickException(f"Cannot listen on {host}: {exc.strerror or exc}.") from exc
+    return all(ipaddress.ip_address(address[4][0]).is_loopback for address in found)
+
+
+@contextmanager
+def bound(settings: Settings) -> Iterator[socket.socket]:
+    """Hold the port from the start on, so that a busy one is said before anything else runs."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as exc:
+            raise click.ClickException(
+                f"Cannot listen on {settings.host} port {settings.port}: {exc.strerror}."
+                " Choose another with --port."
+            ) from exc
+        yield listener
+
+
+@contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that whatever runs here is left in good order."""
+
+    def leave(_signal: int, _frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(0)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def warm_up(*modules: str) -> None:
+    """Import `modules` beside the main thread, which meanwhile waits for the database."""
+
+    def warm() -> None:
+        with suppress(Exception):  # the main thread imports them again and sees for itself
+            for module in modules:
+                import_module(module)
+
+    threading.Thread(target=warm, name="warm-up", daemon=True).start()
+
+
+@contextmanager
+def database(settings: Settings) -> Iterator[str]:
+    """Yield the URL of the database, with the private one running if none is configured."""
+    if settings.database_url:
+        yield settings.database_url
+        return
+    from app.adapters.postgres.embedded import EmbeddedPostgresError, running
+
+    try:
+        with running(settings.data_dir) as url:
+            os.environ[variable("database_url")] = url
+            yield url
+    except EmbeddedPostgresError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+def bring_up_to_date(url: str) -> bool:
+    """Migrate the database unless its schema is current; return whether there was need."""
+    from app.adapters.postgres.migrate import MigrationError, is_current, migrate
+
+    try:
+        if is_current(url):
+            return False
+        migrate(url)
+    except MigrationError as exc:
+        raise click.ClickException(str(exc)) from exc
+    return True
+
+
+def answer(settings: Settings, listener: socket.socket) -> None:
+    """Answer requests until a signal says to stop, here or in several processes below."""
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    config = uvicorn.Config(
+        "app.main:build",
+        factory=True,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        access_log=False,
+        log_level=settings.log_level,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        workers=settings.workers,
+    )
+    host, port = listener.getsockname()[:2]
+    click.echo(f"Context Service on http://{host}:{port} (docs at /docs)", err=True)
+    with suppress(KeyboardInterrupt):
+        if config.workers == 1:
+            uvicorn.Server(config).run(sockets=[listener])
+        else:
+            Multiprocess(config, sockets=[listener]).run()

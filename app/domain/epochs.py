@@ -1,0 +1,104 @@
+"""Epochs: when a payload may extend the last one, and why it does not (G3, decision 16).
+
+1. An epoch belongs to a lane: one format and one model of a conversation.
+2. It stands for one frame and one view. While both stay the same, every payload extends the one
+   before; when either changes, a new epoch starts and names the reason.
+3. Only its start is recorded. Every payload of it follows from that record and the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.budget import Limits
+from app.domain.frames import Ask, Frame
+from app.domain.prompt import View
+from app.domain.records import Epoch
+from app.domain.strategies import Span
+
+OWN_WINDOW = 0
+"""The `window` of an epoch built for the policy's own window, not for a request's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What an epoch starts from."""
+
+    view: View
+    total: int
+    max_output_tokens: int
+    stub_tools: bool
+
+    def as_json(self) -> str:
+        """Return the text that is stored as the epoch's frame."""
+        return jsontext.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Start:
+        """Read a stored frame back."""
+        raw = jsontext.loads(text)
+        return cls(_view(raw["view"]), raw["total"], raw["max_output_tokens"], raw["stub_tools"])
+
+
+def _view(raw: Mapping[str, Any]) -> View:
+    span = raw["summary_span"]
+    return View(
+        spans=tuple(Span(**item) for item in raw["spans"]),
+        summary=raw["summary"],
+        summary_span=Span(**span) if span else None,
+        note=raw["note"],
+        trimmed_through=raw["trimmed_through"],
+        reasoning_after=raw["reasoning_after"],
+        summary_as_system=raw["summary_as_system"],
+    )
+
+
+def lane_of(ask: Ask, model: str) -> str:
+    """Return the lane's name; the same text the build's select makes (rule 1)."""
+    return f"{ask.format}:{model}"
+
+
+def window_of(ask: Ask) -> int:
+    """Return the request's own window, OWN_WINDOW when it leaves that to the policy."""
+    return ask.max_context_tokens or OWN_WINDOW
+
+
+def same_ground(epoch: Epoch, start: Start, frame: Frame, limits: Limits, version: int) -> bool:
+    """Whether a view made for this epoch still says what the state and the policy ask for."""
+    return (
+        epoch.view_version == version
+        and epoch.policy_hash == frame.policy_hash
+        and start.total == limits.total
+        and start.max_output_tokens == limits.max_output_tokens
+    )
+
+
+def break_reason(
+    last: Epoch,
+    before: Start,
+    frame: Frame,
+    limits: Limits,
+    version: int,
+    view: View,
+    stub_tools: bool,
+) -> str | None:
+    """Return why a payload cannot extend those of the lane's last epoch; None when it can."""
+    if last.tools_hash != frame.tools_hash or before.stub_tools != stub_tools:
+        return "tools_changed"
+    if last.sections_hash != frame.sections_hash:
+        return "sections_changed"
+    if (before.total, before.max_output_tokens) != (limits.total, limits.max_output_tokens):
+        return "budget_changed"
+    if last.policy_hash != frame.policy_hash:
+        return "policy_changed"
+    old = before.view
+    if last.view_version != version or (old.summary, old.note) != (view.summary, view.note):
+        return "compaction"
+    if old.spans != view.spans or old.summary_span != view.summary_span:
+        return "window_moved"
+    if old.trimmed_through != view.trimmed_through:
+        return "tool_results_cleared"
+    return None

@@ -1,0 +1,396 @@
+"""OpenAI Chat Completions messages, in and out (A5, K1, provider rules HB).
+
+1. One wire message is one neutral message; system text is refused (A1).
+2. `adapt` says what this format can say: ids, names, arguments and parts it accepts.
+   It returns the same object when there is nothing to change, and then the stored count holds.
+3. `render` only changes the shape of what `adapt` returns; reasoning is never rendered.
+4. A tool message carries text alone (B4): its media follow in a user message, `render_media`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, assert_never
+
+from app.domain.errors import ValidationError
+from app.domain.formats import wire
+from app.domain.messages import (
+    EMPTY_MESSAGE,
+    EMPTY_RESULT,
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+    is_sendable,
+    sendable,
+    sendable_json,
+)
+
+if TYPE_CHECKING:
+    from app.domain.formats import ToolDefinition
+
+sendable_id = wire.sendable_id
+tool_name = wire.tool_name
+
+MEDIA_FOLLOWS = "[media follows]"
+_FORMAT = FormatName.OPENAI_CHAT
+_DETAILS = ("auto", "low", "high")
+
+
+def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
+    """Read one wire message; unknown fields are tolerated, malformed ones refused (A1, A5).
+
+    Raises `ValidationError` at the field below `pointer` that is wrong.
+    """
+    raw = wire.object_at(raw, pointer)
+    match raw.get("role"):
+        case "user":
+            return (_parse_user(raw, pointer),)
+        case "assistant":
+            return (_parse_assistant(raw, pointer),)
+        case "tool":
+            return (_parse_tool(raw, pointer),)
+        case role:
+            wire.refuse_role(role, pointer, "user, assistant, tool")
+
+
+def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Give the raw to store for each neutral message: here always the one raw itself."""
+    return (dict(raw),)
+
+
+def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
+    """Return a clean message as this format can say it, the same object when it can as is.
+
+    `ids` maps call ids to the ids to send; others become `wire.sendable_id`. Parts only
+    another format understands are dropped or described in text (N12). Reasoning stays in
+    the neutral message, since it is counted apart; `render` leaves it out.
+    """
+    parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
+    if message.role is Role.ASSISTANT:
+        parts = _join_texts(parts)
+    if all(isinstance(part, Reasoning) for part in parts):
+        parts.append(Text(EMPTY_RESULT if message.role is Role.TOOL else EMPTY_MESSAGE))
+    call_id = message.tool_call_id
+    sent = wire.sent_id(call_id, ids) if call_id is not None else None
+    name = message.name if message.role is Role.TOOL or wire.is_name(message.name or "") else None
+    same = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
+    if same and sent == call_id and name == message.name:
+        return message
+    return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
+
+
+def render(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> dict[str, Any]:
+    """Render a clean message as one `ChatCompletionMessageParam` dict (K1, HB)."""
+    message = adapt(message, ids)
+    match message.role:
+        case Role.USER:
+            content = _content(message.parts)
+            return {"role": "user", "content": content} | _name(message)
+        case Role.ASSISTANT:
+            return _render_assistant(message)
+        case Role.TOOL:
+            texts = [part for part in message.parts if isinstance(part, Text)]
+            content = _content(texts) if texts else MEDIA_FOLLOWS
+            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+        case _:
+            assert_never(message.role)
+
+
+def render_media(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> dict[str, Any] | None:
+    """Render the user message that carries a tool message's media, None without any (B4).
+
+    It belongs after the last tool message of the call group, since results stand together (B1).
+    """
+    message = adapt(message, ids)
+    media = tool_media(message)
+    if not media:
+        return None
+    label = Text(media_label(message))
+    return {"role": "user", "content": [_wire_part(part) for part in (label, *media)]}
+
+
+def tool_media(message: Message) -> tuple[Part, ...]:
+    """List what a tool message of this format must hand to a following user message."""
+    if message.role is not Role.TOOL:
+        return ()
+    return tuple(part for part in message.parts if isinstance(part, Image | File | Opaque))
+
+
+def media_label(message: Message) -> str:
+    """Give the text that opens a media message; the message is an adapted tool message."""
+    return f"[media from tool call {message.tool_call_id}]"
+
+
+def is_faithful(raw: Mapping[str, Any], message: Message) -> bool:
+    """Tell whether `raw` equals the rendering of its own parse, so it can be sent as stored.
+
+    `message` is what `parse` made of `raw`. Plain text messages are judged without rendering.
+    """
+    content = raw.get("content")
+    if len(raw) == 2 and isinstance(content, str):
+        return is_sendable(content) and bool(content) and not content.isspace()
+    return dict(raw) == render(clean(message))
+
+
+def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Render tool definitions as `ChatCompletionFunctionToolParam` dicts, in their order."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools]
+
+
+def _function(tool: ToolDefinition) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = sendable(tool.description)
+    function["parameters"] = sendable_json(tool.parameters)
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return function
+
+
+def _parse_user(raw: Mapping[str, Any], pointer: str) -> Message:
+    if raw.get("content") is None:
+        raise ValidationError.at(f"{pointer}/content", "user content must not be null")
+    _refuse_calls(raw, pointer)
+    name = wire.optional_text_at(raw, "name", pointer)
+    return Message(Role.USER, _parse_content(raw, pointer), name=name)
+
+
+def _parse_assistant(raw: Mapping[str, Any], pointer: str) -> Message:
+    if raw.get("function_call") is not None:
+        detail = "function_call is deprecated: send tool_calls"
+        raise ValidationError.at(f"{pointer}/function_call", detail)
+    parts = [*_parse_reasoning(raw, pointer), *_parse_content(raw, pointer)]
+    refusal = wire.optional_text_at(raw, "refusal", pointer)
+    if refusal:
+        parts.append(Opaque({"type": "refusal", "refusal": refusal}, _FORMAT))
+    parts.extend(_parse_calls(raw.get("tool_calls"), f"{pointer}/tool_calls"))
+    name = wire.optional_text_at(raw, "name", pointer)
+    return Message(Role.ASSISTANT, tuple(parts), name=name)
+
+
+def _parse_tool(raw: Mapping[str, Any], pointer: str) -> Message:
+    call_id = wire.filled_text_at(raw, "tool_call_id", pointer)
+    _refuse_calls(raw, pointer)
+    name = wire.optional_text_at(raw, "name", pointer)
+    return Message(Role.TOOL, _parse_content(raw, pointer), call_id, name)
+
+
+def _refuse_calls(raw: Mapping[str, Any], pointer: str) -> None:
+    if raw.get("tool_calls"):
+        raise ValidationError.at(f"{pointer}/tool_calls", "only assistant messages call tools")
+
+
+def _parse_reasoning(raw: Mapping[str, Any], pointer: str) -> list[Reasoning]:
+    texts = [wire.optional_text_at(raw, key, pointer) for key in ("reasoning_content", "reasoning")]
+    return [Reasoning(text) for text in texts if text][:1]
+
+
+def _parse_content(raw: Mapping[str, Any], pointer: str) -> tuple[Part, ...]:
+    match raw.get("content"):
+        case None:
+            return ()
+        case str(text):
+            return (Text(text),)
+        case list(items):
+            at = f"{pointer}/content"
+            return tuple(_parse_part(item, f"{at}/{index}") for index, item in enumerate(items))
+        case other:
+            detail = f"must be a string or a list of parts, not {wire.json_type(other)}"
+            raise ValidationError.at(f"{pointer}/content", detail)
+
+
+def _parse_part(value: object, pointer: str) -> Part:
+    raw = wire.object_at(value, pointer)
+    match wire.filled_text_at(raw, "type", pointer):
+        case "text":
+            return Text(wire.text_at(raw, "text", pointer))
+        case "image_url":
+            return _parse_image(raw.get("image_url"), f"{pointer}/image_url")
+        case "file":
+            return _parse_file(raw.get("file"), f"{pointer}/file")
+        case "refusal":
+            wire.text_at(raw, "refusal", pointer)
+    kept = {key: item for key, item in raw.items() if key != "prompt_cache_breakpoint"}
+    return Opaque(wire.json_at(kept, pointer), _FORMAT)
+
+
+def _parse_image(value: object, pointer: str) -> Image:
+    raw = {"url": value} if isinstance(value, str) else wire.object_at(value, pointer)
+    url = wire.filled_text_at(raw, "url", pointer)
+    detail = wire.optional_text_at(raw, "detail", pointer)
+    return wire.image_from_url(url, f"{pointer}/url", detail)
+
+
+def _parse_file(value: object, pointer: str) -> File:
+    raw = wire.object_at(value, pointer)
+    name = wire.optional_text_at(raw, "filename", pointer)
+    file_data = wire.optional_text_at(raw, "file_data", pointer)
+    if file_data:
+        media_type, data = wire.split_data_url(file_data) or (None, file_data)
+        return File(media_type=media_type, data=data, name=name)
+    file_id = wire.optional_text_at(raw, "file_id", pointer)
+    if not file_id:
+        raise ValidationError.at(pointer, "must have file_data or file_id")
+    return File(file_id=file_id, name=name, format=_FORMAT)
+
+
+def _parse_calls(value: object, pointer: str) -> Iterable[ToolCall]:
+    if value is None:
+        return []
+    items = wire.list_at(value, pointer)
+    calls = [_parse_call(item, f"{pointer}/{index}") for index, item in enumerate(items)]
+    seen: set[str] = set()
+    for index, call in enumerate(calls):
+        if call.id in seen:
+            detail = "two calls of one message must not share an id"
+            raise ValidationError.at(f"{pointer}/{index}/id", detail)
+        seen.add(call.id)
+    return calls
+
+
+def _parse_call(value: object, pointer: str) -> ToolCall:
+    raw = wire.object_at(value, pointer)
+    call_id = wire.filled_text_at(raw, "id", pointer)
+    match raw.get("type", "function"):
+        case "function":
+            at = f"{pointer}/function"
+            function = wire.object_at(raw.get("function"), at)
+            arguments = wire.text_at(function, "arguments", at)
+            return ToolCall(call_id, wire.text_at(function, "name", at), arguments)
+        case "custom":
+            at = f"{pointer}/custom"
+            custom = wire.object_at(raw.get("custom"), at)
+            text = wire.text_at(custom, "input", at)
+            return ToolCall(call_id, wire.text_at(custom, "name", at), text, custom=True)
+        case _:
+            raise ValidationError.at(f"{pointer}/type", 'must be "function" or "custom"')
+
+
+def _same(new: object, old: object) -> bool:
+    return new is old
+
+
+def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> tuple[Part, ...]:
+    match part:
+        case ToolCall():
+            return (_adapt_call(part, ids),) if role is Role.ASSISTANT else ()
+        case Image():
+            return (Text(wire.image_label(part)) if role is Role.ASSISTANT else _adapt_image(part),)
+        case File():
+            return (Text(wire.file_label(part)) if role is Role.ASSISTANT else _adapt_file(part),)
+        case Opaque():
+            is_refusal = part.block.get("type") == "refusal"
+            fits = part.format is _FORMAT and is_refusal == (role is Role.ASSISTANT)
+            return (part,) if fits else ()
+        case _:
+            return (part,)
+
+
+def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
+    sent, name = wire.sent_id(call.id, ids), wire.tool_name(call.name)
+    arguments = call.arguments
+    if not call.custom and not wire.is_json(arguments):
+        arguments = wire.wrapped_arguments(arguments)
+    if (sent, name) == (call.id, call.name) and arguments is call.arguments:
+        return call
+    return replace(call, id=sent, name=name, arguments=arguments)
+
+
+def _adapt_image(image: Image) -> Image | Text:
+    detail = image.detail if image.detail in _DETAILS else None
+    if image.data is None and not image.url:
+        return Text(wire.image_label(image))
+    media_type = image.media_type
+    if image.data is not None:
+        media_type = wire.media_type_of(image) or "image/png"
+    if (media_type, detail) == (image.media_type, image.detail):
+        return image
+    return replace(image, media_type=media_type, detail=detail)
+
+
+def _adapt_file(file: File) -> File | Text:
+    if file.data is not None:
+        media_type = wire.media_type_of(file) or "application/octet-stream"
+        if file.name and media_type == file.media_type:
+            return file
+        return replace(file, name=file.name or "document", media_type=media_type)
+    if file.text is not None and file.text.strip():
+        return Text(f"{wire.file_label(file)}\n{file.text}" if file.name else file.text)
+    if file.file_id is not None and file.format is _FORMAT:
+        return file
+    return Text(wire.file_label(replace(file, name=None) if file.url else file))
+
+
+def _join_texts(parts: list[Part]) -> list[Part]:
+    """Assistant content is one string, unless a refusal makes it a list of parts."""
+    texts = [part for part in parts if isinstance(part, Text)]
+    if len(texts) < 2 or any(isinstance(part, Opaque) for part in parts):
+        return parts
+    joined = Text("\n".join(part.text for part in texts))
+    first = parts.index(texts[0])
+    rest = [part for part in parts[first:] if not isinstance(part, Text)]
+    return [*parts[:first], joined, *rest]
+
+
+def _render_assistant(message: Message) -> dict[str, Any]:
+    shown = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
+    rendered: dict[str, Any] = {"role": "assistant"}
+    rendered["content"] = _content(shown) if shown else None
+    calls = [_wire_call(call) for call in message.calls]
+    if calls:
+        rendered["tool_calls"] = calls
+    return rendered | _name(message)
+
+
+def _name(message: Message) -> dict[str, str]:
+    return {"name": message.name} if message.name is not None else {}
+
+
+def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+    shown = [part for part in parts if not isinstance(part, Reasoning)]
+    match shown:
+        case [Text(text)]:
+            return text
+        case _:
+            return [_wire_part(part) for part in shown]
+
+
+def _wire_call(call: ToolCall) -> dict[str, Any]:
+    if call.custom:
+        custom = {"name": call.name, "input": call.arguments}
+        return {"id": call.id, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _wire_part(part: Part) -> dict[str, Any]:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Image():
+            url = part.url if part.data is None else f"data:{part.media_type};base64,{part.data}"
+            detail = {"detail": part.detail} if part.detail else {}
+            return {"type": "image_url", "image_url": {"url": url} | detail}
+        case File():
+            return {"type": "file", "file": _wire_file(part)}
+        case Opaque():
+            return dict(part.block)
+        case _:
+            raise TypeError(f"{type(part).__name__} is no content part")
+
+
+def _wire_file(file: File) -> dict[str, Any]:
+    if file.data is not None:
+        data_url = f"data:{file.media_type};base64,{file.data}"
+        return {"file_data": data_url, "filename": file.name}
+    name = {"filename": file.name} if file.name else {}
+    return {"file_id": file.file_id} | name

@@ -1,0 +1,243 @@
+"""What the wire formats share: reading fields, JSON text, ids, names and media.
+
+A reader takes a value and the JSON pointer where it stands, and raises `ValidationError`
+there when the value is not what the provider's type says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
+
+from app.domain.errors import ValidationError
+from app.domain.messages import File, Image
+
+MAX_DEPTH: Final = 100
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
+
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
+_NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_MAGIC = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+    "JVBERi": "application/pdf",
+}
+_SYSTEM_ADVICE = (
+    "system text is not part of the log: store it as a section (PUT .../sections)"
+    " or send it with the build"
+)
+
+
+def refuse_role(role: object, pointer: str, accepted: str) -> NoReturn:
+    """Raise for a role the log does not take; system text is pointed to sections (A1)."""
+    if role in ("system", "developer"):
+        raise ValidationError.at(f"{pointer}/role", _SYSTEM_ADVICE)
+    if role == "function":
+        detail = 'role "function" is deprecated: send role "tool" with a tool_call_id'
+        raise ValidationError.at(f"{pointer}/role", detail)
+    raise ValidationError.at(f"{pointer}/role", f"role must be one of {accepted}")
+
+
+def object_at(value: object, pointer: str) -> Mapping[str, Any]:
+    """Read a JSON object."""
+    if not isinstance(value, Mapping):
+        raise ValidationError.at(pointer, f"must be an object, not {json_type(value)}")
+    return value
+
+
+def list_at(value: object, pointer: str) -> list[Any]:
+    """Read a JSON array."""
+    if not isinstance(value, list):
+        raise ValidationError.at(pointer, f"must be a list, not {json_type(value)}")
+    return value
+
+
+def text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
+    """Read a required string field, which may be empty."""
+    if key not in raw:
+        raise ValidationError.at(f"{pointer}/{key}", "is required")
+    value = raw[key]
+    if not isinstance(value, str):
+        raise ValidationError.at(f"{pointer}/{key}", f"must be a string, not {json_type(value)}")
+    return value
+
+
+def filled_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
+    """Read a required string field that may not be empty."""
+    value = text_at(raw, key, pointer)
+    if not value:
+        raise ValidationError.at(f"{pointer}/{key}", "must not be empty")
+    return value
+
+
+def optional_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str | None:
+    """Read a string field that may be null or absent."""
+    return None if raw.get(key) is None else text_at(raw, key, pointer)
+
+
+def json_at(value: object, pointer: str) -> Any:
+    """Pass a JSON value that is kept as it is, bounded in depth and without NaN or infinity."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return value
+        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
+            raise ValidationError.at(pointer, "numbers must be finite")
+        level = _children(level)
+    raise ValidationError.at(pointer, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def json_type(value: object) -> str:
+    """Name a value the way JSON does, for error details."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case Mapping():
+            return "an object"
+        case _:
+            return "a list"
+
+
+def compact(value: Any) -> str:
+    """Dump JSON without spaces and without ASCII escapes, keys in their order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def arguments_object(text: str) -> dict[str, Any] | None:
+    """Parse a call's arguments when they are a JSON object, and give None otherwise."""
+    value = _read_json(text) if text.lstrip()[:1] == "{" else None
+    return value if isinstance(value, dict) else None
+
+
+def is_json(text: str) -> bool:
+    """Tell whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels."""
+    return _read_json(text) is not _INVALID
+
+
+def wrapped_arguments(text: str) -> str:
+    """Put arguments that are no JSON into an object, so that every provider takes them (A17)."""
+    return compact({"arguments": text}) if text.strip() else "{}"
+
+
+def sendable_id(call_id: str) -> str:
+    """Map a call id to one every provider takes: at most 40 of `[a-zA-Z0-9_-]` (N3, B4).
+
+    The map is a function of the id alone, so a call and its result keep the same id.
+    """
+    if _ID.fullmatch(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"call_{digest[:24]}"
+
+
+def sent_id(call_id: str, ids: Mapping[str, str]) -> str:
+    """Give the id to send: the caller's replacement, else a sendable form of the id itself."""
+    return ids.get(call_id) or sendable_id(call_id)
+
+
+def tool_name(name: str) -> str:
+    """Turn any called name into one every provider takes (A19, B4)."""
+    if is_name(name):
+        return name
+    return _NOT_IN_NAME.sub("_", name[:64]) or "tool"
+
+
+def is_name(name: str) -> bool:
+    """Tell whether providers take this as the name of a tool or a participant."""
+    return _NAME.fullmatch(name) is not None
+
+
+def sniffed_type(data: str) -> str | None:
+    """Tell the media type of base64 data from its first characters."""
+    return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
+
+
+def media_type_of(media: Image | File) -> str | None:
+    """Give the declared media type in lower case, or the one its base64 data shows."""
+    declared = (media.media_type or "").lower()
+    if _MEDIA_TYPE.fullmatch(declared):
+        return declared
+    return sniffed_type(media.data) if media.data is not None else None
+
+
+def image_from_url(url: str, pointer: str, detail: str | None = None) -> Image:
+    """Read an image URL; a data URL is an image by `data`, so that all formats take it."""
+    inline = split_data_url(url)
+    if inline is None:
+        return Image(url=url, detail=detail)
+    media_type, data = inline
+    if not data:
+        raise ValidationError.at(pointer, "the image data is empty")
+    return Image(media_type=media_type, data=data, detail=detail)
+
+
+def split_data_url(url: str) -> tuple[str | None, str] | None:
+    """Split `data:<type>;base64,<data>` in two; None for any other URL."""
+    comma = url.find(",", 0, 256)
+    header = url[:comma]
+    if comma < 0 or header[:5].lower() != "data:" or not header.lower().endswith(";base64"):
+        return None
+    return header[5:-7].partition(";")[0].lower() or None, url[comma + 1 :]
+
+
+def image_label(image: Image) -> str:
+    """Describe in text an image that cannot be sent."""
+    if image.data is None and image.url is not None and image.url[:5].lower() != "data:":
+        return f"[image: {image.url}]"
+    return f"[image: {image.media_type}]" if image.media_type else "[image]"
+
+
+def file_label(file: File) -> str:
+    """Describe in text a document that cannot be sent."""
+    url = file.url if file.url and file.url[:5].lower() != "data:" else None
+    label = file.name or url or file.file_id or file.media_type
+    return f"[file: {label}]" if label else "[file]"
+
+
+_INVALID: Final = object()
+
+
+def _read_json(text: str) -> Any:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        json_at(value, "")
+    except (ValueError, RecursionError, ValidationError):
+        return _INVALID
+    return value
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(digits)
+    return value
+
+
+def _children(level: list[object]) -> list[object]:
+    found: list[object] = []
+    for item in level:
+        if isinstance(item, Mapping):
+            found.extend(item.values())
+        elif isinstance(item, list | tuple):
+            found.extend(item)
+    return found

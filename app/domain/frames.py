@@ -1,0 +1,138 @@
+"""The frame: everything of a payload that does not come from the log.
+
+Policy, model, window, sections and tools of one request, resolved from their layers and counted
+once. Two requests with equal frames and equal views build payloads of which the later extends
+the earlier (G3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.budget import Limits, Usage, scaled
+from app.domain.errors import ContextError, ValidationError
+from app.domain.formats import ToolDefinition, anthropic, openai_chat, parse_tool
+from app.domain.limits import ModelInfo
+from app.domain.messages import FormatName
+from app.domain.policy import Policy
+from app.domain.sections import PromptSection, SectionKind, system_text
+from app.domain.tokens import CountText, count_system, estimate_tool_defs_tokens
+
+MOST_CHAT_TOOLS = 128
+STUB_TOOL = ToolDefinition(
+    name="no_tools_available",
+    description="Stands for tools used earlier in the conversation; it cannot be called now.",
+    parameters={"type": "object", "properties": {}},
+)
+"""Sent where a provider demands tools with a history that calls some (A6, decision 20)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a build request itself brings; JSON lists as text, so that it can be a key."""
+
+    format: FormatName = FormatName.OPENAI_CHAT
+    model: str | None = None
+    max_output_tokens: int | None = None
+    max_context_tokens: int | None = None
+    sections: str = "[]"
+    tools: str = "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A resolved frame; `raw_fixed` counts sections and tools before the factor.
+
+    `limits` is what this request may use, None with `problem` saying why no window is known.
+    `policy_limits` leaves the request's own window out: what compaction is judged by
+    (decision 13).
+    """
+
+    policy: Policy
+    model: str | None
+    info: ModelInfo | None
+    limits: Limits | None
+    policy_limits: Limits | None
+    problem: ContextError | None
+    sections: tuple[PromptSection, ...]
+    tools: tuple[ToolDefinition, ...]
+    raw_fixed: Usage
+    factor: float
+    count: CountText
+    sections_hash: str
+    tools_hash: str
+    policy_hash: str
+
+    def required_limits(self) -> Limits:
+        """Return the limits, or raise what makes them unknown."""
+        if self.limits is None:
+            assert self.problem is not None
+            raise self.problem
+        return self.limits
+
+    @property
+    def is_reduction(self) -> bool:
+        """Whether the request's window is smaller than the policy's (decision 13)."""
+        if self.limits is None or self.policy_limits is None:
+            return self.policy_limits is None
+        return self.limits.total < self.policy_limits.total
+
+    def usage(self, conversation: int, summary: int, extra_tools: int = 0) -> Usage:
+        """Return the usage of a payload from raw counts (decision 12)."""
+        return Usage(
+            system_prompt=scaled(self.raw_fixed.system_prompt, self.factor),
+            skill_prompts=scaled(self.raw_fixed.skill_prompts, self.factor),
+            tool_descriptions=scaled(self.raw_fixed.tool_descriptions + extra_tools, self.factor),
+            summary=scaled(summary, self.factor),
+            conversation=scaled(conversation, self.factor),
+        )
+
+
+def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefinition, ...]:
+    """Return the tools of all layers, later ones replacing earlier ones of the same name."""
+    by_name: dict[str, ToolDefinition] = {}
+    for layer in layers:
+        for index, raw in enumerate(layer):
+            tool = parse_tool(raw, f"/tools/{index}")
+            by_name[tool.name] = tool
+    return tuple(by_name.values())
+
+
+def check_tools(tools: Sequence[ToolDefinition], format: FormatName) -> None:
+    """Refuse more tools than a format takes (B4)."""
+    if format is FormatName.OPENAI_CHAT and len(tools) > MOST_CHAT_TOOLS:
+        raise ValidationError.at(
+            "/tools", f"{len(tools)} tools, and OpenAI takes at most {MOST_CHAT_TOOLS}"
+        )
+
+
+def fixed_usage(
+    sections: Sequence[PromptSection], tools: Sequence[ToolDefinition], count: CountText
+) -> Usage:
+    """Count sections and tools; the system prompt is counted whole, as it is sent."""
+    text = system_text(sections)
+    whole = count_system(text, count) if text else 0
+    skills = [section for section in sections if section.kind is SectionKind.SKILL]
+    skill = sum(count(section.content) for section in skills)
+    return Usage(
+        system_prompt=max(0, whole - skill),
+        skill_prompts=min(skill, whole),
+        tool_descriptions=estimate_tool_defs_tokens(tools, count) if tools else 0,
+    )
+
+
+def wire_tools(tools: Sequence[ToolDefinition], format: FormatName) -> bytes | None:
+    """Return the tool list of a payload as JSON, None when there is none to send."""
+    if not tools:
+        return None
+    codec = anthropic if format is FormatName.ANTHROPIC else openai_chat
+    return jsontext.dump_payload(codec.tools_to_wire(tools))
+
+
+def digest(text: str) -> str:
+    """Return the content address of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,190 @@
+"""Rows of the log: what is stored of each message, and what a build needs of it.
+
+1. A row is written once and never changes (A1). `seq` starts at 1 and has no gaps (decision 1).
+2. `body` is the message as it came; `fragment` is its openai_chat payload item, absent when the
+   body itself is that item. A chat build reads whichever is the item, others read the body.
+3. Counts are made once, at append, by the conversation's counter: what the message costs as an
+   openai_chat payload item (J1, decision 12). Other formats count anew only what they say
+   differently.
+4. A batch is judged as a whole before anything is stored (A2, A3): `fold_batch` says which
+   calls its leading results must find open, and which calls it leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.errors import UnpairedToolResult, ValidationError
+from app.domain.formats import anthropic, openai_chat
+from app.domain.messages import FormatName, Message, Role, ToolCall, clean, is_sendable
+from app.domain.tokens import CountText, count_message, media_message_overhead
+
+
+@dataclass(slots=True, eq=False)
+class LogRow:
+    """One stored message as a build reads it: `text` is JSON in `format`.
+
+    `tokens` is its cost in a payload; `reasoning_tokens` come on top where its reasoning is
+    replayed.
+    """
+
+    id: str
+    seq: int
+    role: Role
+    tokens: int
+    reasoning_tokens: int
+    call_ids: tuple[str, ...]
+    has_media: bool
+    format: FormatName
+    text: str
+
+    def message(self) -> Message:
+        """Return the neutral message, fit to be sent."""
+        return clean(parse_stored(self.text, self.format))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message checked and counted, on its way into the log."""
+
+    id: str | None
+    role: Role
+    body: str
+    fragment: str | None
+    tokens: int
+    reasoning_tokens: int
+    call_ids: tuple[str, ...]
+    has_media: bool
+    continues: bool
+    timestamp: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What a batch asks of the open calls before it, and leaves to those after.
+
+    `needs` are the call ids its leading results answer. `resets` tells that a user or assistant
+    message ends the group that was open; then `leaves` are the calls open at its end.
+    """
+
+    needs: tuple[str, ...]
+    resets: bool
+    leaves: tuple[str, ...]
+    turns: int
+
+
+def parse_stored(body: str, format: FormatName) -> Message:
+    """Parse one stored body back into the neutral message it was stored for."""
+    raw = jsontext.loads(body)
+    message: Message = _codec(format).parse(raw, "")[0]
+    return message
+
+
+def draft(
+    raw: Mapping[str, Any], format: FormatName, count: CountText, pointer: str
+) -> list[Draft]:
+    """Check, normalise and count one message as it came in the request.
+
+    An Anthropic user message with several results becomes several drafts (A5). Raises
+    ValidationError with the pointer of the field that is wrong.
+    """
+    if not isinstance(raw, Mapping):
+        raise ValidationError.at(pointer, "A message is a JSON object")
+    message_id = _text_field(raw, "id", pointer)
+    timestamp = _text_field(raw, "timestamp", pointer)
+    codec = _codec(format)
+    messages = codec.parse(raw, pointer)
+    _check_ids(messages, pointer)
+    pieces = codec.split(raw)
+    drafts = []
+    for index, (message, piece) in enumerate(zip(messages, pieces, strict=True)):
+        cleaned = clean(message)
+        sent = openai_chat.adapt(cleaned)
+        tokens = count_message(sent, count)
+        fragment = None
+        if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(piece, message):
+            fragment = jsontext.dump_payload(openai_chat.render(cleaned)).decode()
+        drafts.append(
+            Draft(
+                id=message_id if index == 0 or message_id is None else f"{message_id}#{index}",
+                role=message.role,
+                body=jsontext.dumps(piece),
+                fragment=fragment,
+                tokens=tokens.visible + media_message_overhead(sent, count),
+                reasoning_tokens=tokens.reasoning,
+                call_ids=_call_ids(message),
+                has_media=bool(openai_chat.tool_media(sent)),
+                continues=index > 0,
+                timestamp=timestamp,
+            )
+        )
+    return drafts
+
+
+def fold_batch(drafts: Sequence[Draft]) -> BatchShape:
+    """Check the pairing inside a batch (A3) and say what it asks of the log before it.
+
+    Raises UnpairedToolResult for a result that no log could make right.
+    """
+    needs: list[str] = []
+    open_calls: list[str] | None = None
+    turns = 0
+    for entry in drafts:
+        if entry.role is Role.TOOL:
+            (call_id,) = entry.call_ids
+            if open_calls is None:
+                if call_id in needs:
+                    raise unpaired(call_id, "is answered twice in this batch")
+                needs.append(call_id)
+            elif call_id in open_calls:
+                open_calls.remove(call_id)
+            else:
+                raise unpaired(call_id, "answers no open call")
+        else:
+            open_calls = list(entry.call_ids)
+            turns += entry.role is Role.USER
+    return BatchShape(
+        needs=tuple(needs),
+        resets=open_calls is not None,
+        leaves=tuple(open_calls or ()),
+        turns=turns,
+    )
+
+
+def unpaired(call_id: str, what: str) -> UnpairedToolResult:
+    """Return the refusal of a tool result, naming the call it claims to answer."""
+    return UnpairedToolResult(
+        f"Tool result for call {call_id!r} {what}; nothing was stored", {"tool_call_id": call_id}
+    )
+
+
+def _codec(format: FormatName) -> Any:
+    return anthropic if format is FormatName.ANTHROPIC else openai_chat
+
+
+def _call_ids(message: Message) -> tuple[str, ...]:
+    if message.role is Role.TOOL:
+        return (message.tool_call_id or "",)
+    return tuple(part.id for part in message.parts if isinstance(part, ToolCall))
+
+
+def _check_ids(messages: Sequence[Message], pointer: str) -> None:
+    """Refuse call ids that no database text can hold; pairing would lose them."""
+    for message in messages:
+        for call_id in _call_ids(message):
+            if not is_sendable(call_id):
+                raise ValidationError.at(
+                    pointer, "A tool call id holds NUL or a lone surrogate, which cannot be stored"
+                )
+
+
+def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
+    value = raw.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= 256 or not is_sendable(value):
+        raise ValidationError.at(f"{pointer}/{name}", "A string of 1 to 256 characters is needed")
+    return value

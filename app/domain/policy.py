@@ -1,0 +1,218 @@
+"""The policy: how a conversation's context is kept, as one nested value.
+
+1. Every leaf has a default here; GET shows the effective value of each (decision 22).
+2. Layers merge per leaf, later over earlier: service, agent, conversation. Lists replace.
+3. An absent leaf inherits. `null` is a value only where the default is null; in a PATCH it
+   removes the leaf from its layer, which makes it inherit again.
+4. A policy that could never work is refused when it is set, not when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any, cast, get_type_hints
+
+from app.domain.errors import Problem, ValidationError
+
+
+class StrategyName(StrEnum):
+    """The strategies this version plans with (D1, D2)."""
+
+    SANDWICH = "sandwich"
+    SLIDING_WINDOW = "sliding_window"
+    FULL_HISTORY = "full_history"
+
+
+class CounterName(StrEnum):
+    """How tokens are counted (J2)."""
+
+    TOKENIZER = "tokenizer"
+    BYTES_4 = "bytes_4"
+    CHARS_4 = "chars_4"
+    CHARS_2_5 = "chars_2_5"
+
+
+class SummaryRole(StrEnum):
+    """The role a summary is shown with (D1)."""
+
+    USER = "user"
+    SYSTEM = "system"
+    AUTO = "auto"
+
+
+class OnUnknownModel(StrEnum):
+    """What to do about a model without a known window (C2)."""
+
+    STRICT = "strict"
+    DERIVE = "derive"
+
+
+@dataclass(frozen=True, slots=True)
+class SandwichPolicy:
+    """Messages kept verbatim at both ends, and the share of the window that triggers (D1)."""
+
+    preserve_top: int = 5
+    preserve_bottom: int = 5
+    compression_threshold: float = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindowPolicy:
+    """How many of the newest messages stay (D2)."""
+
+    keep_last_n: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """When and how summaries are made (E1, D7); ratios are of the effective window."""
+
+    enabled: bool = True
+    auto: bool = True
+    model: str | None = None
+    summary_prompt: str | None = None
+    summary_directives: tuple[str, ...] = ()
+    target: float = 0.5
+    min_gain: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPolicy:
+    """The window in tokens, its output reserve, and the pressure thresholds (C2, C3)."""
+
+    context_window: int | None = None
+    max_output_tokens: int = 4096
+    notice_at: float = 0.80
+    compact_trigger: float = 0.95
+    hard_block: float = 0.98
+    on_unknown_model: OnUnknownModel = OnUnknownModel.STRICT
+    counter: CounterName = CounterName.TOKENIZER
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All settings of one conversation, complete."""
+
+    strategy: StrategyName = StrategyName.SANDWICH
+    sandwich: SandwichPolicy = field(default_factory=SandwichPolicy)
+    sliding_window: SlidingWindowPolicy = field(default_factory=SlidingWindowPolicy)
+    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    budget: BudgetPolicy = field(default_factory=BudgetPolicy)
+    summary_role: SummaryRole = SummaryRole.USER
+
+
+DEFAULTS: Mapping[str, Any] = asdict(Policy())
+"""Every leaf with its default, nested as in JSON."""
+
+
+def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the leaves of `patch` laid over it; a null leaf is removed."""
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            merged[key] = merge(merged.get(key) or {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def effective(*layers: Mapping[str, Any] | None) -> Policy:
+    """Build the policy that the layers, weakest first, add up to.
+
+    Raises ValidationError for a combination that could never work (rule 4).
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = merge(merged, layer or {})
+    policy = cast(Policy, _build(Policy, merged, ""))
+    problems = tuple(_problems(policy))
+    if problems:
+        raise ValidationError(problems[0].detail, problems=problems)
+    return policy
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _build(kind: type, values: Mapping[str, Any], pointer: str) -> object:
+    known = {entry.name: entry for entry in fields(kind)}
+    for key in values:
+        if key not in known:
+            raise ValidationError.at(f"{pointer}/{key}", f"Unknown policy setting {key!r}")
+    arguments = {}
+    for key, value in values.items():
+        hint = _hints(kind)[key]
+        place = f"{pointer}/{key}"
+        if is_dataclass(hint) and isinstance(hint, type):
+            if not isinstance(value, Mapping):
+                raise ValidationError.at(place, "An object is needed here")
+            arguments[key] = _build(hint, value, place)
+        else:
+            arguments[key] = _leaf(hint, value, place)
+    return kind(**arguments)
+
+
+def _leaf(hint: Any, value: Any, pointer: str) -> Any:
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        try:
+            return hint(value)
+        except ValueError:
+            words = ", ".join(hint)
+            raise ValidationError.at(pointer, f"{value!r} is none of {words}") from None
+    if hint == tuple[str, ...]:
+        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise ValidationError.at(pointer, "A list of strings is needed here")
+    wanted = {bool: bool, int: int, float: (int, float), int | None: int, str | None: str}[hint]
+    if not isinstance(value, cast(Any, wanted)) or (isinstance(value, bool) and hint is not bool):
+        raise ValidationError.at(pointer, f"{value!r} has the wrong type")
+    return value
+
+
+def _problems(policy: Policy) -> list[Problem]:
+    found: list[Problem] = []
+
+    def need(holds: bool, pointer: str, detail: str) -> None:
+        if not holds:
+            found.append(Problem(pointer, detail))
+
+    budget, sandwich, compaction = policy.budget, policy.sandwich, policy.compaction
+    need(sandwich.preserve_top >= 0, "/sandwich/preserve_top", "Must not be negative")
+    need(sandwich.preserve_bottom >= 1, "/sandwich/preserve_bottom", "Must be at least 1")
+    need(policy.sliding_window.keep_last_n >= 1, "/sliding_window/keep_last_n", "At least 1")
+    need(
+        0 < sandwich.compression_threshold <= 1,
+        "/sandwich/compression_threshold",
+        "Must be above 0 and at most 1",
+    )
+    need(0 < compaction.target < 1, "/compaction/target", "Must be between 0 and 1")
+    need(0 <= compaction.min_gain < 1, "/compaction/min_gain", "Must be from 0 to below 1")
+    window = budget.context_window
+    need(window is None or window > 0, "/budget/context_window", "Context limit must be positive")
+    need(budget.max_output_tokens > 0, "/budget/max_output_tokens", "Must be positive")
+    if window is not None and window > 0:
+        need(
+            budget.max_output_tokens < window,
+            "/budget/max_output_tokens",
+            "max_output_tokens must be smaller than context_window",
+        )
+    for name in ("notice_at", "compact_trigger", "hard_block"):
+        need(0 < getattr(budget, name) <= 1, f"/budget/{name}", "Must be above 0 and at most 1")
+    need(
+        budget.compact_trigger <= budget.hard_block,
+        "/budget/hard_block",
+        "hard_block must not be below compact_trigger",
+    )
+    return found
+
+
+def as_json(policy: Policy) -> dict[str, Any]:
+    """Return the policy as nested plain values, every leaf present."""
+    return asdict(policy)

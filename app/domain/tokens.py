@@ -1,0 +1,254 @@
+"""How many tokens a message, a tool definition or a whole payload costs (J1, J2, C5).
+
+1. Text is counted part by part with a `CountText`; the sum over parts is the message's cost.
+2. Every wire message costs `MESSAGE_OVERHEAD`, and every call in it `CALL_OVERHEAD`.
+3. An Anthropic tool result is a block: inside a wire message with others it costs its id and
+   its content and no overhead of its own. So k neutral messages merged into one wire message
+   cost the sum of their counts minus (k - 1) * `MESSAGE_OVERHEAD`.
+4. Media cost a value of their own, never what their base64 text would cost.
+5. What a format cannot say as it stands is counted after its `adapt`: for every clean message
+   the rendered wire form costs exactly `count_rendered`. That equals `count_message(…).visible`
+   whenever `adapt` returns the message itself, the ordinary case.
+6. Reasoning is counted apart, since most payloads leave it out.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+import imagesize
+
+from app.domain.formats import FORMATS, ToolDefinition, openai_chat, wire
+from app.domain.messages import (
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    sendable,
+)
+
+CountText = Callable[[str], int]
+
+MESSAGE_OVERHEAD: Final = 4
+CALL_OVERHEAD: Final = 4
+TOOL_OVERHEAD: Final = 8
+IMAGE_TOKENS: Final = 1000
+FILE_TOKENS: Final = 2000
+
+_PIXELS_PER_TOKEN = 750
+_IMAGE_RANGE = (85, 1600)
+_HEADER_CHARS = 1 << 18  # base64 characters read for the size; a JPEG's comes after its metadata
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTokens:
+    """The tokens of one message: what every payload shows, and its reasoning."""
+
+    visible: int
+    reasoning: int
+
+    @property
+    def total(self) -> int:
+        """Visible tokens and reasoning together."""
+        return self.visible + self.reasoning
+
+
+def count_message(message: Message, count: CountText) -> MessageTokens:
+    """Count a clean message once, at append (J1)."""
+    visible, reasoning = MESSAGE_OVERHEAD, 0
+    for part in message.parts:
+        if isinstance(part, Reasoning):
+            reasoning += _count_reasoning(part, count)
+        else:
+            visible += _count_part(part, count)
+    if message.tool_call_id is not None:
+        visible += count(sendable(message.tool_call_id))
+    if message.name is not None and message.role is not Role.TOOL:
+        visible += count(message.name)
+    return MessageTokens(visible, reasoning)
+
+
+def count_rendered(
+    format: FormatName,
+    message: Message,
+    count: CountText,
+    ids: Mapping[str, str] = wire.NO_IDS,
+) -> int:
+    """Count what a clean message costs in a payload of one format, without reasoning.
+
+    For OpenAI Chat this includes the user message that carries a tool message's media.
+    """
+    adapted = FORMATS[format].adapt(message, ids)
+    visible = count_message(adapted, count).visible
+    match format:
+        case FormatName.OPENAI_CHAT:
+            return visible + media_message_overhead(adapted, count)
+        case FormatName.ANTHROPIC:
+            return visible
+        case _:
+            assert_never(format)
+
+
+def media_message_overhead(message: Message, count: CountText) -> int:
+    """Count what OpenAI Chat adds to move a tool message's media to a user message (B4).
+
+    `message` has its final ids; the media themselves are in its own count. 0 without media.
+    """
+    if not openai_chat.tool_media(message):
+        return 0
+    added = MESSAGE_OVERHEAD + count(openai_chat.media_label(message))
+    has_text = any(isinstance(part, Text) for part in message.parts)
+    return added if has_text else added + count(openai_chat.MEDIA_FOLLOWS)
+
+
+def count_ids(message: Message, ids: Mapping[str, str], count: CountText) -> int:
+    """Count by how much a message's cost changes when its call ids are replaced by `ids`."""
+    old = [call.id for call in message.calls]
+    if message.tool_call_id is not None:
+        old.append(message.tool_call_id)
+    return sum(count(ids[given]) - count(sendable(given)) for given in old if given in ids)
+
+
+def count_system(text: str, count: CountText) -> int:
+    """Count a system prompt sent as one message or one top-level field."""
+    return MESSAGE_OVERHEAD + count(text)
+
+
+def count_payload_messages(
+    format: FormatName, messages: Sequence[Mapping[str, Any]], count: CountText
+) -> int:
+    """Count a payload's message list from scratch, by reading it back (C1).
+
+    Raises `ValidationError` for a message the format does not know.
+    """
+    return sum(
+        _count_wire_message(format, raw, f"/messages/{index}", count)
+        for index, raw in enumerate(messages)
+    )
+
+
+def estimate_tool_defs_tokens(tools: Iterable[ToolDefinition], count: CountText) -> int:
+    """Estimate the tokens of tool definitions: name, description, schema (J1, C5)."""
+    return sum(
+        TOOL_OVERHEAD
+        + count(tool.name)
+        + count(sendable(tool.description))
+        + count(sendable(wire.compact(tool.parameters)))
+        for tool in tools
+    )
+
+
+def text_bytes_4(text: str) -> int:
+    """Estimate a text's tokens as its UTF-8 bytes / 4, floored."""
+    return _size_bytes(text) // 4
+
+
+def text_chars_2_5(text: str) -> int:
+    """Estimate a text's tokens as its characters x 2 / 5, floored (S3)."""
+    return len(text) * 2 // 5
+
+
+def estimate_message_tokens(message: Message, count: CountText = text_chars_2_5) -> int:
+    """Estimate everything a message may cost, reasoning and media included (C5, S3)."""
+    return count_message(message, count).total
+
+
+def bytes_4(messages: Iterable[Message]) -> int:
+    """Estimate by UTF-8 bytes of content / 4, floored per message (J2, S0, S1)."""
+    return sum(sum(map(_size_bytes, _texts(message))) // 4 for message in messages)
+
+
+def chars_4(messages: Iterable[Message]) -> int:
+    """Estimate by all characters of content / 4, floored once (J2, S4)."""
+    return sum(sum(map(len, _texts(message))) for message in messages) // 4
+
+
+def chars_2_5(messages: Iterable[Message]) -> int:
+    """Estimate by characters of content x 2 / 5, floored per message (J2, S3)."""
+    return sum(sum(map(len, _texts(message))) * 2 // 5 for message in messages)
+
+
+def _texts(message: Message) -> list[str]:
+    return [part.text for part in message.parts if isinstance(part, Text)]
+
+
+def _size_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _count_part(part: Text | Image | File | ToolCall | Opaque, count: CountText) -> int:
+    match part:
+        case Text():
+            return count(part.text)
+        case Image():
+            return _count_image(part)
+        case File():
+            return _count_file(part, count)
+        case ToolCall():
+            return _count_call(part, count)
+        case Opaque():
+            return count(sendable(wire.compact(part.block)))
+        case _:
+            assert_never(part)
+
+
+def _count_call(call: ToolCall, count: CountText) -> int:
+    """Arguments count in one spelling, so that every format's rendering counts alike."""
+    arguments = wire.arguments_object(call.arguments)
+    text = call.arguments if arguments is None else sendable(wire.compact(arguments))
+    return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
+
+
+def _count_reasoning(part: Reasoning, count: CountText) -> int:
+    if part.text or part.block is None:
+        return count(part.text)
+    return count(sendable(wire.compact(part.block)))
+
+
+def _count_file(file: File, count: CountText) -> int:
+    if file.data is not None or file.text is None:
+        return FILE_TOKENS
+    return count(file.text) + (count(file.name) if file.name else 0)
+
+
+def _count_image(image: Image) -> int:
+    size = _pixel_size(image.data) if image.data is not None else None
+    if size is None:
+        return IMAGE_TOKENS
+    low, high = _IMAGE_RANGE
+    return min(high, max(low, math.ceil(size[0] * size[1] / _PIXELS_PER_TOKEN)))
+
+
+def _pixel_size(data: str) -> tuple[int, int] | None:
+    """Only the common kinds are looked into; the package knows more, with larger parsers."""
+    if wire.sniffed_type(data) is None:
+        return None
+    head = data[:_HEADER_CHARS]
+    try:
+        header = base64.b64decode(head[: len(head) // 4 * 4])
+        width, height = imagesize.get(io.BytesIO(header))
+    except (ValueError, struct.error):
+        return None
+    return (width, height) if width > 0 and height > 0 else None
+
+
+def _count_wire_message(
+    format: FormatName, raw: Mapping[str, Any], pointer: str, count: CountText
+) -> int:
+    if raw.get("role") in ("system", "developer"):
+        parsed = FORMATS[format].parse({**raw, "role": "user"}, pointer)
+    else:
+        parsed = FORMATS[format].parse(raw, pointer)
+    inner = sum(count_message(message, count).total - MESSAGE_OVERHEAD for message in parsed)
+    return MESSAGE_OVERHEAD + inner

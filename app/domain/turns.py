@@ -1,0 +1,96 @@
+"""Turns, call groups, and where a history may be cut.
+
+1. A turn begins at a user message and runs up to the next one (vocabulary).
+2. A call group is an assistant message with tool calls and all their results. Results follow
+   their calls directly, so a position is inside a group exactly when a tool message stands there.
+3. No cut separates a call from its result (A4, N1, N2).
+4. Cuts are made at turn starts; inside one oversized turn, between call groups (N4).
+
+A cut at index `i` splits a history into `[0, i)` and `[i, len)`; `0` and `len` cut nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.domain.messages import Role
+
+
+class HasRole(Protocol):
+    """Anything that stands in a history."""
+
+    @property
+    def role(self) -> Role:
+        """Who speaks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What planning needs to know of one message.
+
+    `tokens` is its cost as it would be sent, `trimmed_tokens` the cost once a tool result has
+    given way to its placeholder (equal to `tokens` for everything else).
+    """
+
+    seq: int
+    role: Role
+    tokens: int
+    trimmed_tokens: int
+
+
+TRIMMED_TOKENS = 80
+"""The most a trimmed tool result costs: its placeholder, its call's id, its overhead."""
+
+
+def entry(seq: int, role: Role, tokens: int) -> Entry:
+    """Return the entry of a stored message; only larger tool results can be trimmed."""
+    trimmed = min(tokens, TRIMMED_TOKENS) if role is Role.TOOL else tokens
+    return Entry(seq, role, tokens, trimmed)
+
+
+def parse_turn_boundaries(history: Sequence[HasRole]) -> list[int]:
+    """Return the index at which each turn starts (A4).
+
+    Messages before the first user message belong to a turn that starts at 0.
+    """
+    starts = [index for index, item in enumerate(history) if item.role is Role.USER]
+    if history and (not starts or starts[0] != 0):
+        starts.insert(0, 0)
+    return starts
+
+
+def is_group_boundary(history: Sequence[HasRole], index: int) -> bool:
+    """Whether a cut at `index` leaves every call with its results (rule 3)."""
+    return index in (0, len(history)) or history[index].role is not Role.TOOL
+
+
+def group_boundary_before(history: Sequence[HasRole], index: int) -> int:
+    """Return the last legal cut at or before `index`."""
+    index = max(0, min(index, len(history)))
+    while not is_group_boundary(history, index):
+        index -= 1
+    return index
+
+
+def group_boundary_after(history: Sequence[HasRole], index: int) -> int:
+    """Return the first legal cut at or after `index`."""
+    index = max(0, min(index, len(history)))
+    while not is_group_boundary(history, index):
+        index += 1
+    return index
+
+
+def find_safe_boundary(history: Sequence[HasRole], target: int) -> int:
+    """Return the legal cut nearest to `target` (A4, S3).
+
+    Turn starts come first, the earlier of two equally near ones. A history that is a single
+    turn is cut between call groups, at or before the target.
+    """
+    target = max(0, min(target, len(history)))
+    inner = [start for start in parse_turn_boundaries(history) if start > 0]
+    if inner and 0 < target < len(history):
+        return min(inner, key=lambda start: (abs(start - target), start))
+    return group_boundary_before(history, target)

@@ -1,0 +1,615 @@
+"""The build: from a conversation to the payload of its next model call (C4, G2, L2).
+
+1. One select reads the head, the settings, the lane's last epoch and the messages it shows.
+2. The view of that epoch is used as long as it fits. Otherwise, in this order: compact (only for
+   the policy's own window), reduce without a model, refuse with CONTEXT_OVERFLOW.
+3. What is counted is what is returned: a view is checked once it is folded, and reduced again
+   should it be over.
+4. Only the start of an epoch is written (decision 19).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.domain.budget import Limits, Pressure, Usage, measure, read_pressure
+from app.domain.compaction import (
+    NOTE_TOKENS,
+    CompactResult,
+    base_view,
+    fresh_spans,
+    room_for,
+    summary_cost,
+    summary_room,
+    summary_view,
+)
+from app.domain.epochs import Start, break_reason, lane_of, same_ground, window_of
+from app.domain.errors import (
+    Conflict,
+    ContextOverflow,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.fitting import fit
+from app.domain.frames import STUB_TOOL, Ask, Frame, check_tools
+from app.domain.log import LogRow
+from app.domain.messages import FormatName
+from app.domain.payload import render_payload
+from app.domain.policy import StrategyName
+from app.domain.prompt import AnthropicAssembler, Assembler, View, assembler_for
+from app.domain.records import ContextRead, Epoch
+from app.domain.strategies import STRATEGIES, Room, Slide, Span, Summarise
+from app.domain.summaries import SummaryAsk
+from app.domain.tokens import estimate_tool_defs_tokens
+from app.domain.turns import Entry, entry
+from app.services.condensing import condense
+from app.services.frames import Frames
+from app.services.ports import Database
+from app.services.readings import Reading, read_budget
+from app.services.summariser import Summariser
+from app.services.windows import Window, Windows
+
+_MOST_ROUNDS = 6
+_MOST_UNKNOWN_TOKENS = 260_000
+"""How much a build reads before it knows the window; longer logs are planned from their counts."""
+_THREAD_BYTES = 200_000
+
+CompactForBuild = Callable[[str, str, Ask, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The answer to a build: the JSON body, payload bytes already rendered."""
+
+    body: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Build:
+    """One build under way: what it was asked, and what it had to do so far."""
+
+    tenant_id: str
+    conversation_id: str
+    ask: Ask
+    degraded: list[str] = field(default_factory=list)
+    compaction: CompactResult | None = None
+    compacts: bool = True
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (
+            self.conversation_id,
+            self.ask.format,
+            self.ask.model or "",
+            str(window_of(self.ask)),
+        )
+
+
+@dataclass(slots=True)
+class _Picture:
+    """What a build shows at the moment: a view with its entries and, once folded, its items."""
+
+    read: ContextRead
+    frame: Frame
+    limits: Limits
+    view: View
+    entries: list[Entry]
+    window: Window | None = None
+
+
+class ContextService:
+    """Builds payloads and reads budgets."""
+
+    def __init__(
+        self,
+        database: Database,
+        frames: Frames,
+        summariser: Summariser,
+        windows: Windows,
+        compact_for_build: CompactForBuild,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._database = database
+        self._frames = frames
+        self._summariser = summariser
+        self._windows = windows
+        self._compact_for_build = compact_for_build
+        self._new_id = new_id
+
+    async def budget(self, tenant_id: str, conversation_id: str) -> Reading | None:
+        """Return the budget of the stored settings, None while no window is known."""
+        async with self._database.session() as records:
+            found = await records.conversations.find(
+                tenant_id, conversation_id, self._frames.default_model
+            )
+            if found is None:
+                raise NotFound.conversation(conversation_id)
+            return await read_budget(self._frames, records, found)
+
+    async def build(self, tenant_id: str, conversation_id: str, ask: Ask) -> Built:
+        """Return the payload for the next call of a model (K1).
+
+        Raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
+        ContextOverflow with the budget when no valid payload fits.
+        """
+        build = _Build(tenant_id, conversation_id, ask)
+        for _ in range(_MOST_ROUNDS):
+            picture = await self._look(build)
+            if await self._compacted(build, picture):
+                continue
+            await self._reduce(build, picture)
+            if await self._fold(build, picture):
+                return self._answer(build, picture)
+        raise Conflict("The conversation changes too fast to build on; try again")
+
+    # --- reading --------------------------------------------------------------------------
+
+    async def _look(self, build: _Build) -> _Picture:
+        """Read the conversation and settle the view to start from."""
+        read = await self._read(build)
+        if read.conversation.head.head_seq == 0:
+            raise ValidationError("Conversation has no messages")
+        frame = await self._frames.of(read.conversation, build.ask)
+        if frame.model is None:
+            raise ValidationError.at(
+                "/model", "No model: name one in the request, the conversation or its agent"
+            )
+        limits = frame.required_limits()
+        check_tools(frame.tools, build.ask.format)
+        if frame.raw_fixed.fixed >= limits.capacity:
+            raise _overflow(frame.usage(0, 0), limits)
+        if read.summary is not None and read.compacted_by != frame.policy.strategy:
+            await self._drop_state(read)
+            return await self._look(build)
+        view, prior = _starting_view(read, frame, limits, build.ask)
+        picture = _Picture(read, frame, limits, view, [])
+        await self._gather(build, picture, prior)
+        if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
+            _slide(picture)
+        return picture
+
+    async def _read(self, build: _Build) -> ContextRead:
+        window = self._windows.find(build.key)
+        async with self._database.session() as records:
+            read = await records.contexts.read(
+                build.tenant_id,
+                build.conversation_id,
+                format=build.ask.format,
+                model=build.ask.model,
+                default_model=self._frames.default_model,
+                window=window_of(build.ask),
+                have_epoch_id=window.epoch_id if window else None,
+                have_through=window.assembler.folded_through if window else 0,
+                most_tokens=_MOST_UNKNOWN_TOKENS,
+            )
+        if read is None:
+            self._windows.drop(build.key)
+            raise NotFound.conversation(build.conversation_id)
+        return read
+
+    async def _drop_state(self, read: ContextRead) -> None:
+        """Show everything again: another strategy made the active summary (D6)."""
+        async with self._database.session() as records:
+            await records.contexts.show_compaction(
+                read.conversation.conversation_id,
+                None,
+                hidden_tokens=0,
+                view_version=read.conversation.head.view_version,
+            )
+
+    async def _gather(self, build: _Build, picture: _Picture, prior: Epoch | None) -> None:
+        """Get the entries of the view and, where they were read with it, its folded window."""
+        read, view = picture.read, picture.view
+        window = self._windows.find(build.key)
+        warm = window is not None and prior is not None and window.epoch_id == prior.epoch_id
+        if warm and window is not None and window.view == view:
+            self._extend(window, read.rows)
+            picture.window, picture.entries = window, window.entries
+            return
+        spans = _read_spans(read, build.ask)
+        if read.rows_read and not warm and _covers(spans, view.spans):
+            rows = [row for row in read.rows if view.shows(row.seq)]
+            picture.window = _fold_rows(build.ask.format, picture, rows, "")
+            picture.entries = picture.window.entries
+            return
+        picture.entries = await self._entries(build, view, read)
+
+    async def _entries(self, build: _Build, view: View, read: ContextRead) -> list[Entry]:
+        end = read.conversation.head.head_seq + 1
+        found: list[Entry] = []
+        async with self._database.session() as records:
+            for span in view.spans:
+                if span.start < min(span.end, end):
+                    found += await records.log.entries(
+                        build.conversation_id, span.start, min(span.end, end)
+                    )
+        return found
+
+    def _extend(self, window: Window, rows: list[LogRow]) -> None:
+        """Fold what came since; another build on the same lane may have been first."""
+        for row in rows:
+            if row.seq > window.assembler.folded_through and window.view.shows(row.seq):
+                window.assembler.feed(row)
+                window.entries.append(entry(row.seq, row.role, row.tokens))
+
+    # --- reducing -------------------------------------------------------------------------
+
+    async def _compacted(self, build: _Build, picture: _Picture) -> bool:
+        """Compact when the pressure asks for it; true when the view changed (C3, E6)."""
+        frame, limits = picture.frame, picture.limits
+        policy = frame.policy.compaction
+        if not build.compacts or frame.is_reduction or not policy.enabled:
+            return False
+        usage = _usage(picture)
+        level = read_pressure(usage.total, limits).pressure
+        forced = level is Pressure.BLOCKED or usage.total > limits.capacity
+        if not forced and (level is not Pressure.COMPACT or not policy.auto):
+            return False
+        build.compacts = False
+        try:
+            result = await self._compact_for_build(
+                build.tenant_id,
+                build.conversation_id,
+                build.ask,
+                picture.read.conversation.head.view_version,
+            )
+        except ServiceUnavailable:
+            build.degraded.append("summariser_unavailable")
+            return False
+        if result is None:
+            build.compacts = True
+            return True
+        build.compaction = result
+        return bool(result.compacted)
+
+    async def _reduce(self, build: _Build, picture: _Picture) -> None:
+        """Make the view fit by steps that need no model (C4, decision 13)."""
+        if _usage(picture).total <= picture.limits.capacity:
+            return
+        await self._reduce_to(build, picture, overshoot=0)
+
+    async def _reduce_to(self, build: _Build, picture: _Picture, overshoot: int) -> None:
+        frame, limits = picture.frame, picture.limits
+        policy = frame.policy
+        if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
+            raise _overflow(_usage(picture), limits)
+        picture.window = None
+        room = self._room(picture, overshoot)
+        plan = STRATEGIES[policy.strategy].plan(
+            picture.entries, picture.view.summary_span, room, policy
+        )
+        if isinstance(plan, Summarise):
+            await self._summarise(build, picture, plan)
+            room = self._room(picture, overshoot)
+        summary = summary_cost(picture.view, frame.count)
+        fitted = fit(
+            picture.entries, picture.view.trimmed_through, replace(room, summary=summary)
+        ) or fit(
+            picture.entries,
+            picture.view.trimmed_through,
+            replace(room, summary=summary + NOTE_TOKENS),
+        )
+        if fitted is None:
+            raise _overflow(_usage(picture), limits)
+        if fitted.shown is not None:
+            tight = replace(room, summary=summary + NOTE_TOKENS)
+            fitted = fit(picture.entries, picture.view.trimmed_through, tight)
+            if fitted is None:
+                raise _overflow(_usage(picture), limits)
+        build.degraded += [step for step in fitted.steps if step not in build.degraded]
+        view = replace(picture.view, trimmed_through=fitted.trimmed_through)
+        if fitted.shown is not None:
+            kept = [
+                item
+                for item in picture.entries
+                if any(span.start <= item.seq < span.end for span in fitted.shown)
+            ]
+            dropped = len(picture.entries) - len(kept)
+            note = f"[{dropped} earlier messages were left out to fit the window.]"
+            view = replace(view, spans=fitted.shown, note=note)
+            picture.entries = kept
+        picture.view = view
+
+    def _room(self, picture: _Picture, overshoot: int) -> Room:
+        frame, limits = picture.frame, picture.limits
+        reserve = max(summary_room(limits), summary_cost(picture.view, frame.count))
+        room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
+        return replace(room, capacity=room.capacity - overshoot)
+
+    async def _summarise(self, build: _Build, picture: _Picture, plan: Summarise) -> None:
+        """Reduce this lane by an extractive summary, which is stored with its epoch alone."""
+        view, frame = picture.view, picture.frame
+        result = await condense(
+            self._database,
+            self._summariser,
+            build.conversation_id,
+            fresh_spans(plan.span, view.summary_span),
+            view.summary,
+            SummaryAsk(),
+            None,
+            summary_room(picture.limits),
+        )
+        build.degraded.append("extractive_summary")
+        if plan.shrunk:
+            build.degraded.append("preserved_ranges_summarised")
+        picture.view = replace(
+            summary_view(plan.span, result.text, frame.policy),
+            trimmed_through=view.trimmed_through,
+        )
+        picture.entries = [item for item in picture.entries if picture.view.shows(item.seq)]
+
+    # --- folding --------------------------------------------------------------------------
+
+    async def _fold(self, build: _Build, picture: _Picture) -> bool:
+        """Fold the view into items and record its epoch; false when another build was first."""
+        last = picture.read.epoch
+        for _ in range(_MOST_ROUNDS):
+            start, reason = self._start(build, picture, last)
+            if picture.window is None or picture.window.view != start.view:
+                picture.view = start.view
+                await self._refold(build, picture)
+            assert picture.window is not None
+            if self._stub(build, picture) != start.stub_tools:
+                start = replace(start, stub_tools=not start.stub_tools)
+                reason = reason or "tools_changed"
+            over = _folded_usage(build, picture).total - picture.limits.capacity
+            if over <= 0:
+                return await self._record(build, picture, start, reason, last)
+            await self._reduce_to(build, picture, overshoot=over + 16)
+        raise _overflow(_usage(picture), picture.limits)
+
+    def _start(
+        self, build: _Build, picture: _Picture, last: Epoch | None
+    ) -> tuple[Start, str | None]:
+        """Return what the epoch of this payload starts from, and why it is not the last one."""
+        limits, view = picture.limits, picture.view
+        stub = picture.window is not None and self._stub(build, picture)
+        before = Start.from_json(last.frame) if last is not None else None
+        if last is None or before is None:
+            reason = "model_changed" if picture.read.has_other_lane else None
+        else:
+            if picture.window is None:
+                stub = before.stub_tools
+            version = picture.read.conversation.head.view_version
+            reason = break_reason(last, before, picture.frame, limits, version, view, stub)
+            if reason is None:
+                return before, None
+        # Reasoning is bound to the prefix it was made after: a new prefix drops it (E10, A10).
+        head_seq = picture.read.conversation.head.head_seq
+        view = replace(view, reasoning_after=head_seq if reason is not None else 0)
+        return Start(view, limits.total, limits.max_output_tokens, stub), reason
+
+    def _stub(self, build: _Build, picture: _Picture) -> bool:
+        """Whether a stub stands for missing tools: some providers demand one (A6)."""
+        assert picture.window is not None
+        return (
+            build.ask.format is FormatName.ANTHROPIC
+            and not picture.frame.tools
+            and picture.window.assembler.has_calls
+        )
+
+    async def _refold(self, build: _Build, picture: _Picture) -> None:
+        end = picture.read.conversation.head.head_seq + 1
+        rows: list[LogRow] = []
+        as_chat = build.ask.format is FormatName.OPENAI_CHAT
+        async with self._database.session() as records:
+            for span in picture.view.spans:
+                if span.start < min(span.end, end):
+                    rows += await records.contexts.rows(
+                        build.conversation_id, span.start, min(span.end, end), as_chat=as_chat
+                    )
+        if sum(len(row.text) for row in rows) > _THREAD_BYTES:
+            picture.window = await asyncio.to_thread(
+                _fold_rows, build.ask.format, picture, rows, ""
+            )
+        else:
+            picture.window = _fold_rows(build.ask.format, picture, rows, "")
+        picture.entries = picture.window.entries
+
+    async def _record(
+        self,
+        build: _Build,
+        picture: _Picture,
+        start: Start,
+        reason: str | None,
+        last: Epoch | None,
+    ) -> bool:
+        """Write the epoch's start unless it is the last one's; keep the window for later."""
+        window, read = picture.window, picture.read
+        assert window is not None
+        if last is not None and reason is None:
+            epoch = last
+        else:
+            epoch = self._epoch(build, picture, start, reason, last)
+            texts = {
+                epoch.sections_hash: repr(picture.frame.sections),
+                epoch.tools_hash: repr(picture.frame.tools),
+            }
+            async with self._database.session() as records:
+                if not await records.contexts.add_epoch(
+                    build.conversation_id, epoch, start.view.spans, texts
+                ):
+                    return False
+        window.epoch_id = epoch.epoch_id
+        picture.read = replace(read, epoch=replace(epoch, reason=reason))
+        self._windows.keep(build.key, window)
+        return True
+
+    def _epoch(
+        self,
+        build: _Build,
+        picture: _Picture,
+        start: Start,
+        reason: str | None,
+        last: Epoch | None,
+    ) -> Epoch:
+        frame, head = picture.frame, picture.read.conversation.head
+        return Epoch(
+            epoch=last.epoch + 1 if last is not None else 1,
+            epoch_id=self._new_id(),
+            lane=lane_of(build.ask, frame.model or ""),
+            format=build.ask.format,
+            window=window_of(build.ask),
+            reason=reason,
+            start_seq=head.head_seq,
+            view_version=head.view_version,
+            frame=start.as_json(),
+            sections_hash=frame.sections_hash,
+            tools_hash=frame.tools_hash,
+            policy_hash=frame.policy_hash,
+        )
+
+    # --- answering ------------------------------------------------------------------------
+
+    def _answer(self, build: _Build, picture: _Picture) -> Built:
+        window, epoch, read = picture.window, picture.read.epoch, picture.read
+        assert window is not None and epoch is not None
+        items = window.assembler.items()
+        marks = []
+        if isinstance(window.assembler, AnthropicAssembler):
+            marks = window.assembler.mark_positions(4)
+        payload = render_payload(
+            build.ask.format,
+            picture.frame,
+            items,
+            marks,
+            self._stub(build, picture),
+            build.conversation_id,
+        )
+        usage = _folded_usage(build, picture)
+        pressure = read_pressure(usage.total, picture.limits)
+        through_seq = max(window.assembler.folded_through, read.conversation.head.head_seq)
+        body = {
+            "format": build.ask.format,
+            "payload": payload.body,
+            "build_id": f"{epoch.epoch_id}.{through_seq}",
+            "epoch": epoch.epoch,
+            "through_seq": through_seq,
+            "stable_items": payload.stable_items,
+            "base_items": 0,
+            "prefix_hash": payload.prefix_hash,
+            "cache_break_reason": epoch.reason,
+            "breakpoints": payload.breakpoints,
+            "tail": [],
+            "tokens_used": usage.total,
+            "budget": measure(usage, picture.limits),
+            "pressure": pressure.pressure,
+            "notice": pressure.notice,
+            "next_threshold": pressure.next_threshold,
+            "tokens_to_next": pressure.tokens_to_next,
+            "summary_used": window.view.summary is not None,
+            "new_state": _new_state(build, read),
+            "compaction": build.compaction,
+            "degraded": build.degraded,
+            "deferred_tools": 0,
+            "delta": False,
+        }
+        return Built(body)
+
+
+def _starting_view(
+    read: ContextRead, frame: Frame, limits: Limits, ask: Ask
+) -> tuple[View, Epoch | None]:
+    """Return the view of the last epoch of this window, if it still holds, else the base view."""
+    head = read.conversation.head
+    prior = read.window_epoch or read.epoch
+    if prior is not None and prior.window == window_of(ask):
+        start = Start.from_json(prior.frame)
+        if same_ground(prior, start, frame, limits, head.view_version):
+            return start.view, prior
+    return base_view(head, read.summary, frame.policy), prior
+
+
+def _read_spans(read: ContextRead, ask: Ask) -> tuple[Span, ...]:
+    """Return the spans whose rows the select read; it follows the same rule (see READ)."""
+    prior = read.window_epoch or read.epoch
+    head = read.conversation.head
+    if (
+        prior is not None
+        and prior.window == window_of(ask)
+        and prior.view_version == head.view_version
+    ):
+        return Start.from_json(prior.frame).view.spans
+    if head.span is None:
+        return (Span(1, 2**62),)
+    return (Span(1, head.span.start), Span(head.span.end, 2**62))
+
+
+def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
+    return all(
+        any(part.start <= span.start and span.end <= part.end for part in have) for span in want
+    )
+
+
+def _fold_rows(
+    format: FormatName, picture: _Picture, rows: list[LogRow], epoch_id: str
+) -> Window:
+    """Fold all rows of a view into a fresh window."""
+    assembler: Assembler = assembler_for(format, picture.view, picture.frame.count)
+    entries = []
+    for row in rows:
+        assembler.feed(row)
+        entries.append(entry(row.seq, row.role, row.tokens))
+    assembler.finish()
+    return Window(epoch_id, picture.view, assembler, entries)
+
+
+def _slide(picture: _Picture) -> None:
+    """Move the window to the last N messages (D2)."""
+    limits, policy = picture.limits, picture.frame.policy
+    room = room_for(limits, policy, picture.frame.raw_fixed.fixed, 0, picture.frame.factor)
+    plan = STRATEGIES[policy.strategy].plan(picture.entries, None, room, policy)
+    if not isinstance(plan, Slide):
+        return
+    spans = (Span(plan.tail_start, 2**62),)
+    if spans != picture.view.spans:
+        picture.view = replace(picture.view, spans=spans, note=None)
+        picture.entries = [item for item in picture.entries if picture.view.shows(item.seq)]
+        picture.window = None
+
+
+def _usage(picture: _Picture) -> Usage:
+    """Return the usage of a view: exact once it is folded, from its entries before."""
+    if picture.window is not None:
+        items = picture.window.assembler.items()
+        return picture.frame.usage(items.tokens, items.summary_tokens)
+    trimmed = picture.view.trimmed_through
+    shown = sum(
+        item.trimmed_tokens if item.seq <= trimmed else item.tokens for item in picture.entries
+    )
+    return picture.frame.usage(shown, summary_cost(picture.view, picture.frame.count))
+
+
+def _folded_usage(build: _Build, picture: _Picture) -> Usage:
+    assert picture.window is not None
+    items = picture.window.assembler.items()
+    stub = 0
+    if (
+        build.ask.format is FormatName.ANTHROPIC
+        and not picture.frame.tools
+        and picture.window.assembler.has_calls
+    ):
+        stub = estimate_tool_defs_tokens((STUB_TOOL,), picture.frame.count)
+    return picture.frame.usage(items.tokens, items.summary_tokens, stub)
+
+
+def _new_state(build: _Build, read: ContextRead) -> dict[str, Any] | None:
+    if build.compaction is None or not build.compaction.compacted or read.summary is None:
+        return None
+    return {
+        "strategy": read.compacted_by,
+        "summary": read.summary,
+        "summary_range": build.compaction.summary_range,
+        "compressed_at": read.compacted_at,
+    }
+
+
+def _overflow(usage: Usage, limits: Limits) -> ContextOverflow:
+    return ContextOverflow(
+        "No valid payload fits the window",
+        {"budget": measure(usage, limits)},
+    )

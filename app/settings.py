@@ -1,0 +1,276 @@
+"""Every setting of the service, read once from the environment.
+
+1. A field `x` of `Settings` is the variable `CONTEXT_X`. Nothing else reads configuration.
+2. A leaf `a.b` of the policy is the variable `CONTEXT_A_B`, laid over the JSON object in
+   `CONTEXT_POLICY`, laid over the built-in defaults (decision 22).
+3. An empty variable counts as unset. A value that cannot be right is refused at the start,
+   with the variable's name.
+4. Secrets never show in a repr.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from app.domain.errors import ValidationError
+from app.domain.policy import DEFAULTS, effective, merge
+
+PREFIX = "CONTEXT_"
+POLICY_VARIABLE = "CONTEXT_POLICY"
+DATA_DIR = Path("data")
+"""In the working directory, so that `make run` and the commands of a checkout share it."""
+
+
+class SettingsError(Exception):
+    """A variable holds what cannot be right; the text names it and says what is wanted."""
+
+
+def _boolean(text: str) -> bool:
+    match text.lower():
+        case "true" | "1" | "yes" | "on":
+            return True
+        case "false" | "0" | "no" | "off":
+            return False
+    raise ValueError("must be true or false")
+
+
+def _number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    wanted = f"from {minimum} to {maximum}" if maximum is not None else f"of at least {minimum}"
+
+    def parse(text: str) -> int:
+        digits = text.replace("_", "")
+        value = int(digits) if digits.isdecimal() else minimum - 1
+        if value < minimum or (maximum is not None and value > maximum):
+            raise ValueError(f"must be a whole number {wanted}")
+        return value
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError("must be a number of seconds above 0")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def _directory(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _postgres_url(text: str) -> str:
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise ValueError("must begin with postgresql://")
+    return text
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return text.lower()
+
+    return parse
+
+
+def _setting(
+    default: Any, about: str, parse: Callable[[str], Any] = str, *, secret: bool = False
+) -> Any:
+    return field(default=default, repr=not secret, metadata={"about": about, "parse": parse})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings; each field is the environment variable of its name (rule 1)."""
+
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(8080, "port to listen on; 0 takes a free one", _number(0, 65535))
+    workers: int = _setting(1, "processes that answer requests", _number(1, 256))
+    database_url: str | None = _setting(
+        None,
+        "PostgreSQL to use, as postgresql://user:password@host/database;"
+        " without it a private one is started in the data directory",
+        _postgres_url,
+        secret=True,
+    )
+    direct_database_url: str | None = _setting(
+        None,
+        "the same database past a connection pooler, for migrations and LISTEN",
+        _postgres_url,
+        secret=True,
+    )
+    data_dir: Path = _setting(
+        DATA_DIR, "directory of the private PostgreSQL, made when missing", _directory
+    )
+    pool_min_size: int = _setting(1, "database connections kept open per process", _number(0))
+    pool_max_size: int = _setting(10, "database connections at most per process", _number(1))
+    log_level: str = _setting(
+        "info", "least level that is logged", _one_of("debug", "info", "warning", "error")
+    )
+    allow_unauthenticated: bool = _setting(
+        False, "true: listen beyond loopback although no API key guards the service", _boolean
+    )
+    max_body_bytes: int = _setting(32 * 2**20, "largest JSON body, in bytes", _number(1))
+    max_blob_bytes: int = _setting(2 * 2**30, "largest uploaded blob, in bytes", _number(1))
+    max_batch: int = _setting(1000, "most messages in one append", _number(1, 1000))
+    window_cache_bytes: int = _setting(
+        64 * 2**20, "memory per process for cached windows; 0 turns the cache off", _number(0)
+    )
+    default_model: str | None = _setting(None, "model of conversations and agents that name none")
+    summarizer_model: str | None = _setting(
+        None, "LiteLLM name of the model that summarises; unset: built-in extractive summaries"
+    )
+    summarizer_api_base: str | None = _setting(None, "base URL of the summariser's API")
+    summarizer_api_key: str | None = _setting(
+        None, "key of the summariser's API; unset: the provider's own variable", secret=True
+    )
+    summarizer_timeout_seconds: float = _setting(
+        60.0, "deadline of one summary, retries included", _seconds
+    )
+    summarizer_fallback_models: tuple[str, ...] = _setting(
+        (), "comma-separated models to try when the summariser fails", _names
+    )
+    summarizer_allowed_models: tuple[str, ...] = _setting(
+        (),
+        "comma-separated models that may summarise; unset: the summariser and its fallbacks",
+        _names,
+    )
+    summarizer_context_window: int = _setting(
+        32_000, "window of a summariser that no registry knows, in tokens", _number(1)
+    )
+    policy_overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.pool_min_size > self.pool_max_size:
+            raise SettingsError("CONTEXT_POOL_MIN_SIZE is above CONTEXT_POOL_MAX_SIZE.")
+        if not self.summarizer_allowed_models and self.summarizer_model:
+            allowed = (self.summarizer_model, *self.summarizer_fallback_models)
+            object.__setattr__(self, "summarizer_allowed_models", allowed)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Read the settings; raises SettingsError naming the first wrong variable."""
+        overrides = policy_from_env(environ, DEFAULTS)
+        _refuse_impossible(environ, overrides)
+        values: dict[str, Any] = {"policy_overrides": overrides}
+        for name, (about, parse) in _fields().items():
+            text = environ.get(variable(name), "").strip()
+            if text:
+                values[name] = _parsed(variable(name), text, parse, about)
+        return cls(**values)
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of a field of `Settings`."""
+    return PREFIX + name.upper()
+
+
+def about(name: str) -> str:
+    """Return the one-line description of a field of `Settings`, for help texts and the README."""
+    return _fields()[name][0]
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the `CONTEXT_…` variables that no setting reads, most likely misspelt."""
+    known = {variable(name) for name in _fields()} | {POLICY_VARIABLE}
+    known |= {leaf for leaf, _ in policy_variables(DEFAULTS)}
+    return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+
+
+def policy_variables(
+    defaults: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each policy leaf's variable with its path: `CONTEXT_A_B`, `("a", "b")`."""
+    for key, value in defaults.items():
+        if isinstance(value, Mapping) and value:
+            yield from policy_variables(value, (*path, key))
+        else:
+            yield variable("_".join((*path, key))), (*path, key)
+
+
+def policy_from_env(environ: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the policy leaves that the environment sets, nested as in JSON (rule 2).
+
+    Raises SettingsError for text that cannot be read; whether the policy could work is
+    for `app.domain.policy.effective` to say.
+    """
+    leaves: dict[str, Any] = {}
+    for name, path in policy_variables(defaults):
+        text = environ.get(name, "").strip()
+        if text:
+            _set(leaves, path, _leaf(name, text, _get(defaults, path)))
+    return merge(_policy_object(environ), leaves)
+
+
+def _fields() -> dict[str, tuple[str, Callable[[str], Any]]]:
+    return {
+        entry.name: (entry.metadata["about"], entry.metadata["parse"])
+        for entry in fields(Settings)
+        if entry.metadata
+    }
+
+
+def _parsed(name: str, text: str, parse: Callable[[str], Any], wanted: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as exc:
+        raise SettingsError(f"{name} ({wanted}) {exc}.") from exc
+
+
+def _policy_object(environ: Mapping[str, str]) -> dict[str, Any]:
+    text = environ.get(POLICY_VARIABLE, "").strip() or "{}"
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise SettingsError(f"{POLICY_VARIABLE} is not JSON: {exc}.") from exc
+    if not isinstance(value, dict):
+        raise SettingsError(f"{POLICY_VARIABLE} must be a JSON object.")
+    return value
+
+
+def _refuse_impossible(environ: Mapping[str, str], overrides: Mapping[str, Any]) -> None:
+    try:
+        effective(overrides)
+    except ValidationError as exc:
+        pointer = exc.problems[0].pointer
+        name = variable(pointer.strip("/").replace("/", "_"))
+        in_object = environ.get(POLICY_VARIABLE) and not environ.get(name)
+        source = f"{POLICY_VARIABLE} at {pointer}" if in_object else name
+        raise SettingsError(f"{source}: {exc.detail}.") from exc
+
+
+def _leaf(name: str, text: str, default: object) -> Any:
+    match default:
+        case bool():
+            return _parsed(name, text, _boolean, "a policy default")
+        case str():
+            return text
+        case list() | tuple() if not text.startswith("["):
+            return list(_names(text))
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _get(nested: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    for key in path:
+        nested = nested[key]
+    return nested
+
+
+def _set(nested: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    for key in path[:-1]:
+        nested = nested.setdefault(key, {})
+    nested[path[-1]] = value

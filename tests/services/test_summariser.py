@@ -1,0 +1,432 @@
+"""Summaries through a scripted gateway: choice, folding, retries, failure (E3, E5, E9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.errors import ServiceUnavailable, ValidationError
+from app.domain.limits import ModelInfo
+from app.domain.messages import Message, Role, Text, ToolCall
+from app.domain.summaries import MASK, Completion, ModelCall, SummaryAsk
+from app.services.summariser import (
+    MOST_FAILING_CALLS,
+    Summariser,
+    SummariserSettings,
+    SummaryResult,
+    cut_middle,
+    take_chunk,
+)
+
+SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
+GOOD = "<summary>short</summary>"
+
+Reply = str | Completion | ServiceUnavailable | Callable[[ModelCall], str]
+
+
+class QuarterTokenizer:
+    """Counts a token per four characters."""
+
+    def count(self, text: str) -> int:
+        """Return a quarter of the length."""
+        return len(text) // 4
+
+
+class KnownModels:
+    """Knows the models it was given."""
+
+    def __init__(self, *infos: ModelInfo) -> None:
+        self._infos = infos
+
+    def find(self, model: str) -> ModelInfo | None:
+        """Return the model of that name."""
+        return next((info for info in self._infos if info.model == model), None)
+
+    def list(self) -> Sequence[ModelInfo]:
+        """Return them all."""
+        return self._infos
+
+
+class ScriptedGateway:
+    """Replies as told, and with the last reply for ever after."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self._replies = list(replies)
+        self.calls: list[ModelCall] = []
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return or raise the next reply."""
+        self.calls.append(call)
+        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        if isinstance(reply, ServiceUnavailable):
+            raise reply
+        if isinstance(reply, Completion):
+            return reply
+        return Completion(reply if isinstance(reply, str) else reply(call), "stop", 100, 10, False)
+
+    @property
+    def models(self) -> list[str]:
+        """The model of each call."""
+        return [call.model for call in self.calls]
+
+    @property
+    def texts(self) -> list[str]:
+        """The instructions of each call."""
+        return [call.messages[-1]["content"] for call in self.calls]
+
+
+def down(reason: str) -> ServiceUnavailable:
+    """Return the failure a gateway raises."""
+    return ServiceUnavailable("the model is down", {"reason": reason})
+
+
+def model(name: str, window: int | None, max_input: int | None = None) -> ModelInfo:
+    """Return a model with this window and one dollar per million tokens each way."""
+    return ModelInfo(
+        model=name,
+        context_window=window,
+        max_input_tokens=max_input,
+        max_output_tokens=None,
+        tokenizer="unknown",
+        exact=True,
+        cache_minimum_tokens=None,
+        input_price=1e-6,
+        output_price=1e-6,
+        cache_read_price=None,
+        cache_write_price=None,
+        sources={},
+    )
+
+
+def said(count: int, size: int = 400) -> list[Message]:
+    """Return user messages, each numbered and of this many characters."""
+    return [Message(Role.USER, (Text(f"<{i}>".ljust(size, "x")),)) for i in range(count)]
+
+
+async def no_sleep(_: float) -> None:
+    """Pass no time."""
+
+
+def summariser(
+    gateway: ScriptedGateway, *infos: ModelInfo, settings: SummariserSettings = SETTINGS
+) -> Summariser:
+    """Return a summariser that never really waits."""
+    return Summariser(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
+
+
+async def run(
+    gateway: ScriptedGateway,
+    *infos: ModelInfo,
+    messages: Sequence[Message] | None = None,
+    previous: str | None = None,
+    ask: SummaryAsk | None = None,
+    settings: SummariserSettings = SETTINGS,
+    max_tokens: int = 300,
+) -> SummaryResult:
+    """Summarise by the main model."""
+    subject = summariser(gateway, *infos, settings=settings)
+    given_messages = said(4) if messages is None else messages
+    return await subject.summarise(
+        given_messages, previous, ask or SummaryAsk(), "main", max_tokens
+    )
+
+
+# --- which model ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "policy", "conversation", "chosen"),
+    [
+        ("spare", "last", "main", "spare"),
+        (None, "last", "main", "last"),
+        (None, None, "other", "main"),
+        ("extractive", "last", None, None),
+        (None, "extractive", None, None),
+    ],
+)
+def test_the_model_is_chosen_in_order(
+    call: str | None, policy: str | None, conversation: str | None, chosen: str | None
+) -> None:
+    """E5: the call's, the policy's, the service's; the built-in one may be asked for."""
+    assert summariser(ScriptedGateway("")).choose_model(call, policy, conversation) == chosen
+
+
+def test_a_model_outside_the_allowed_list_is_refused() -> None:
+    """E5: asked for outside the list is 422, at the place where it was asked."""
+    subject = summariser(ScriptedGateway(""))
+    with pytest.raises(ValidationError) as by_call:
+        subject.choose_model("other", None, None)
+    assert by_call.value.problems[0].pointer == "/model"
+    with pytest.raises(ValidationError) as by_policy:
+        subject.choose_model(None, "other", None)
+    assert by_policy.value.problems[0].pointer == "/policy/compaction/model"
+
+
+def test_the_conversations_model_counts_only_when_allowed() -> None:
+    """E5: outside the list it is skipped, and without any model the built-in one works."""
+    settings = SummariserSettings(None, ("gpt",), (), 5.0)
+    subject = summariser(ScriptedGateway(""), settings=settings)
+    assert subject.choose_model(None, None, "gpt") == "gpt"
+    assert subject.choose_model(None, None, "other") is None
+    assert subject.choose_model(None, None, None) is None
+
+
+async def test_without_a_model_the_summary_is_extracted() -> None:
+    """E5: no call is made, the receipt says so, and the size asked for is kept."""
+    gateway = ScriptedGateway("")
+    subject = summariser(gateway)
+    made = await subject.summarise(said(50), "earlier", SummaryAsk(), None, 200)
+    assert (made.model, made.calls, made.cost_usd) == ("extractive", 0, 0.0)
+    assert 0 < len(made.text) // 4 <= 200
+    assert "earlier" in made.text
+    assert gateway.calls == []
+
+
+# --- one call -------------------------------------------------------------------------------
+
+
+async def test_a_summary_comes_from_one_call() -> None:
+    """E3: an accepted answer, its usage and its price."""
+    gateway = ScriptedGateway(GOOD)
+    made = await run(gateway, model("main", 100_000), previous="before")
+    assert (made.text, made.retain, made.model, made.calls) == ("short", None, "main", 1)
+    assert (made.input_tokens, made.output_tokens) == (100, 10)
+    assert made.cost_usd == pytest.approx(110e-6)
+    (call,) = gateway.calls
+    assert (call.max_tokens, call.timeout_seconds) == (300, 5.0)
+    assert "<earlier_summary>\nbefore" in gateway.texts[0]
+    assert "\u2039" not in gateway.texts[0]
+    assert all(f"<{i}>xxx" in gateway.texts[0] for i in range(4))
+
+
+async def test_an_unknown_price_is_not_zero() -> None:
+    """E8: a receipt without a price says nothing rather than zero."""
+    assert (await run(ScriptedGateway(GOOD))).cost_usd is None
+
+
+async def test_retain_is_returned_when_asked_for() -> None:
+    """E3, E4: retain and summary come apart."""
+    gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
+    made = await run(gateway, ask=SummaryAsk(retain_prompt="keep refs"))
+    assert (made.text, made.retain) == ("short", "ref=7")
+
+
+async def test_a_trailing_call_is_not_sent() -> None:
+    """E3: the last assistant message keeps its text and loses its call."""
+    call = ToolCall("c", "shell", '{"cmd": "rm"}')
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, messages=[*said(1), Message(Role.ASSISTANT, (Text("wait a bit"), call))])
+    assert "wait a bit" in gateway.texts[0]
+    assert "shell" not in gateway.texts[0]
+
+
+async def test_secrets_are_masked_before_they_leave() -> None:
+    """E12: neither messages nor the earlier summary carry a credential to the model."""
+    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
+    gateway = ScriptedGateway(GOOD)
+    messages = [Message(Role.USER, (Text(f"use {key}"),)), *said(1)]
+    await run(gateway, messages=messages, previous=f"key {key}")
+    assert key not in gateway.texts[0]
+    assert gateway.texts[0].count(MASK) == 2
+
+
+async def test_nothing_to_summarise_is_refused() -> None:
+    """CX-NT2: no messages, no summary."""
+    with pytest.raises(ValidationError, match="Conversation has no messages"):
+        await run(ScriptedGateway(GOOD), messages=[])
+
+
+# --- folding --------------------------------------------------------------------------------
+
+
+async def test_large_input_is_chunked_between_messages_and_folded() -> None:
+    """E5: each message goes out once and whole; each summary is carried into the next call."""
+    numbers = iter(range(100))
+    gateway = ScriptedGateway(lambda _: f"<summary>summary {next(numbers)}</summary>")
+    made = await run(gateway, model("main", 2_000), messages=said(30))
+    assert made.calls == len(gateway.calls) > 2
+    assert made.text == f"summary {made.calls - 1}"
+    for index, text in enumerate(gateway.texts[1:]):
+        assert f"<earlier_summary>\nsummary {index}\n" in text
+    everything = "".join(gateway.texts)
+    assert all(everything.count(f"<{i}>xxx") == 1 for i in range(30))
+    assert all(len("".join(m["content"] for m in c.messages)) // 4 < 1_700 for c in gateway.calls)
+
+
+async def test_retain_is_carried_through_the_fold() -> None:
+    """E3, E5: what an early chunk retained is shown to the calls after it."""
+    gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
+    ask = SummaryAsk(retain_prompt="keep refs")
+    await run(gateway, model("main", 2_000), messages=said(30), ask=ask)
+    assert "Retained so far:\nref=7" in gateway.texts[1]
+
+
+async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
+    """E5: its ends are kept, and a note says how much is missing."""
+    huge = Message(Role.USER, (Text("BEGIN " + "x" * 100_000 + " END"),))
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, model("main", 2_000), messages=[huge])
+    (text,) = gateway.texts
+    assert "BEGIN" in text
+    assert "END" in text
+    assert "characters left out …]" in text
+
+
+async def test_a_separate_input_limit_bounds_the_chunks() -> None:
+    """C2, E5: the summariser's own input limit is respected."""
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, model("main", 100_000, max_input=1_500), messages=said(30))
+    assert all(len("".join(m["content"] for m in c.messages)) // 4 <= 1_500 for c in gateway.calls)
+
+
+async def test_an_unknown_window_is_taken_from_the_settings() -> None:
+    """Decision 23: 32 000 unless configured otherwise."""
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, messages=said(30), settings=replace(SETTINGS, context_window=2_000))
+    assert len(gateway.calls) > 2
+
+
+async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
+    """E5, E9: when the provider says too long, the same model gets half as much."""
+    gateway = ScriptedGateway(down("context_window"), GOOD)
+    made = await run(gateway, messages=said(200))
+    assert made.model == "main"
+    assert len(gateway.texts[1]) < len(gateway.texts[0]) * 0.6
+
+
+# --- failure --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "no tags",
+        "<summary></summary>",
+        f"<summary>{'x' * 10_000}</summary>",
+        Completion("<summary>cut", "length", 1, 1, False),
+        Completion(GOOD, "tool_calls", 1, 1, True),
+    ],
+)
+async def test_a_bad_answer_is_asked_for_once_more(bad: str | Completion) -> None:
+    """E3: one stricter retry, then SERVICE_UNAVAILABLE."""
+    gateway = ScriptedGateway(bad, GOOD)
+    assert (await run(gateway)).text == "short"
+    assert "could not be used" not in gateway.texts[0]
+    assert "could not be used" in gateway.texts[1]
+    gateway = ScriptedGateway(bad)
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway)
+    assert failure.value.facts["reason"] == "bad_answer"
+    assert gateway.models == ["main", "main"]
+
+
+async def test_fallback_models_take_over_in_order() -> None:
+    """E9: a failing provider is tried again after a pause, then the next model answers."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
+    made = await subject.summarise(said(4), None, SummaryAsk(), "main", 300)
+    assert gateway.models == ["main", "main", "spare", "last"]
+    assert (made.model, made.calls) == ("last", 4)
+    assert pauses == [0.5]
+
+
+@pytest.mark.parametrize("reason", ["timeout", "refused", "authentication"])
+async def test_what_will_not_change_is_not_tried_again(reason: str) -> None:
+    """E9: no second try on the same model after a timeout, a refusal or a bad key."""
+    gateway = ScriptedGateway(down(reason))
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway)
+    assert failure.value.facts["reason"] == reason
+    assert gateway.models == ["main", "spare", "last"]
+
+
+async def test_cx_nt3_without_fallbacks_the_failure_is_the_callers() -> None:
+    """CX-NT3: SERVICE_UNAVAILABLE, and nothing is returned that could change a state."""
+    gateway = ScriptedGateway(down("timeout"))
+    with pytest.raises(ServiceUnavailable):
+        await run(gateway, settings=replace(SETTINGS, fallback_models=()))
+    assert len(gateway.calls) == 1
+
+
+async def test_instructions_that_fill_the_window_are_no_endless_loop() -> None:
+    """E9: a window too small for the prompt fails over, then fails."""
+    gateway = ScriptedGateway(GOOD)
+    tiny = model("main", 300)
+    assert (await run(gateway, tiny)).model == "spare"
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway, tiny, settings=replace(SETTINGS, fallback_models=()))
+    assert failure.value.facts["reason"] == "context_window"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["no tags", *(down(r) for r in ("timeout", "rate_limited", "context_window"))]
+        ),
+        max_size=12,
+    ),
+    st.integers(1, 5),
+)
+def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tries: int) -> None:
+    """E9, decision 23: whatever fails in whatever order, six failing calls are the end."""
+    gateway = ScriptedGateway(*failures, GOOD)
+    settings = replace(SETTINGS, attempts=tries)
+    subject = summariser(gateway, settings=settings)
+    try:
+        made = asyncio.run(subject.summarise(said(300), None, SummaryAsk(), "main", 300))
+    except ServiceUnavailable:
+        assert len(gateway.calls) <= MOST_FAILING_CALLS
+    else:
+        assert made.text == "short"
+        assert made.calls == len(gateway.calls)
+
+
+async def test_other_work_goes_on_while_a_model_thinks() -> None:
+    """E11: waiting for a model holds nothing up."""
+    released = asyncio.Event()
+
+    class Waiting(ScriptedGateway):
+        """Answers when it is let go."""
+
+        async def complete(self, call: ModelCall) -> Completion:
+            await released.wait()
+            return await super().complete(call)
+
+    task = asyncio.create_task(run(Waiting(GOOD)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    released.set()
+    assert (await task).text == "short"
+
+
+# --- cutting --------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
+def test_chunks_fit_and_use_every_piece_once(pieces: list[str], room: int) -> None:
+    """E5: chunks stay inside the room, and together they hold every piece in order."""
+    tokenizer = QuarterTokenizer()
+    rest, chunks = list(pieces), []
+    while rest:
+        chunk, rest = take_chunk(rest, room, tokenizer)
+        assert tokenizer.count(chunk) <= room
+        chunks.append(chunk)
+    if all(tokenizer.count(piece) + 2 <= room for piece in pieces):
+        assert "\n\n".join(chunks) == "\n\n".join(pieces)
+
+
+@given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
+def test_a_cut_text_fits(text: str, times: int, room: int) -> None:
+    """E5: a cut message is inside its room, whatever it is."""
+    assert QuarterTokenizer().count(cut_middle(text * times * 40, room, QuarterTokenizer())) <= room

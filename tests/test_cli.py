@@ -1,0 +1,202 @@
+"""The command line, as a user runs it: help, refusals, and a service from start to SIGTERM."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from click.testing import CliRunner
+
+from app.adapters.postgres.embedded import running
+from app.cli import cli, is_loopback
+
+CLEAN = {name: text for name, text in os.environ.items() if not name.startswith("CONTEXT_")}
+COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A new data directory, whose server is stopped afterwards whatever happened."""
+    yield tmp_path / "data"
+    if (tmp_path / "data" / "postgres" / "postmaster.pid").exists():
+        with ExitStack() as stack:
+            stack.enter_context(running(tmp_path / "data"))
+
+
+def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        (*COMMAND, *arguments),
+        env=CLEAN | environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@contextmanager
+def serving(
+    data_dir: Path, *arguments: str, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run the service on a free port and yield it, with the port, once it answers."""
+    command = (*COMMAND, "serve", "--port", "0", "--data-dir", str(data_dir), *arguments)
+    with subprocess.Popen(
+        command, env=CLEAN | dict(environ or {}), stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, ready_port(process)
+        finally:
+            process.kill()
+
+
+def ready_port(process: subprocess.Popen[str]) -> int:
+    """Read the service's log until it has started, and return its port."""
+    assert process.stderr is not None
+    port, log = 0, []
+    for line in process.stderr:
+        log.append(line)
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
+            port = int(found[1])
+        if "Uvicorn running on" in line:
+            return port
+    raise AssertionError("".join(log))
+
+
+def status(port: int, path: str) -> int:
+    """Return the status of one GET."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def stop(process: subprocess.Popen[str]) -> float:
+    """Send SIGTERM and return the seconds until the process is gone."""
+    asked = monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    return monotonic() - asked
+
+
+@pytest.mark.parametrize("command", ["serve", "migrate", "demo", "openapi"])
+def test_help_explains_every_command(command: str) -> None:
+    """--help lists the commands and explains each one's flags (api.md)."""
+    assert command in CliRunner().invoke(cli, ["--help"]).output
+    result = CliRunner().invoke(cli, [command, "--help"])
+    assert result.exit_code == 0
+    assert result.output.startswith("Usage:")
+
+
+@pytest.mark.parametrize("name", ["host", "port", "database-url", "data-dir", "workers"])
+def test_help_names_the_variable_of_every_flag(name: str) -> None:
+    """Every flag is also an environment variable, and the help says which (api.md)."""
+    text = CliRunner().invoke(cli, ["serve", "--help"], terminal_width=200).output
+    assert re.search(rf"--{name} TEXT .*CONTEXT_{name.upper().replace('-', '_')}", text)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "198.51.100.7"])
+def test_public_bind_is_refused(host: str, data_dir: Path) -> None:
+    """Without a key the service binds to loopback only, and says so in one sentence (34)."""
+    result = call("serve", "--host", host, "--data-dir", str(data_dir))
+    assert result.returncode == 1
+    assert "CONTEXT_ALLOW_UNAUTHENTICATED=true" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not data_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_loopback(host: str, expected: bool) -> None:
+    """Only addresses that no other machine reaches count as loopback (34)."""
+    assert is_loopback(host) is expected
+
+
+def test_busy_port_is_one_sentence(data_dir: Path) -> None:
+    """A port that is taken is said before the database starts."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = call("serve", "--port", port, "--data-dir", str(data_dir))
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert f"port {port}: Address already in use" in result.stderr
+    assert not data_dir.exists()
+
+
+def test_wrong_setting_is_one_sentence() -> None:
+    """A variable that cannot be right is named, and a misspelt one is warned of (api.md)."""
+    result = call("serve", CONTEXT_WORKERS="none", CONTEXT_PROT="1")
+    assert result.returncode == 1
+    assert "CONTEXT_WORKERS" in result.stderr
+    assert "Warning: CONTEXT_PROT" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_flag_wins_over_its_variable() -> None:
+    """A flag is laid over the environment variable of its name (api.md)."""
+    result = call("serve", "--workers", "none", CONTEXT_WORKERS="2")
+    assert "CONTEXT_WORKERS" in result.stderr
+    assert result.returncode == 1
+
+
+def test_unusable_data_directory_is_one_sentence(tmp_path: Path) -> None:
+    """A data directory that cannot be used is said without a traceback (33)."""
+    (tmp_path / "file").touch()
+    result = call("serve", "--port", "0", "--data-dir", str(tmp_path / "file"))
+    assert result.returncode == 1
+    assert "cannot be used" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_unreachable_database_is_one_sentence() -> None:
+    """A database that does not answer is said without a traceback."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"postgresql://nobody@127.0.0.1:{closed.getsockname()[1]}/none"
+        result = call("migrate", "--database-url", url)
+    assert result.returncode == 1
+    assert "The database does not answer" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_serve_from_start_to_sigterm(data_dir: Path) -> None:
+    """The service starts on an empty directory, answers, and stops with its database (33)."""
+    with serving(data_dir) as (process, port):
+        assert status(port, "/readyz") == 200
+        assert stop(process) < 10
+        assert process.returncode == 0
+    assert not (data_dir / "postgres" / "postmaster.pid").exists()
+
+
+def test_serve_after_kill(data_dir: Path) -> None:
+    """A service killed with -9 starts again on its directory and then stops everything (33, A8)."""
+    with serving(data_dir) as (process, port):
+        process.kill()
+        process.communicate()
+    assert (data_dir / "postgres" / "postmaster.pid").exists()
+    with serving(data_dir) as (process, port):
+        assert status(port, "/readyz") == 200
+        stop(process)
+    assert not (data_dir / "postgres" / "postmaster.pid").exists()
+
+
+def test_serve_with_several_workers(data_dir: Path) -> None:
+    """Several processes answer on one port and stop together (api.md)."""
+    with serving(data_dir, "--workers", "2") as (process, port):
+        assert status(port, "/readyz") == 200
+        assert stop(process) < 10
+    assert not (data_dir / "postgres" / "postmaster.pid").exists()

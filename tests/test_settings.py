@@ -1,0 +1,181 @@
+"""The settings: variables, policy leaves, refusals, secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.policy import DEFAULTS, effective
+from app.settings import (
+    Settings,
+    SettingsError,
+    about,
+    policy_from_env,
+    policy_variables,
+    unknown_variables,
+)
+
+LEAVES = {
+    "strategy": "sandwich",
+    "sandwich": {"preserve_top": 5, "compression_threshold": 0.7},
+    "compaction": {"auto": True, "model": None, "summary_directives": ()},
+    "budget": {"context_window": None, "max_output_tokens": 4096},
+}
+
+
+def test_defaults() -> None:
+    """An empty environment gives the documented defaults (api.md, decisions 23, 30, 34)."""
+    settings = Settings.from_env({})
+    assert settings == Settings()
+    assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8080, 1)
+    assert settings.data_dir == Path("data")
+    assert settings.database_url is None
+    assert settings.summarizer_model is None
+    assert settings.summarizer_context_window == 32_000
+    assert settings.max_body_bytes == 32 * 1024 * 1024
+    assert settings.max_batch == 1000
+    assert not settings.allow_unauthenticated
+    assert settings.policy_overrides == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("CONTEXT_PORT", "9000", "port", 9000),
+        ("CONTEXT_PORT", "", "port", 8080),
+        ("CONTEXT_DATA_DIR", "/srv/data", "data_dir", Path("/srv/data")),
+        ("CONTEXT_ALLOW_UNAUTHENTICATED", "TRUE", "allow_unauthenticated", True),
+        ("CONTEXT_ALLOW_UNAUTHENTICATED", "0", "allow_unauthenticated", False),
+        ("CONTEXT_SUMMARIZER_TIMEOUT_SECONDS", "2.5", "summarizer_timeout_seconds", 2.5),
+        ("CONTEXT_SUMMARIZER_FALLBACK_MODELS", "a, b,", "summarizer_fallback_models", ("a", "b")),
+        ("CONTEXT_MAX_BODY_BYTES", "1_000_000", "max_body_bytes", 1_000_000),
+        ("CONTEXT_LOG_LEVEL", "WARNING", "log_level", "warning"),
+        ("CONTEXT_DATABASE_URL", "postgresql://h/d", "database_url", "postgresql://h/d"),
+    ],
+)
+def test_variable(name: str, text: str, field: str, value: object) -> None:
+    """Each setting is read from the variable of its name; an empty one is unset (api.md)."""
+    assert getattr(Settings.from_env({name: text}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("CONTEXT_PORT", "http"),
+        ("CONTEXT_PORT", "65536"),
+        ("CONTEXT_PORT", "-1"),
+        ("CONTEXT_WORKERS", "0"),
+        ("CONTEXT_ALLOW_UNAUTHENTICATED", "maybe"),
+        ("CONTEXT_SUMMARIZER_TIMEOUT_SECONDS", "nan"),
+        ("CONTEXT_LOG_LEVEL", "loud"),
+        ("CONTEXT_DATABASE_URL", "mysql://h/d"),
+        ("CONTEXT_MAX_BATCH", "1001"),
+        ("CONTEXT_POOL_MIN_SIZE", "11"),
+        ("CONTEXT_POLICY", "{"),
+        ("CONTEXT_POLICY", "[]"),
+        ("CONTEXT_POLICY", '{"sandwitch": {}}'),
+        ("CONTEXT_STRATEGY", "none_such"),
+        ("CONTEXT_SANDWICH_PRESERVE_TOP", "many"),
+        ("CONTEXT_BUDGET_HARD_BLOCK", "2"),
+        ("CONTEXT_COMPACTION_AUTO", "perhaps"),
+    ],
+)
+def test_wrong_value_is_refused_by_name(name: str, text: str) -> None:
+    """A value that cannot be right stops the start and names its variable (api.md)."""
+    with pytest.raises(SettingsError, match=name):
+        Settings.from_env({name: text})
+
+
+def test_policy_leaves_lie_over_the_policy_object() -> None:
+    """CONTEXT_POLICY is laid over the defaults and single leaves over it (decision 22)."""
+    environ = {
+        "CONTEXT_POLICY": '{"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}',
+        "CONTEXT_SANDWICH_PRESERVE_TOP": "3",
+        "CONTEXT_BUDGET_CONTEXT_WINDOW": "32000",
+        "CONTEXT_STRATEGY": "sliding_window",
+        "CONTEXT_COMPACTION_ENABLED": "off",
+    }
+    overrides = Settings.from_env(environ).policy_overrides
+    assert overrides == {
+        "strategy": "sliding_window",
+        "sandwich": {"preserve_top": 3, "preserve_bottom": 2},
+        "budget": {"context_window": 32000},
+        "compaction": {"enabled": False},
+    }
+    assert effective(overrides).sandwich.preserve_top == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("CONTEXT_COMPACTION_MODEL", "openai/gpt", {"compaction": {"model": "openai/gpt"}}),
+        ("CONTEXT_SANDWICH_COMPRESSION_THRESHOLD", "1", {"sandwich": {"compression_threshold": 1}}),
+        (
+            "CONTEXT_COMPACTION_SUMMARY_DIRECTIVES",
+            "keep paths, keep ids",
+            {"compaction": {"summary_directives": ["keep paths", "keep ids"]}},
+        ),
+        (
+            "CONTEXT_COMPACTION_SUMMARY_DIRECTIVES",
+            '["a, b"]',
+            {"compaction": {"summary_directives": ["a, b"]}},
+        ),
+        ("CONTEXT_BUDGET_MAX_OUTPUT_TOKENS", "auto", {"budget": {"max_output_tokens": "auto"}}),
+        ("CONTEXT_STRATEGY", " ", {}),
+    ],
+)
+def test_leaf_is_read_by_the_kind_of_its_default(
+    name: str, text: str, expected: dict[str, Any]
+) -> None:
+    """A leaf's text becomes the kind of value its default has (decision 22)."""
+    assert policy_from_env({name: text}, LEAVES) == expected
+
+
+def test_every_policy_leaf_has_a_variable() -> None:
+    """Each leaf of the policy has one variable, and no setting has the same (api.md)."""
+    names = [name for name, _ in policy_variables(DEFAULTS)]
+    assert "CONTEXT_SANDWICH_PRESERVE_TOP" in names
+    assert len(set(names)) == len(names)
+    assert unknown_variables(dict.fromkeys(names, "")) == []
+
+
+@given(st.text(max_size=40))
+def test_no_text_of_a_leaf_crashes(text: str) -> None:
+    """Whatever a leaf's variable holds, the answer is settings or a SettingsError."""
+    for name in ("CONTEXT_BUDGET_CONTEXT_WINDOW", "CONTEXT_STRATEGY", "CONTEXT_COMPACTION_AUTO"):
+        try:
+            Settings.from_env({name: text})
+        except SettingsError as exc:
+            assert "CONTEXT_" in str(exc)
+
+
+def test_unknown_variables_are_found() -> None:
+    """A misspelt variable is told, so that nobody wonders why it does nothing."""
+    environ = {"CONTEXT_PROT": "1", "CONTEXT_PORT": "1", "PATH": "", "CONTEXT_POLICY": ""}
+    assert unknown_variables(environ) == ["CONTEXT_PROT"]
+
+
+def test_secrets_stay_out_of_repr() -> None:
+    """Keys and passwords never show in a log of the settings (security)."""
+    settings = Settings(
+        summarizer_api_key="sk-1", database_url="postgresql://u:pw@h/d", direct_database_url="pw2"
+    )
+    assert not any(secret in repr(settings) for secret in ("sk-1", "pw"))
+
+
+def test_allowed_models_default_to_the_summariser_and_its_fallbacks() -> None:
+    """Without a list only the configured summariser and its fallbacks are allowed (E5)."""
+    environ = {"CONTEXT_SUMMARIZER_MODEL": "a", "CONTEXT_SUMMARIZER_FALLBACK_MODELS": "b,c"}
+    assert Settings.from_env(environ).summarizer_allowed_models == ("a", "b", "c")
+    environ["CONTEXT_SUMMARIZER_ALLOWED_MODELS"] = "d"
+    assert Settings.from_env(environ).summarizer_allowed_models == ("d",)
+
+
+def test_every_setting_is_described() -> None:
+    """Each setting has a line for the help text and the README's table (api.md)."""
+    names = [name for name in Settings.__slots__ if name != "policy_overrides"]
+    assert all(about(name) for name in names)
