@@ -170,12 +170,15 @@ def is_loopback(host: str) -> bool:
 
 @contextmanager
 def bound(settings: Settings) -> Iterator[socket.socket]:
-    """Hold the port from the start on, so that a busy one is said before anything else runs."""
+    """Listen from the start on: a busy port is said before anything else runs, and a client that
+    comes early waits for its answer instead of being refused.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((settings.host, settings.port))
+            listener.listen(2048)
         except OSError as exc:
             raise click.ClickException(
                 f"Cannot listen on {settings.host} port {settings.port}: {exc.strerror}."

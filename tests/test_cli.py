@@ -49,33 +49,31 @@ def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def serving(
     data_dir: Path, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run the service on a free port and yield it, with the port, once it answers."""
+    """Run the service on a free port and yield it, with the port, once it is announced."""
     command = (*COMMAND, "serve", "--port", "0", "--data-dir", str(data_dir), *arguments)
     with subprocess.Popen(
         command, env=CLEAN | dict(environ or {}), stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            yield process, ready_port(process)
+            yield process, announced_port(process)
         finally:
             process.kill()
 
 
-def ready_port(process: subprocess.Popen[str]) -> int:
-    """Read the service's log until it has started, and return its port."""
+def announced_port(process: subprocess.Popen[str]) -> int:
+    """Read the service's log until it names its port; requests wait there until it is ready."""
     assert process.stderr is not None
-    port, log = 0, []
+    log = []
     for line in process.stderr:
         log.append(line)
         if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
-            port = int(found[1])
-        if "Uvicorn running on" in line:
-            return port
+            return int(found[1])
     raise AssertionError("".join(log))
 
 
 def status(port: int, path: str) -> int:
     """Return the status of one GET."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path)
         return connection.getresponse().status

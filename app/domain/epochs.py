@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from app.domain import jsontext
@@ -36,11 +37,12 @@ class Start:
         """Return the text that is stored as the epoch's frame."""
         return jsontext.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, text: str) -> Start:
-        """Read a stored frame back."""
-        raw = jsontext.loads(text)
-        return cls(_view(raw["view"]), raw["total"], raw["max_output_tokens"], raw["stub_tools"])
+
+@lru_cache(maxsize=1024)
+def start_from(text: str) -> Start:
+    """Read a stored frame back; every build of the epoch does."""
+    raw = jsontext.loads(text)
+    return Start(_view(raw["view"]), raw["total"], raw["max_output_tokens"], raw["stub_tools"])
 
 
 def _view(raw: Mapping[str, Any]) -> View:

@@ -17,10 +17,9 @@ import orjson
 from app.domain import jsontext
 from app.domain.frames import STUB_TOOL, Frame, wire_tools
 from app.domain.messages import FormatName
-from app.domain.prompt import Items, with_cache_mark
+from app.domain.prompt import MOST_MARKS, Items, with_cache_mark
 from app.domain.sections import prefix_sections, system_text
 
-MOST_MARKS = 4
 MOST_SYSTEM_MARKS = 1
 _MARK = {"type": "ephemeral"}
 
@@ -47,15 +46,14 @@ def render_payload(
     format: FormatName,
     frame: Frame,
     items: Items,
-    marks: list[int],
     stub_tools: bool,
     cache_key: str,
 ) -> Payload:
-    """Assemble the payload; `marks` are the item indices worth a cache mark, newest first."""
+    """Assemble the payload; `cache_key` routes equal prefixes to the same cache."""
     limits = frame.required_limits()
     tools = wire_tools((STUB_TOOL,) if stub_tools else frame.tools, format)
     if format is FormatName.ANTHROPIC:
-        return _anthropic(frame, items, marks, tools, limits.max_output_tokens)
+        return _anthropic(frame, items, tools, limits.max_output_tokens)
     return _openai_chat(frame, items, tools, limits.max_output_tokens, cache_key)
 
 
@@ -86,9 +84,7 @@ def _openai_chat(
     )
 
 
-def _anthropic(
-    frame: Frame, items: Items, marks: list[int], tools: bytes | None, max_output_tokens: int
-) -> Payload:
+def _anthropic(frame: Frame, items: Items, tools: bytes | None, max_output_tokens: int) -> Payload:
     wire = list(items.wire)
     system = [{"type": "text", "text": section.content} for section in frame.sections]
     plain = jsontext.dump_payload(system)
@@ -98,7 +94,7 @@ def _anthropic(
         for index, block in enumerate(system)
     ]
     found = [Breakpoint("section", index) for index in after_sections]
-    for index in sorted(marks[: MOST_MARKS - len(after_sections)]):
+    for index in sorted(items.marks[: MOST_MARKS - len(after_sections)]):
         wire[index] = with_cache_mark(wire[index])
         found.append(Breakpoint("message", index))
     body: dict[str, Any] = {"model": frame.model, "max_tokens": max_output_tokens}

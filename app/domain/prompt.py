@@ -32,6 +32,8 @@ START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
 _THINKING = ("thinking", "redacted_thinking")
+MOST_MARKS = 4
+"""Anthropic takes at most this many cache marks in a payload (A7)."""
 LOOKBACK_BLOCKS = 19
 """Anthropic finds an earlier cache entry at most this many blocks before a mark (A8)."""
 
@@ -74,9 +76,7 @@ class View:
 
 def placeholder(row: LogRow) -> str:
     """Return the text that stands for a trimmed tool result (F3, N11)."""
-    size = sum(
-        len(part.text.encode()) for part in row.message().parts if isinstance(part, Text)
-    )
+    size = sum(len(part.text.encode()) for part in row.message().parts if isinstance(part, Text))
     return f"[tool output trimmed; ref={row.id}; {size:,} bytes]"
 
 
@@ -190,7 +190,8 @@ class Assembler(ABC):
 class Items:
     """The wire items of a payload's history: the first `stable` of them are promised to stay.
 
-    `tokens` counts the history without the summary.
+    `tokens` counts the history without the summary. `marks` are the stable items worth a cache
+    mark, newest first; `has_calls` tells whether any tool call is among the items.
     """
 
     wire: list[bytes]
@@ -198,6 +199,9 @@ class Items:
     tokens: int
     summary_tokens: int
     prefix_digest: str
+    folded_through: int
+    has_calls: bool
+    marks: tuple[int, ...] = ()
 
 
 class ChatAssembler(Assembler):
@@ -278,8 +282,15 @@ class ChatAssembler(Assembler):
             wire.append(item)
             tokens += cost
         wire.extend(self._media_items())
-        stable = len(self._items)
-        return Items(wire, stable, tokens, self.summary_tokens, self._hash.hexdigest())
+        return Items(
+            wire=wire,
+            stable=len(self._items),
+            tokens=tokens,
+            summary_tokens=self.summary_tokens,
+            prefix_digest=self._hash.hexdigest(),
+            folded_through=self.folded_through,
+            has_calls=self.has_calls,
+        )
 
 
 class AnthropicAssembler(Assembler):
@@ -377,10 +388,18 @@ class AnthropicAssembler(Assembler):
             note = jsontext.dump_payload({"type": "text", "text": CONTINUE_NOTE})
             wire.append(_anthropic_item("user", [note]))
             tokens += MESSAGE_OVERHEAD + self.count(CONTINUE_NOTE)
-        stable = len(self._closed)
-        return Items(wire, stable, tokens, self.summary_tokens, self._hash.hexdigest())
+        return Items(
+            wire=wire,
+            stable=len(self._closed),
+            tokens=tokens,
+            summary_tokens=self.summary_tokens,
+            prefix_digest=self._hash.hexdigest(),
+            folded_through=self.folded_through,
+            has_calls=self.has_calls,
+            marks=self._marks(),
+        )
 
-    def mark_positions(self, marks: int) -> list[int]:
+    def _marks(self) -> tuple[int, ...]:
         """Return the stable messages to mark for the cache, newest first (A7, A8).
 
         They lie at most 19 blocks apart, so that each finds the entry of the one before.
@@ -391,10 +410,10 @@ class AnthropicAssembler(Assembler):
             if distance >= LOOKBACK_BLOCKS:
                 found.append(index)
                 distance = 0
-                if len(found) == marks:
+                if len(found) == MOST_MARKS:
                     break
             distance += self._block_counts[index]
-        return found
+        return tuple(found)
 
 
 def _anthropic_item(role: str, blocks: list[bytes]) -> bytes:

@@ -218,9 +218,7 @@ def _kept_trimmed(history: Sequence[Entry], top: int, bottom: int) -> int:
     return sum(entry.trimmed_tokens for entry in ends)
 
 
-def _shrink(
-    history: Sequence[Entry], top: int, bottom: int, room: Room
-) -> tuple[int, int, bool]:
+def _shrink(history: Sequence[Entry], top: int, bottom: int, room: Room) -> tuple[int, int, bool]:
     """Give up preserved messages, the oldest first, until the rest fits when trimmed (C4)."""
     if room.holds(_kept_trimmed(history, top, bottom)):
         return top, bottom, False

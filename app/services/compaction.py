@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 from app.domain.compaction import (
     CompactResult,
@@ -75,11 +76,10 @@ class CompactionService:
         self._summariser = summariser
         self._new_id = new_id
         self._now_ms = now_ms
-        self._running: dict[str, asyncio.Lock] = {}
+        # A lock lives as long as somebody holds it or waits for it.
+        self._running: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def compact(
-        self, tenant_id: str, conversation_id: str, ask: CompactAsk
-    ) -> CompactResult:
+    async def compact(self, tenant_id: str, conversation_id: str, ask: CompactAsk) -> CompactResult:
         """Compact now, whatever the pressure (E7).
 
         Raises NotFound, ValidationError for a model that may not summarise,
@@ -97,7 +97,9 @@ class CompactionService:
             situation = await self._situation(tenant_id, conversation_id, request)
             if situation.conversation.head.view_version != view_version:
                 return None
-            return await self._run(situation, "proactive", CompactAsk())
+            with suppress(Conflict):
+                return await self._run(situation, "proactive", CompactAsk())
+            return None
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None when there is none (D6)."""
@@ -125,13 +127,11 @@ class CompactionService:
 
     @asynccontextmanager
     async def _alone(self, conversation_id: str) -> AsyncIterator[None]:
-        lock = self._running.setdefault(conversation_id, asyncio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked() and self._running.get(conversation_id) is lock:
-                del self._running[conversation_id]
+        lock = self._running.get(conversation_id)
+        if lock is None:
+            lock = self._running[conversation_id] = asyncio.Lock()
+        async with lock:
+            yield
 
     async def _situation(
         self, tenant_id: str, conversation_id: str, request: Ask | None = None
@@ -224,9 +224,7 @@ class CompactionService:
         frame, head = situation.frame, situation.conversation.head
         cost = summary_cost(summary_view(plan.span, result.text, frame.policy), frame.count)
         left = [
-            entry
-            for entry in situation.entries
-            if not plan.span.start <= entry.seq < plan.span.end
+            entry for entry in situation.entries if not plan.span.start <= entry.seq < plan.span.end
         ]
         return Compaction(
             compaction_id=self._new_id(),
@@ -250,9 +248,7 @@ class CompactionService:
         """Return what a compaction would do, a summary taking all the room it may (E7)."""
         limits = situation.frame.policy_limits or situation.frame.required_limits()
         left = [
-            entry
-            for entry in situation.entries
-            if not plan.span.start <= entry.seq < plan.span.end
+            entry for entry in situation.entries if not plan.span.start <= entry.seq < plan.span.end
         ]
         shown = sum(entry.tokens for entry in left)
         room = summary_room(limits)
@@ -281,9 +277,7 @@ class CompactionService:
                 raise Conflict("The context changed while it was being compacted; try again")
 
 
-def _nothing(
-    situation: Situation, reason: str, strategies: tuple[str, ...]
-) -> CompactResult:
+def _nothing(situation: Situation, reason: str, strategies: tuple[str, ...]) -> CompactResult:
     tokens, messages = situation.before_tokens, situation.before_messages
     return CompactResult(
         compacted=False,

@@ -29,9 +29,7 @@ async def condense(
     result: SummaryResult | None = None
     for page in _pages(spans):
         async with database.session() as records:
-            rows = await records.contexts.rows(
-                conversation_id, page.start, page.end, as_chat=False
-            )
+            rows = await records.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
         messages = [row.message() for row in rows]
         if not messages:
             continue

@@ -26,7 +26,14 @@ from app.domain.compaction import (
     summary_room,
     summary_view,
 )
-from app.domain.epochs import Start, break_reason, lane_of, same_ground, window_of
+from app.domain.epochs import (
+    Start,
+    break_reason,
+    lane_of,
+    same_ground,
+    start_from,
+    window_of,
+)
 from app.domain.errors import (
     Conflict,
     ContextOverflow,
@@ -40,7 +47,7 @@ from app.domain.log import LogRow
 from app.domain.messages import FormatName
 from app.domain.payload import render_payload
 from app.domain.policy import StrategyName
-from app.domain.prompt import AnthropicAssembler, Assembler, View, assembler_for
+from app.domain.prompt import Assembler, Items, View, assembler_for
 from app.domain.records import ContextRead, Epoch
 from app.domain.strategies import STRATEGIES, Room, Slide, Span, Summarise
 from app.domain.summaries import SummaryAsk
@@ -99,6 +106,15 @@ class _Picture:
     view: View
     entries: list[Entry]
     window: Window | None = None
+    items: Items | None = None
+
+    def show(self, window: Window) -> None:
+        """Take a folded window as what is shown, as it stands now."""
+        self.window, self.entries, self.items = window, window.entries, window.assembler.items()
+
+    def unfold(self) -> None:
+        """Forget the folded window: the view is about to change."""
+        self.window = self.items = None
 
 
 class ContextService:
@@ -208,13 +224,12 @@ class ContextService:
         warm = window is not None and prior is not None and window.epoch_id == prior.epoch_id
         if warm and window is not None and window.view == view:
             self._extend(window, read.rows)
-            picture.window, picture.entries = window, window.entries
+            picture.show(window)
             return
         spans = _read_spans(read, build.ask)
         if read.rows_read and not warm and _covers(spans, view.spans):
             rows = [row for row in read.rows if view.shows(row.seq)]
-            picture.window = _fold_rows(build.ask.format, picture, rows, "")
-            picture.entries = picture.window.entries
+            picture.show(await self._folded(build, picture, rows))
             return
         picture.entries = await self._entries(build, view, read)
 
@@ -257,7 +272,7 @@ class ContextService:
                 build.ask,
                 picture.read.conversation.head.view_version,
             )
-        except ServiceUnavailable:
+        except (ServiceUnavailable, ValidationError):
             build.degraded.append("summariser_unavailable")
             return False
         if result is None:
@@ -277,7 +292,7 @@ class ContextService:
         policy = frame.policy
         if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
             raise _overflow(_usage(picture), limits)
-        picture.window = None
+        picture.unfold()
         room = self._room(picture, overshoot)
         plan = STRATEGIES[policy.strategy].plan(
             picture.entries, picture.view.summary_span, room, policy
@@ -353,7 +368,7 @@ class ContextService:
                 picture.view = start.view
                 await self._refold(build, picture)
             assert picture.window is not None
-            if self._stub(build, picture) != start.stub_tools:
+            if _needs_stub(build.ask, picture) != start.stub_tools:
                 start = replace(start, stub_tools=not start.stub_tools)
                 reason = reason or "tools_changed"
             over = _folded_usage(build, picture).total - picture.limits.capacity
@@ -367,8 +382,8 @@ class ContextService:
     ) -> tuple[Start, str | None]:
         """Return what the epoch of this payload starts from, and why it is not the last one."""
         limits, view = picture.limits, picture.view
-        stub = picture.window is not None and self._stub(build, picture)
-        before = Start.from_json(last.frame) if last is not None else None
+        stub = picture.window is not None and _needs_stub(build.ask, picture)
+        before = start_from(last.frame) if last is not None else None
         if last is None or before is None:
             reason = "model_changed" if picture.read.has_other_lane else None
         else:
@@ -383,15 +398,6 @@ class ContextService:
         view = replace(view, reasoning_after=head_seq if reason is not None else 0)
         return Start(view, limits.total, limits.max_output_tokens, stub), reason
 
-    def _stub(self, build: _Build, picture: _Picture) -> bool:
-        """Whether a stub stands for missing tools: some providers demand one (A6)."""
-        assert picture.window is not None
-        return (
-            build.ask.format is FormatName.ANTHROPIC
-            and not picture.frame.tools
-            and picture.window.assembler.has_calls
-        )
-
     async def _refold(self, build: _Build, picture: _Picture) -> None:
         end = picture.read.conversation.head.head_seq + 1
         rows: list[LogRow] = []
@@ -402,13 +408,13 @@ class ContextService:
                     rows += await records.contexts.rows(
                         build.conversation_id, span.start, min(span.end, end), as_chat=as_chat
                     )
+        picture.show(await self._folded(build, picture, rows))
+
+    async def _folded(self, build: _Build, picture: _Picture, rows: list[LogRow]) -> Window:
+        """Fold a view from its rows; large ones in a thread, off the event loop."""
         if sum(len(row.text) for row in rows) > _THREAD_BYTES:
-            picture.window = await asyncio.to_thread(
-                _fold_rows, build.ask.format, picture, rows, ""
-            )
-        else:
-            picture.window = _fold_rows(build.ask.format, picture, rows, "")
-        picture.entries = picture.window.entries
+            return await asyncio.to_thread(_fold_rows, build.ask.format, picture, rows)
+        return _fold_rows(build.ask.format, picture, rows)
 
     async def _record(
         self,
@@ -467,22 +473,18 @@ class ContextService:
 
     def _answer(self, build: _Build, picture: _Picture) -> Built:
         window, epoch, read = picture.window, picture.read.epoch, picture.read
-        assert window is not None and epoch is not None
-        items = window.assembler.items()
-        marks = []
-        if isinstance(window.assembler, AnthropicAssembler):
-            marks = window.assembler.mark_positions(4)
+        items = picture.items
+        assert window is not None and items is not None and epoch is not None
         payload = render_payload(
             build.ask.format,
             picture.frame,
             items,
-            marks,
-            self._stub(build, picture),
+            _needs_stub(build.ask, picture),
             build.conversation_id,
         )
         usage = _folded_usage(build, picture)
         pressure = read_pressure(usage.total, picture.limits)
-        through_seq = max(window.assembler.folded_through, read.conversation.head.head_seq)
+        through_seq = max(items.folded_through, read.conversation.head.head_seq)
         body = {
             "format": build.ask.format,
             "payload": payload.body,
@@ -518,7 +520,7 @@ def _starting_view(
     head = read.conversation.head
     prior = read.window_epoch or read.epoch
     if prior is not None and prior.window == window_of(ask):
-        start = Start.from_json(prior.frame)
+        start = start_from(prior.frame)
         if same_ground(prior, start, frame, limits, head.view_version):
             return start.view, prior
     return base_view(head, read.summary, frame.policy), prior
@@ -533,7 +535,7 @@ def _read_spans(read: ContextRead, ask: Ask) -> tuple[Span, ...]:
         and prior.window == window_of(ask)
         and prior.view_version == head.view_version
     ):
-        return Start.from_json(prior.frame).view.spans
+        return start_from(prior.frame).view.spans
     if head.span is None:
         return (Span(1, 2**62),)
     return (Span(1, head.span.start), Span(head.span.end, 2**62))
@@ -545,9 +547,7 @@ def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
     )
 
 
-def _fold_rows(
-    format: FormatName, picture: _Picture, rows: list[LogRow], epoch_id: str
-) -> Window:
+def _fold_rows(format: FormatName, picture: _Picture, rows: list[LogRow]) -> Window:
     """Fold all rows of a view into a fresh window."""
     assembler: Assembler = assembler_for(format, picture.view, picture.frame.count)
     entries = []
@@ -555,7 +555,7 @@ def _fold_rows(
         assembler.feed(row)
         entries.append(entry(row.seq, row.role, row.tokens))
     assembler.finish()
-    return Window(epoch_id, picture.view, assembler, entries)
+    return Window("", picture.view, assembler, entries)
 
 
 def _slide(picture: _Picture) -> None:
@@ -569,13 +569,23 @@ def _slide(picture: _Picture) -> None:
     if spans != picture.view.spans:
         picture.view = replace(picture.view, spans=spans, note=None)
         picture.entries = [item for item in picture.entries if picture.view.shows(item.seq)]
-        picture.window = None
+        picture.unfold()
+
+
+def _needs_stub(ask: Ask, picture: _Picture) -> bool:
+    """Whether a stub stands for missing tools: Anthropic demands some beside calls (A6)."""
+    return (
+        ask.format is FormatName.ANTHROPIC
+        and not picture.frame.tools
+        and picture.items is not None
+        and picture.items.has_calls
+    )
 
 
 def _usage(picture: _Picture) -> Usage:
     """Return the usage of a view: exact once it is folded, from its entries before."""
-    if picture.window is not None:
-        items = picture.window.assembler.items()
+    if picture.items is not None:
+        items = picture.items
         return picture.frame.usage(items.tokens, items.summary_tokens)
     trimmed = picture.view.trimmed_through
     shown = sum(
@@ -585,14 +595,10 @@ def _usage(picture: _Picture) -> Usage:
 
 
 def _folded_usage(build: _Build, picture: _Picture) -> Usage:
-    assert picture.window is not None
-    items = picture.window.assembler.items()
+    items = picture.items
+    assert items is not None
     stub = 0
-    if (
-        build.ask.format is FormatName.ANTHROPIC
-        and not picture.frame.tools
-        and picture.window.assembler.has_calls
-    ):
+    if _needs_stub(build.ask, picture):
         stub = estimate_tool_defs_tokens((STUB_TOOL,), picture.frame.count)
     return picture.frame.usage(items.tokens, items.summary_tokens, stub)
 

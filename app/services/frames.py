@@ -104,10 +104,7 @@ class Frames:
         info = self._models.find(model) if model else None
         tenant = model_info(model, conversation.model_entry) if model else None
         sections = merge_sections(
-            [
-                section_from(raw, place)
-                for place, raw in enumerate(jsontext.loads(layer.sections))
-            ]
+            [section_from(raw, place) for place, raw in enumerate(jsontext.loads(layer.sections))]
             for layer in layers
         )
         tools = tools_from([jsontext.loads(layer.tools) for layer in layers])

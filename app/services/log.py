@@ -181,9 +181,7 @@ class LogService:
         """Append under the head's lock, where the reason for a refusal can be told."""
         key, request_hash = request.idempotency_key, _request_hash(request)
         async with self._database.transaction() as records:
-            current = await records.log.lock(
-                tenant_id, conversation_id, self._frames.default_model
-            )
+            current = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
             if current is None:
                 raise NotFound.conversation(conversation_id)
             if key is not None:
@@ -261,9 +259,7 @@ def _placed(
 
 
 def _as_appended(message: StoredMessage) -> AppendedMessage:
-    return AppendedMessage(
-        message.id, message.seq, message.turn, message.role, message.token_count
-    )
+    return AppendedMessage(message.id, message.seq, message.turn, message.role, message.token_count)
 
 
 def _same(stored: StoredMessage, entry: Draft, format: FormatName) -> bool:
@@ -300,5 +296,3 @@ def _weight(message: Any) -> int:
         elif isinstance(value, Mapping):
             total += _weight(value)
     return total
-
-

@@ -71,7 +71,8 @@ class LogRecords(Protocol):
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
 
-        None means that nothing was stored; the caller finds out why under the head's lock."""
+        None means that nothing was stored; the caller finds out why under the head's lock.
+        """
         ...
 
     async def lock(

@@ -340,9 +340,7 @@ class ContextRecords:
         )
         return changed == 1
 
-    async def find_compaction(
-        self, conversation_id: str, compaction_id: str
-    ) -> Compaction | None:
+    async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
         """Return a receipt, or None."""
         row = await self._session.first(
             FIND_COMPACTION,

@@ -326,9 +326,7 @@ class AgentRecords:
         )
         return agent_from(row) if row is not None else None
 
-    async def page(
-        self, tenant_id: str, limit: int, before: tuple[Any, str] | None
-    ) -> list[Agent]:
+    async def page(self, tenant_id: str, limit: int, before: tuple[Any, str] | None) -> list[Agent]:
         """Return a page, newest first; `before` is the creation time and id it starts after."""
         rows = await self._session.all(
             LIST_AGENTS,

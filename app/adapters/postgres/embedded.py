@@ -278,7 +278,10 @@ def _start(cluster: _Cluster) -> _Server:
 
 def _launch(cluster: _Cluster) -> None:
     seen = cluster.log.stat().st_size if cluster.log.exists() else 0
-    options = f"-k {shlex.quote(str(_socket_dir(cluster)))}"
+    socket_dir = _socket_dir(cluster)
+    for left in socket_dir.glob(".s.PGSQL.*"):  # a dead server's, whose number may be taken again
+        left.unlink(missing_ok=True)
+    options = f"-k {shlex.quote(str(socket_dir))}"
     orphans_gone = time.monotonic() + ORPHAN_SECONDS
     while True:
         started = _pg_ctl(cluster, "start", RECOVERY_SECONDS, "-l", str(cluster.log), "-o", options)

@@ -171,6 +171,7 @@ KEEP_ANSWER = Statement(
     )
 )
 
+
 class LogRecords:
     """Sentences about the log of one conversation."""
 
@@ -242,9 +243,7 @@ class LogRecords:
 
     async def by_ids(self, conversation_id: str, ids: Sequence[str]) -> list[StoredMessage]:
         """Return the stored messages with these ids, in log order."""
-        rows = await self._session.all(
-            BY_IDS, conversation_id=UUID(conversation_id), ids=list(ids)
-        )
+        rows = await self._session.all(BY_IDS, conversation_id=UUID(conversation_id), ids=list(ids))
         return [stored_message_from(row) for row in rows]
 
     async def page(
@@ -274,9 +273,7 @@ class LogRecords:
 
     async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the answer kept under an idempotency key."""
-        row = await self._session.first(
-            KEPT_ANSWER, conversation_id=UUID(conversation_id), key=key
-        )
+        row = await self._session.first(KEPT_ANSWER, conversation_id=UUID(conversation_id), key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
     async def keep_answer(

@@ -32,6 +32,15 @@ _UNAVAILABLE = (
 )
 
 
+# The statements are few and their best plans do not depend on their parameters: planning them
+# anew, which Postgres would do for some, costs more than running them.
+_SESSION = {
+    "application_name": "context-service",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+
+
 class Statement:
     """A Core or text statement, compiled once; parameters go by name."""
 
@@ -95,7 +104,7 @@ class Store:
                     reset=_keep,
                     command_timeout=60,
                     timeout=5,
-                    server_settings={"application_name": "context-service", "jit": "off"},
+                    server_settings=_SESSION,
                 )
             except (*_UNAVAILABLE, asyncpg.PostgresError) as error:
                 raise ServiceUnavailable(f"The database does not answer: {error}") from error

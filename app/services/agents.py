@@ -1,0 +1,163 @@
+"""Agents: the settings that several conversations share (B1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.errors import Conflict, NotFound, ValidationError
+from app.domain.records import Agent, Settings
+from app.services.frames import Frames
+from app.services.layers import (
+    OwnSettings,
+    Patch,
+    in_policy,
+    sections_text,
+    shown_policy,
+    taken_by,
+    tools_text,
+)
+from app.services.ports import Database, Records
+
+_UNSET = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class NewAgent:
+    """A creation; `request` is the body as it came, which an idempotency key stands for."""
+
+    name: str
+    agent_id: str | None = None
+    settings: OwnSettings = field(default_factory=OwnSettings)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    request: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAgent:
+    """An agent with what its layers add up to; `policy` has every leaf."""
+
+    agent: Agent
+    policy: Mapping[str, Any]
+    model: str | None
+
+
+class AgentService:
+    """Creates, reads, changes and deletes agents."""
+
+    def __init__(
+        self,
+        database: Database,
+        frames: Frames,
+        service_policy: Mapping[str, Any],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._database = database
+        self._frames = frames
+        self._service_policy = service_policy
+        self._new_id = new_id
+
+    async def create(self, tenant_id: str, new: NewAgent) -> ShownAgent:
+        """Create one; a repeated idempotency key returns the first.
+
+        Raises Conflict when the id is taken, ValidationError for a policy that could never work.
+        """
+        settings = new.settings.stored()
+        self._check(settings)
+        agent_id = new.agent_id or self._new_id()
+        metadata = jsontext.dumps(new.metadata)
+        agent = Agent(agent_id, new.name, settings, metadata, _UNSET, _UNSET)
+        async with self._database.transaction() as records:
+            if new.idempotency_key is not None:
+                key, request = new.idempotency_key, ["agent", new.request]
+                first = await taken_by(records, tenant_id, key, request, agent_id)
+                if first is not None:
+                    return await self._replayed(records, tenant_id, first)
+            if not await records.agents.add(tenant_id, agent):
+                raise Conflict(f"The id {agent_id!r} is taken", {"agent_id": agent_id})
+            return self._shown(await self._get(records, tenant_id, agent_id))
+
+    async def get(self, tenant_id: str, agent_id: str) -> ShownAgent:
+        """Return one; raises NotFound."""
+        async with self._database.session() as records:
+            return self._shown(await self._get(records, tenant_id, agent_id))
+
+    async def list(
+        self, tenant_id: str, limit: int, before: tuple[datetime, str] | None
+    ) -> Sequence[Agent]:
+        """Return a page, newest first, after the creation time and id of the page before."""
+        async with self._database.session() as records:
+            return await records.agents.page(tenant_id, limit, before)
+
+    async def change(self, tenant_id: str, agent_id: str, patch: Patch) -> ShownAgent:
+        """Change name, model, policy or metadata; raises NotFound or ValidationError."""
+        async with self._database.transaction() as records:
+            found = await self._get(records, tenant_id, agent_id, lock=True)
+            changed = replace(found, settings=patch.applied(found.settings))
+            self._check(changed.settings)
+            if "name" in patch.given:
+                changed = replace(changed, name=patch.name)
+            if "metadata" in patch.given:
+                changed = replace(changed, metadata=jsontext.dumps(patch.metadata))
+            await records.agents.change(tenant_id, changed)
+            return self._shown(await self._get(records, tenant_id, agent_id))
+
+    async def set_sections(
+        self, tenant_id: str, agent_id: str, sections: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Replace the agent's sections."""
+        await self._set(tenant_id, agent_id, sections=sections_text(sections))
+
+    async def set_tools(
+        self, tenant_id: str, agent_id: str, tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Replace the agent's tools."""
+        await self._set(tenant_id, agent_id, tools=tools_text(tools))
+
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete it with all its conversations; return rows by table (A7)."""
+        deleted: Counter[str] = Counter()
+        async with self._database.transaction() as records:
+            await self._get(records, tenant_id, agent_id, lock=True)
+            deleted["agents"] = await records.agents.remove(tenant_id, agent_id)
+            for conversation_id in await records.conversations.ids_of_agent(tenant_id, agent_id):
+                await records.log.lock(tenant_id, conversation_id, None)
+                deleted.update(await records.conversations.remove(conversation_id))
+        return dict(deleted)
+
+    async def _set(self, tenant_id: str, agent_id: str, **texts: str) -> None:
+        async with self._database.transaction() as records:
+            found = await self._get(records, tenant_id, agent_id, lock=True)
+            settings = replace(found.settings, **texts)
+            await records.agents.change(tenant_id, replace(found, settings=settings))
+
+    async def _replayed(self, records: Records, tenant_id: str, agent_id: str) -> ShownAgent:
+        try:
+            return self._shown(await self._get(records, tenant_id, agent_id))
+        except NotFound as error:
+            raise Conflict(
+                "What the Idempotency-Key created has been deleted", {"agent_id": agent_id}
+            ) from error
+
+    async def _get(
+        self, records: Records, tenant_id: str, agent_id: str, *, lock: bool = False
+    ) -> Agent:
+        found = await records.agents.find(tenant_id, agent_id, lock=lock)
+        if found is None:
+            raise NotFound(f"No agent {agent_id!r}", {"agent_id": agent_id})
+        return found
+
+    def _check(self, settings: Settings) -> None:
+        try:
+            self._frames.policy(settings.policy)
+        except ValidationError as error:
+            raise in_policy(error) from error
+
+    def _shown(self, agent: Agent) -> ShownAgent:
+        policy = shown_policy(self._service_policy, jsontext.loads(agent.settings.policy))
+        return ShownAgent(agent, policy, agent.settings.model or self._frames.default_model)

@@ -1,0 +1,226 @@
+"""Conversations: created, read, changed, deleted (A7, decisions 7, 8, 22, 32)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.errors import Conflict, NotFound, ValidationError
+from app.domain.policy import CounterName
+from app.domain.records import Conversation, Settings
+from app.services.frames import Frames
+from app.services.layers import (
+    OwnSettings,
+    Patch,
+    in_policy,
+    sections_text,
+    shown_policy,
+    taken_by,
+    tools_text,
+)
+from app.services.ports import Database, Records
+
+
+@dataclass(frozen=True, slots=True)
+class NewConversation:
+    """A creation; `request` is the body as it came, which an idempotency key stands for."""
+
+    conversation_id: str | None = None
+    agent_id: str | None = None
+    settings: OwnSettings = field(default_factory=OwnSettings)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    request: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownConversation:
+    """A conversation with what its layers add up to; `policy` has every leaf."""
+
+    conversation: Conversation
+    policy: Mapping[str, Any]
+    model: str | None
+
+
+class ConversationService:
+    """Everything about conversations except their logs and contexts."""
+
+    def __init__(
+        self,
+        database: Database,
+        frames: Frames,
+        service_policy: Mapping[str, Any],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._database = database
+        self._frames = frames
+        self._service_policy = service_policy
+        self._new_id = new_id
+
+    async def create(self, tenant_id: str, new: NewConversation) -> ShownConversation:
+        """Create one; a repeated idempotency key returns the first.
+
+        Raises Conflict when the id is taken, ValidationError for an unknown agent or a policy
+        that could never work.
+        """
+        settings = new.settings.stored()
+        conversation_id = new.conversation_id or self._new_id()
+        async with self._database.transaction() as records:
+            if new.idempotency_key is not None:
+                first = await taken_by(
+                    records,
+                    tenant_id,
+                    new.idempotency_key,
+                    ["conversation", new.request],
+                    conversation_id,
+                )
+                if first is not None:
+                    return await self._replayed(records, tenant_id, first)
+            agent = await self._agent_layer(records, tenant_id, new.agent_id)
+            added = await records.conversations.add(
+                tenant_id,
+                conversation_id,
+                new.agent_id,
+                self._counter(agent, settings),
+                settings,
+                jsontext.dumps(new.metadata),
+            )
+            if not added:
+                raise Conflict(
+                    f"The id {conversation_id} is taken", {"conversation_id": conversation_id}
+                )
+            return self._shown(await self._get(records, tenant_id, conversation_id))
+
+    async def get(self, tenant_id: str, conversation_id: str) -> ShownConversation:
+        """Return one; raises NotFound."""
+        async with self._database.session() as records:
+            return self._shown(await self._get(records, tenant_id, conversation_id))
+
+    async def list(
+        self,
+        tenant_id: str,
+        agent_id: str | None,
+        limit: int,
+        before: tuple[datetime, str] | None,
+    ) -> Sequence[Conversation]:
+        """Return a page, newest first, after the creation time and id of the page before."""
+        async with self._database.session() as records:
+            return await records.conversations.page(
+                tenant_id, agent_id, limit, before, self._frames.default_model
+            )
+
+    async def change(
+        self, tenant_id: str, conversation_id: str, patch: Patch
+    ) -> ShownConversation:
+        """Change model, policy or metadata.
+
+        Raises NotFound, ValidationError, or Conflict for another counter once there are
+        messages, since their counts are stored.
+        """
+        async with self._database.transaction() as records:
+            found = await self._locked(records, tenant_id, conversation_id)
+            settings = patch.applied(found.settings)
+            before = self._policy(found)["budget"]["counter"]
+            after = self._counter(found.agent, settings)
+            counter = found.counter
+            if after not in (before, counter) or not found.head.head_seq:
+                if found.head.head_seq:
+                    raise Conflict("The counter cannot change once there are messages")
+                counter = after
+            metadata = found.metadata
+            if "metadata" in patch.given:
+                metadata = jsontext.dumps(patch.metadata)
+            changed = replace(found, settings=settings, counter=counter, metadata=metadata)
+            await records.conversations.change(tenant_id, changed)
+            return self._shown(await self._get(records, tenant_id, conversation_id))
+
+    async def set_sections(
+        self, tenant_id: str, conversation_id: str, sections: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Replace the conversation's own sections."""
+        await self._set(tenant_id, conversation_id, sections=sections_text(sections))
+
+    async def set_tools(
+        self, tenant_id: str, conversation_id: str, tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Replace the conversation's own tools."""
+        await self._set(tenant_id, conversation_id, tools=tools_text(tools))
+
+    async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
+        """Delete it and all that is derived from it; return rows by table (A7)."""
+        async with self._database.transaction() as records:
+            await self._locked(records, tenant_id, conversation_id)
+            return await records.conversations.remove(conversation_id)
+
+    async def _set(self, tenant_id: str, conversation_id: str, **texts: str) -> None:
+        async with self._database.transaction() as records:
+            found = await self._locked(records, tenant_id, conversation_id)
+            settings = replace(found.settings, **texts)
+            await records.conversations.change(tenant_id, replace(found, settings=settings))
+
+    async def _replayed(
+        self, records: Records, tenant_id: str, conversation_id: str
+    ) -> ShownConversation:
+        try:
+            return self._shown(await self._get(records, tenant_id, conversation_id))
+        except NotFound as error:
+            raise Conflict(
+                "What the Idempotency-Key created has been deleted",
+                {"conversation_id": conversation_id},
+            ) from error
+
+    async def _agent_layer(
+        self, records: Records, tenant_id: str, agent_id: str | None
+    ) -> Settings:
+        if agent_id is None:
+            return Settings()
+        # Locked, so that the agent's deletion sees this conversation or this sees the deletion.
+        agent = await records.agents.find(tenant_id, agent_id, lock=True)
+        if agent is None:
+            raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
+        return agent.settings
+
+    async def _get(
+        self, records: Records, tenant_id: str, conversation_id: str
+    ) -> Conversation:
+        found = await records.conversations.find(
+            tenant_id, conversation_id, self._frames.default_model
+        )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+    async def _locked(
+        self, records: Records, tenant_id: str, conversation_id: str
+    ) -> Conversation:
+        found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+    def _counter(self, agent: Settings, own: Settings) -> CounterName:
+        """Return the counter of a policy, which is checked on the way."""
+        try:
+            return self._frames.policy(agent.policy, own.policy).budget.counter
+        except ValidationError as error:
+            raise in_policy(error) from error
+
+    def _policy(self, conversation: Conversation) -> dict[str, Any]:
+        return shown_policy(
+            self._service_policy,
+            jsontext.loads(conversation.agent.policy),
+            jsontext.loads(conversation.settings.policy),
+        )
+
+    def _shown(self, conversation: Conversation) -> ShownConversation:
+        policy = self._policy(conversation)
+        # The counter is fixed with the first message, whatever its agent says later.
+        policy["budget"] = policy["budget"] | {"counter": conversation.counter}
+        model = (
+            conversation.settings.model or conversation.agent.model or self._frames.default_model
+        )
+        return ShownConversation(conversation, policy, model)
+

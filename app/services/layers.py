@@ -1,0 +1,120 @@
+"""The caller's own settings of an agent or a conversation: checked, patched, shown (decision 22).
+
+1. What is stored is the layer as the caller gave it, in JSON text; defaults stay out of it.
+2. A layer is checked together with the layers below it, when it is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.errors import Conflict, Problem, ValidationError
+from app.domain.formats import parse_tool
+from app.domain.frames import digest
+from app.domain.policy import DEFAULTS, merge
+from app.domain.records import Settings
+from app.services.ports import Records
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSettings:
+    """What a caller sets when creating: the policy's own leaves, sections and tools as given."""
+
+    model: str | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    sections: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    def stored(self) -> Settings:
+        """Return them as they are stored; raises ValidationError for names used twice."""
+        return Settings(
+            model=self.model,
+            policy=jsontext.dumps(merge({}, self.policy)),
+            sections=sections_text(self.sections),
+            tools=tools_text(self.tools),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change: only the keys in `given` are looked at; a None policy resets it."""
+
+    given: frozenset[str]
+    name: str = ""
+    model: str | None = None
+    policy: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def applied(self, settings: Settings) -> Settings:
+        """Return the settings with model and policy changed."""
+        if "model" in self.given:
+            settings = replace(settings, model=self.model)
+        if "policy" in self.given:
+            own = {} if self.policy is None else merge(jsontext.loads(settings.policy), self.policy)
+            settings = replace(settings, policy=jsontext.dumps(without_empty(own)))
+        return settings
+
+
+def sections_text(sections: Sequence[Mapping[str, Any]]) -> str:
+    """Return sections as stored; raises ValidationError when a name occurs twice (G1)."""
+    _refuse_repeats([section["name"] for section in sections], "/sections")
+    return jsontext.dumps(list(sections))
+
+
+def tools_text(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Return tools as stored; raises ValidationError for what is no tool definition (21)."""
+    names = [parse_tool(tool, f"/tools/{index}").name for index, tool in enumerate(tools)]
+    _refuse_repeats(names, "/tools")
+    return jsontext.dumps(list(tools))
+
+
+def shown_policy(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every leaf's value, without asking whether the whole could work (GET never fails)."""
+    shown = dict(DEFAULTS)
+    for layer in layers:
+        shown = merge(shown, layer)
+    return shown
+
+
+def without_empty(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layer without objects that hold no leaf any more."""
+    kept = {}
+    for key, value in layer.items():
+        value = without_empty(value) if isinstance(value, Mapping) else value
+        if value != {}:
+            kept[key] = value
+    return kept
+
+
+def in_policy(error: ValidationError) -> ValidationError:
+    """Return a policy's error with its pointers as seen from the whole body."""
+    places = (Problem(f"/policy{place.pointer}", place.detail) for place in error.problems)
+    return replace(error, problems=tuple(places))
+
+
+async def taken_by(
+    records: Records, tenant_id: str, key: str, request: Any, resource_id: str
+) -> str | None:
+    """Take an idempotency key for a creation; return whose it is when it was taken before.
+
+    Raises Conflict when that was with another body (decision 8). Call it first in the
+    creation's transaction, so that a failed creation lets go of the key.
+    """
+    request_hash = digest(jsontext.dumps(request))
+    if await records.tenants.keep_creation(tenant_id, key, request_hash, resource_id):
+        return None
+    kept = await records.tenants.kept_creation(tenant_id, key)
+    if kept is None or kept[0] != request_hash:
+        raise Conflict("The Idempotency-Key was used with another body")
+    return kept[1]
+
+
+def _refuse_repeats(names: Sequence[str], pointer: str) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            raise ValidationError.at(f"{pointer}/{index}/name", f"The name {name!r} is used twice")
+        seen.add(name)

@@ -1,0 +1,102 @@
+"""The model registry as a tenant sees it: bundled entries, its own laid over them (J5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.errors import NotFound
+from app.domain.limits import ModelInfo
+from app.services.ports import Database, Models
+
+NUMBERS = (
+    "context_window",
+    "max_input_tokens",
+    "max_output_tokens",
+    "cache_minimum_tokens",
+    "input_price",
+    "output_price",
+    "cache_read_price",
+    "cache_write_price",
+)
+"""The fields of an entry that have a source of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPage:
+    """Models by name; `last` is the name the next page starts after, None at the end."""
+
+    models: Sequence[ModelInfo]
+    last: str | None
+
+
+class RegistryService:
+    """Lists, reads and overrides what is known about models."""
+
+    def __init__(self, database: Database, models: Models) -> None:
+        self._database = database
+        self._models = models
+
+    async def list(self, tenant_id: str, limit: int, after: str | None) -> ModelPage:
+        """Return a page of all known models, sorted by name."""
+        bundled = {info.model: info for info in await asyncio.to_thread(self._models.list)}
+        async with self._database.session() as records:
+            own = dict(await records.tenants.list_models(tenant_id))
+        names = sorted(name for name in bundled.keys() | own.keys() if after is None or name > after)
+        page = [overlaid(name, bundled.get(name), own.get(name)) for name in names[:limit]]
+        return ModelPage(page, names[limit - 1] if len(names) > limit else None)
+
+    async def get(self, tenant_id: str, model: str) -> ModelInfo:
+        """Return what is known about a model; raises NotFound."""
+        bundled = await asyncio.to_thread(self._models.find, model)
+        async with self._database.session() as records:
+            own = await records.tenants.find_model(tenant_id, model)
+        if bundled is None and own is None:
+            raise NotFound(f"Nothing is known about the model {model!r}", {"model": model})
+        return overlaid(model, bundled, own)
+
+    async def put(self, tenant_id: str, model: str, entry: Mapping[str, Any]) -> ModelInfo:
+        """Add or replace the tenant's own entry, and return the model as it is then known."""
+        async with self._database.session() as records:
+            await records.tenants.set_model(tenant_id, model, jsontext.dumps(entry))
+        return await self.get(tenant_id, model)
+
+    async def remove(self, tenant_id: str, model: str) -> None:
+        """Delete the tenant's own entry; raises NotFound when there is none."""
+        async with self._database.session() as records:
+            if not await records.tenants.remove_model(tenant_id, model):
+                raise NotFound(f"There is no entry of yours for {model!r}", {"model": model})
+
+
+def overlaid(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
+    """Return a model's entry, each number from the tenant's own entry where that has one."""
+    info = bundled or _UNKNOWN
+    given = jsontext.loads(own) if own is not None else {}
+    numbers = {name: given[name] for name in NUMBERS if given.get(name) is not None}
+    return replace(
+        info,
+        model=model,
+        tokenizer=given.get("tokenizer") or info.tokenizer,
+        exact=info.exact if given.get("exact") is None else given["exact"],
+        sources={**info.sources, **dict.fromkeys(numbers, "tenant")},
+        **numbers,
+    )
+
+
+_UNKNOWN = ModelInfo(
+    model="",
+    context_window=None,
+    max_input_tokens=None,
+    max_output_tokens=None,
+    tokenizer="unknown",
+    exact=False,
+    cache_minimum_tokens=None,
+    input_price=None,
+    output_price=None,
+    cache_read_price=None,
+    cache_write_price=None,
+    sources={},
+)

@@ -1,0 +1,215 @@
+"""S0's operations on messages that are sent along, and token counts; nothing is stored (K6, J2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from app.domain import stateless
+from app.domain.errors import Problem, ValidationError
+from app.domain.formats import FORMATS, parse_tool
+from app.domain.limits import INEXACT_MARGIN
+from app.domain.messages import FormatName, Message, clean
+from app.domain.policy import CounterName, SandwichPolicy
+from app.domain.summaries import ContextState, SummaryAsk
+from app.domain.tokens import (
+    bytes_4,
+    chars_2_5,
+    chars_4,
+    count_payload_messages,
+    estimate_tool_defs_tokens,
+)
+from app.services.frames import Frames
+from app.services.ports import Models
+from app.services.summariser import Summariser, SummaryResult
+
+SUMMARY_TOKENS = (64, 2048)
+"""The least and the most tokens a summary may take; a tenth of the limit in between."""
+
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessAsk:
+    """Messages with the limit and the ranges of S0's sandwich."""
+
+    messages: Sequence[Any]
+    max_context_tokens: int
+    policy: SandwichPolicy
+    state: ContextState | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextResult:
+    """S0's ContextResult; `new_state` is there to be cached when a summary was made."""
+
+    messages: Sequence[Mapping[str, Any]]
+    summary_used: bool
+    tokens_used: int
+    new_state: ContextState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Whether the middle must be summarised, and the estimate that says so."""
+
+    needs_compression: bool
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountAsk:
+    """What to count: messages in `format`, a text, tool definitions, or any of them together."""
+
+    messages: Sequence[Any] = ()
+    text: str | None = None
+    tools: Sequence[Any] = ()
+    format: FormatName = FormatName.OPENAI_CHAT
+    counter: CounterName = CounterName.TOKENIZER
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """A count by kind; `margin` is the share to add for safety for this model (J3)."""
+
+    tokens: int
+    messages: int
+    text: int
+    tools: int
+    counter: CounterName
+    model: str | None
+    margin: float
+
+
+class StatelessService:
+    """Builds, compresses and counts without a conversation."""
+
+    def __init__(
+        self,
+        summariser: Summariser,
+        frames: Frames,
+        models: Models,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._summariser = summariser
+        self._frames = frames
+        self._models = models
+        self._now = now
+
+    async def needs_compression(self, ask: StatelessAsk) -> Need:
+        """Return whether S0's rule asks for a summary; raises ValidationError with its words."""
+        _require_objects(ask.messages)
+        return await asyncio.to_thread(
+            lambda: Need(
+                stateless.needs_compression(ask.messages, ask.max_context_tokens, ask.policy),
+                stateless.estimate_tokens(ask.messages),
+            )
+        )
+
+    async def build(self, ask: StatelessAsk) -> ContextResult:
+        """Return what to send, with a summary of the middle where S0's rule asks for one.
+
+        Raises ValidationError, or ServiceUnavailable when the model gives none: then there is
+        no new state, and the caller's stays as it is (CX-NT3).
+        """
+        _require_objects(ask.messages)
+        messages: Sequence[Mapping[str, Any]] = ask.messages
+        plan = await asyncio.to_thread(
+            stateless.plan_build, messages, ask.state, ask.max_context_tokens, ask.policy
+        )
+        match plan:
+            case stateless.ShowAll():
+                return _result(messages, summary_used=False)
+            case stateless.ReuseSummary():
+                shown = stateless.assemble(messages, plan.summary, ask.policy)
+                return _result(shown, summary_used=True)
+            case stateless.CompressMiddle():
+                least, most = SUMMARY_TOKENS
+                room = max(least, min(most, ask.max_context_tokens // 10))
+                middle = list(range(plan.start, plan.end))
+                made = await self._summarise(messages, middle, ask.model, room)
+                state = stateless.new_state(plan, made.text, self._now().isoformat())
+                shown = stateless.assemble(messages, made.text, ask.policy)
+                return _result(shown, summary_used=True, state=state)
+
+    async def compress(self, messages: Sequence[Any], model: str | None) -> SummaryResult:
+        """Return a summary of all the messages; raises as `build` does (CX-NT2)."""
+        stateless.require_messages(messages)
+        _require_objects(messages)
+        places = list(range(len(messages)))
+        return await self._summarise(messages, places, model, SUMMARY_TOKENS[1])
+
+    async def count(self, ask: CountAsk) -> TokenCount:
+        """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
+        return await asyncio.to_thread(self._count, ask)
+
+    def _count(self, ask: CountAsk) -> TokenCount:
+        count = self._frames.counter(ask.counter)
+        _require_objects(ask.messages)
+        messages = self._count_messages(ask)
+        text = count(ask.text) if ask.text is not None else 0
+        definitions = [
+            parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(ask.tools)
+        ]
+        tools = estimate_tool_defs_tokens(definitions, count) if definitions else 0
+        info = self._models.find(ask.model) if ask.model else None
+        exact = info is not None and info.exact and ask.counter is CounterName.TOKENIZER
+        return TokenCount(
+            tokens=messages + text + tools,
+            messages=messages,
+            text=text,
+            tools=tools,
+            counter=ask.counter,
+            model=ask.model,
+            margin=0.0 if exact else INEXACT_MARGIN,
+        )
+
+    def _count_messages(self, ask: CountAsk) -> int:
+        if ask.counter is CounterName.TOKENIZER:
+            return count_payload_messages(ask.format, ask.messages, self._frames.counter("tokenizer"))
+        estimate = {
+            CounterName.BYTES_4: bytes_4,
+            CounterName.CHARS_4: chars_4,
+            CounterName.CHARS_2_5: chars_2_5,
+        }[ask.counter]
+        return estimate(_neutral(ask.messages, range(len(ask.messages)), ask.format))
+
+    async def _summarise(
+        self, messages: Sequence[Any], places: Sequence[int], model: str | None, room: int
+    ) -> SummaryResult:
+        chosen = self._summariser.choose_model(model, None, None)
+        neutral = await asyncio.to_thread(_neutral, messages, places, FormatName.OPENAI_CHAT)
+        return await self._summariser.summarise(neutral, None, SummaryAsk(), chosen, room)
+
+
+def _require_objects(messages: Sequence[Any]) -> None:
+    wrong = [index for index, message in enumerate(messages) if not isinstance(message, Mapping)]
+    if wrong:
+        detail = "A message is a JSON object"
+        problems = tuple(Problem(f"/messages/{index}", detail) for index in wrong)
+        raise ValidationError(detail, problems=problems)
+
+
+def _neutral(
+    messages: Sequence[Mapping[str, Any]], places: Sequence[int], format: FormatName
+) -> list[Message]:
+    """Read messages of a caller's own history, in which system messages may stand."""
+    read: list[Message] = []
+    for index in places:
+        raw = messages[index]
+        if raw.get("role") in _SYSTEM_ROLES:
+            raw = {**raw, "role": "user"}
+        parsed = FORMATS[format].parse(raw, f"/messages/{index}")
+        read.extend(clean(message) for message in parsed)
+    return read
+
+
+def _result(
+    messages: Sequence[Mapping[str, Any]], *, summary_used: bool, state: ContextState | None = None
+) -> ContextResult:
+    return ContextResult(messages, summary_used, stateless.estimate_tokens(messages), state)

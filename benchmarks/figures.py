@@ -1,0 +1,100 @@
+"""Numbers to text: percentiles, ratios, tables, and the results file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+HEADER = """# Results
+
+Written by `python -m benchmarks`; a section is replaced whenever its measurement runs again.
+Each names the command that gave it. Absolute times depend on the machine and on what else runs
+on it: compare the ratios, which are taken inside one run.
+"""
+
+
+@dataclass(slots=True)
+class Section:
+    """What one measurement found: paragraphs and tables in Markdown."""
+
+    name: str
+    title: str
+    parts: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        """Add a paragraph."""
+        self.parts.append(text)
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Add a table."""
+        lines = [_row(header), _row(["---"] * len(header)), *(_row(row) for row in rows)]
+        self.parts.append("\n".join(lines))
+
+    def goal(self, name: str, goal: str, value: str, met: bool) -> None:
+        """Add the line of one figure of merit."""
+        self.parts.append(f"**{name}** {goal}: {value} ({'met' if met else 'not met'})")
+
+    def text(self, command: str, when: str) -> str:
+        """Return the section as it stands in the results file."""
+        begin = f"## {self.name}: {self.title}\n\n`{command}`, {when}, {machine()}"
+        return "\n\n".join([begin, *self.parts]) + "\n"
+
+
+def write(out: Path, sections: Iterable[tuple[str, str]]) -> None:
+    """Put sections, given as (name, text), into the results file in place of their elders."""
+    kept: dict[str, str] = {}
+    if out.exists():
+        for text in re.split(r"(?m)^(?=## )", out.read_text(encoding="utf-8"))[1:]:
+            kept[text[3:].partition(":")[0]] = text.rstrip() + "\n"
+    kept.update(sections)
+    order = ("session", "append", "start", "stall", "io")
+    texts = [kept[name] for name in order if name in kept]
+    out.write_text("\n".join([HEADER, *texts]), encoding="utf-8")
+
+
+def machine() -> str:
+    """Describe the machine in general words."""
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores, {gib:.0f} GiB memory, Python {platform.python_version()}"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which this share (0 to 1) of the values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def p50(values: Sequence[float]) -> float:
+    """Return the median."""
+    return median(values)
+
+
+def p95(values: Sequence[float]) -> float:
+    """Return the 95th percentile."""
+    return percentile(values, 0.95)
+
+
+def ms(seconds: float) -> str:
+    """Format seconds as milliseconds."""
+    value = seconds * 1000
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def times(ratio: float) -> str:
+    """Format a ratio."""
+    return f"{ratio:.2f}×"
+
+
+def kib(size_bytes: float) -> str:
+    """Format bytes as KiB."""
+    value = size_bytes / 1024
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

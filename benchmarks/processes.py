@@ -1,0 +1,132 @@
+"""The processes that are measured: the service as it is really served, floor B, PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.connection import Connection, UnexpectedAnswer, request
+from benchmarks.floor_server import URL_VARIABLE
+
+START_SECONDS = 60
+_POLL_SECONDS = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server process that answers on loopback."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    start_seconds: float
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time the process has used so far."""
+        spent = psutil.Process(self.process.pid).cpu_times()
+        return float(spent.user + spent.system)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the process."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+
+@contextmanager
+def service(
+    data_dir: Path, *arguments: str, environ: Mapping[str, str] | None = None, log: Path | None
+) -> Iterator[Served]:
+    """Run `context-service serve` over a data directory; leaves it by SIGTERM."""
+    port = _free_port()
+    command = [sys.executable, "-c", "from app.cli import main; main()", "serve"]
+    command += ["--port", str(port), "--data-dir", str(data_dir), *arguments]
+    with _served(command, port, environ or {}, log) as served:
+        yield served
+
+
+@contextmanager
+def floor_b(url: str, log: Path | None) -> Iterator[Served]:
+    """Run floor B with uvloop and httptools over the PostgreSQL at `url`."""
+    port = _free_port()
+    command = [sys.executable, "-m", "uvicorn", "benchmarks.floor_server:app"]
+    command += ["--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+    command += ["--no-access-log", "--log-level", "warning"]
+    with _served(command, port, {URL_VARIABLE: url}, log) as served:
+        yield served
+
+
+@contextmanager
+def _served(
+    command: list[str], port: int, environ: Mapping[str, str], log: Path | None
+) -> Iterator[Served]:
+    inherited = {name: value for name, value in os.environ.items() if "CONTEXT_" not in name}
+    output = log.open("ab") if log else subprocess.DEVNULL
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        env=inherited | dict(environ),
+        cwd=Path(__file__).parents[1],
+        stdout=output,
+        stderr=output,
+    )
+    try:
+        _wait_until_ready(process, port, log)
+        yield Served(process, port, time.perf_counter() - began)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if not isinstance(output, int):
+            output.close()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path | None) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        with suppress(OSError, UnexpectedAnswer), Connection(port) as connection:
+            if connection.exchange(request("GET", "/readyz"))[0] == 200:
+                return
+        time.sleep(_POLL_SECONDS)
+    said = log.read_text(errors="replace")[-2000:] if log else ""
+    raise RuntimeError(f"{process.args!r} does not get ready. {said}")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresProcesses:
+    """The processes of the cluster in a data directory."""
+
+    data_dir: Path
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of the server and all its living backends."""
+        pid = int((self.data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
+        server = psutil.Process(pid)
+        total = 0.0
+        for process in (server, *server.children()):
+            with suppress(psutil.NoSuchProcess):
+                spent = process.cpu_times()
+                total += spent.user + spent.system
+        return total
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

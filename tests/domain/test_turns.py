@@ -1,0 +1,97 @@
+"""Turns and cuts: no cut ever separates a call from its result (A4)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.messages import Role
+from app.domain.turns import (
+    TRIMMED_TOKENS,
+    Entry,
+    entry,
+    find_safe_boundary,
+    group_boundary_after,
+    group_boundary_before,
+    is_group_boundary,
+    parse_turn_boundaries,
+)
+from tests.domain.histories import entries
+
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
+def history(*roles: Role) -> list[Entry]:
+    """Return a history with these roles, ten tokens each."""
+    return [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
+
+
+def legal_cuts(items: list[Entry]) -> list[int]:
+    """Return by brute force every cut that leaves results with their calls."""
+    return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or items[i].role is not T]
+
+
+def test_turns_start_at_user_messages() -> None:
+    """A turn runs from a user message up to the next one; what stands before is one too (A4)."""
+    assert parse_turn_boundaries(history(U, A, T, U, U)) == [0, 3, 4]
+    assert parse_turn_boundaries(history(A, T, U)) == [0, 2]
+    assert parse_turn_boundaries([]) == []
+
+
+def test_a_single_turn_is_cut_between_call_groups() -> None:
+    """Inside one oversized turn the only legal cut is between call groups (A4)."""
+    one_turn = history(U, A, T, T, A, T)
+    assert [find_safe_boundary(one_turn, target) for target in range(7)] == [0, 1, 1, 1, 4, 4, 6]
+
+
+def test_several_turns_are_cut_at_turn_starts() -> None:
+    """The nearest turn start wins, the earlier of two equally near ones (A4)."""
+    turns = history(U, A, U, A, T, U)
+    assert [find_safe_boundary(turns, target) for target in range(7)] == [0, 2, 2, 2, 5, 5, 6]
+
+
+def test_only_large_results_can_be_trimmed() -> None:
+    """A trimmed result costs a placeholder; nothing else is ever trimmed (decision 14)."""
+    assert entry(1, T, 5000).trimmed_tokens == TRIMMED_TOKENS
+    assert entry(1, T, 5).trimmed_tokens == 5
+    assert entry(1, U, 5000).trimmed_tokens == 5000
+
+
+@given(entries(), st.integers(-3, 60))
+def test_no_cut_separates_a_call_from_its_result(items: list[Entry], target: int) -> None:
+    """Whatever the target, a boundary found is a legal cut, and finding it changes nothing (A4)."""
+    before = list(items)
+    legal = legal_cuts(items)
+    cut = find_safe_boundary(items, target)
+    assert cut in legal
+    assert is_group_boundary(items, cut)
+    inner = [start for start in parse_turn_boundaries(items) if start > 0]
+    inside = 0 < target < len(items)
+    if inner and inside:
+        assert cut in inner
+        assert all(abs(cut - target) <= abs(start - target) for start in inner)
+    elif inside:
+        assert cut <= target
+    assert items == before
+    assert find_safe_boundary(items, target) == cut
+    assert find_safe_boundary(items, cut) == cut
+
+
+@given(entries(), st.integers(-3, 60))
+def test_group_boundaries_are_the_nearest_legal_cuts(items: list[Entry], index: int) -> None:
+    """The boundary before is the last legal cut, the one after the first (A4)."""
+    legal = legal_cuts(items)
+    inside = max(0, min(index, len(items)))
+    assert group_boundary_before(items, index) == max(cut for cut in legal if cut <= inside)
+    assert group_boundary_after(items, index) == min(cut for cut in legal if cut >= inside)
+
+
+@given(entries())
+def test_turns_partition_a_history(items: list[Entry]) -> None:
+    """Turn starts ascend from 0, and only the first turn may lack its user message (A4)."""
+    starts = parse_turn_boundaries(items)
+    assert starts == sorted(set(starts))
+    assert starts[0] == 0
+    assert all(items[start].role is U for start in starts[1:])
+    users = {index for index, item in enumerate(items) if item.role is U}
+    assert users <= set(starts)
