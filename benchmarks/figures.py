@@ -87,7 +87,7 @@ def ms(seconds: float) -> str:
 
 def times(ratio: float) -> str:
     """Format a ratio."""
-    return f"{ratio:.2f}×"
+    return f"{ratio:.2f}x"
 
 
 def kib(size_bytes: float) -> str:

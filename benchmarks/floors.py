@@ -130,5 +130,5 @@ class FloorA:
         await self._connection.fetchval(APPEND, conversation_id, tokens, body)
 
     async def window(self, conversation_id: UUID, tokens: int) -> list[str]:
-        """Return the newest messages that fit, oldest first."""
+        """Return the newest messages that fit, oldest first, each as JSON."""
         return [row[0] for row in await self._connection.fetch(WINDOW, conversation_id, tokens)]

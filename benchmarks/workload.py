@@ -21,13 +21,18 @@ POOL_CHARS = 1_500_000
 RESULT_SIZES = ((0.80, 700, 1_300), (0.15, 6_000, 10_000), (0.05, 45_000, 75_000))
 """Share of the results, least and most characters."""
 
-_PLAIN = """
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_PLAIN = _words("""
 the a of to and in is it that for on with as this be are by an or from at not we can which when
 will if all has was but one they more so out into only then there their how what no may each do
 some time way use make need like look first after before new other than them our about between
 because also same still without where most those over now should must never always while
-""".split()
-_NOUNS = """
+""")
+_NOUNS = _words("""
 server request response query index table column cache window token message session user agent
 queue worker job lock thread process file folder path module function class method argument
 value error warning timeout retry deadline schema migration commit branch test fixture report
@@ -35,12 +40,12 @@ payload header body field record page cursor limit budget counter metric trace s
 order invoice customer account price product region country currency balance payment refund
 deploy release container image volume network proxy endpoint route handler client connection
 parser encoder buffer stream chunk offset checksum hash key secret policy rule role permission
-""".split()
-_VERBS = """
+""")
+_VERBS = _words("""
 read write send return raise close open start stop load store fetch parse render validate check
 update delete insert append merge split count measure compare replace rename move copy build
 compile deploy retry skip ignore handle expect assert verify refactor document inspect debug
-""".split()
+""")
 _TOOLS = ("shell_exec", "read_file", "search_code", "run_tests", "http_get", "list_directory")
 
 
@@ -90,11 +95,8 @@ def _call(rng: Random) -> Message:
 
 def _result(rng: Random) -> str:
     kind = rng.choice(("code", "log", "json", "prose"))
-    draw = rng.random()
-    for share, least, most in RESULT_SIZES:
-        if draw < share:
-            break
-        draw -= share
+    shares = [share for share, _, _ in RESULT_SIZES]
+    _, least, most = rng.choices(RESULT_SIZES, shares)[0]
     return _cut(kind, rng, rng.randint(least, most))
 
 
@@ -143,8 +145,9 @@ def _code(rng: Random) -> str:
 def _log(rng: Random) -> str:
     level = rng.choice(("INFO", "INFO", "INFO", "DEBUG", "WARNING", "ERROR"))
     clock = f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}:{rng.randint(0, 59):02}"
+    day = f"2026-0{rng.randint(1, 9)}-{rng.randint(10, 28)}"
     return (
-        f"2026-0{rng.randint(1, 9)}-{rng.randint(10, 28)}T{clock}.{rng.randint(0, 999):03}Z {level} "
+        f"{day}T{clock}.{rng.randint(0, 999):03}Z {level} "
         f"{rng.choice(_NOUNS)}.{rng.choice(_NOUNS)} {rng.choice(_VERBS)} {_path(rng)} "
         f"request_id={rng.getrandbits(64):016x} took={rng.randint(1, 9999)}ms"
     )

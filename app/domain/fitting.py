@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from app.domain.messages import Role
 from app.domain.strategies import ENDLESS, Room, Span
@@ -60,17 +61,25 @@ def fit(history: Sequence[Entry], trimmed_through: int, room: Room) -> Fitted | 
     kept = _halve(history, trim, room)
     if len(kept) < len(history):
         steps.append(EMERGENCY)
-    if not room.holds(_cost(kept, trim)):
+    if not room.holds(_cost(kept, trim)) and room.holds(_cost(kept, kept[-1].seq)):
         steps.append(ALL_TRIMMED)
-        trim = history[-1].seq
+        trim = kept[-1].seq
     if room.holds(_cost(kept, trim)):
-        left = (Span(kept[0].seq, ENDLESS),) if len(kept) < len(history) else None
+        left = _spans(kept) if len(kept) < len(history) else None
         return Fitted(trim, left, tuple(steps))
     newest = next((entry for entry in reversed(history) if entry.role is Role.USER), None)
     if newest is None or not room.holds(newest.tokens):
         return None
     shown = (Span(newest.seq, newest.seq + 1), Span(history[-1].seq + 1, ENDLESS))
     return Fitted(trim, shown, tuple(dict.fromkeys((*steps, EMERGENCY))))
+
+
+def _spans(kept: Sequence[Entry]) -> tuple[Span, ...]:
+    """Return the seqs of what is kept, gaps left out: a summary may stand for them."""
+    gaps = [(a.seq + 1, b.seq) for a, b in pairwise(kept) if b.seq != a.seq + 1]
+    starts = (kept[0].seq, *(after for _, after in gaps))
+    ends = (*(before for before, _ in gaps), ENDLESS)
+    return tuple(map(Span, starts, ends))
 
 
 def _cost(history: Sequence[Entry], trimmed_through: int) -> int:

@@ -51,7 +51,7 @@ class Room:
 
     def aims_at(self, history_tokens: int) -> bool:
         """Whether a history of this size is within the target of a compaction."""
-        return history_tokens + self.fixed + self.summary <= self.target
+        return history_tokens + self.fixed + self.summary <= min(self.target, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,10 +178,13 @@ class ContextService:
         check_tools(frame.tools, build.ask.format)
         if frame.raw_fixed.fixed >= limits.capacity:
             raise _overflow(frame.usage(0, 0), limits)
-        if read.summary is not None and read.compacted_by != frame.policy.strategy:
+        if read.compacted_by is not None and read.compacted_by != frame.policy.strategy:
             await self._drop_state(read)
             return await self._look(build)
         view, prior = _starting_view(read, frame, limits, build.ask)
+        if view is None:
+            read = await self._with_summary(read)
+            view = base_view(read.conversation.head, read.summary, frame.policy)
         picture = _Picture(read, frame, limits, view, [])
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
@@ -199,6 +202,7 @@ class ContextService:
                 default_model=self._frames.default_model,
                 window=window_of(build.ask),
                 have_epoch_id=window.epoch_id if window else None,
+                have_frame=window.frame if window else None,
                 have_through=window.assembler.folded_through if window else 0,
                 most_tokens=_MOST_UNKNOWN_TOKENS,
             )
@@ -206,6 +210,17 @@ class ContextService:
             self._windows.drop(build.key)
             raise NotFound.conversation(build.conversation_id)
         return read
+
+    async def _with_summary(self, read: ContextRead) -> ContextRead:
+        """Read the active summary, which comes with the epoch's frame as long as that holds."""
+        conversation = read.conversation
+        if read.summary is not None or conversation.head.compaction_id is None:
+            return read
+        async with self._database.session() as records:
+            receipt = await records.contexts.find_compaction(
+                conversation.conversation_id, conversation.head.compaction_id
+            )
+        return replace(read, summary=receipt.summary if receipt is not None else None)
 
     async def _drop_state(self, read: ContextRead) -> None:
         """Show everything again: another strategy made the active summary (D6)."""
@@ -440,7 +455,7 @@ class ContextService:
                     build.conversation_id, epoch, start.view.spans, texts
                 ):
                     return False
-        window.epoch_id = epoch.epoch_id
+        window.epoch_id, window.frame = epoch.epoch_id, epoch.frame
         picture.read = replace(read, epoch=replace(epoch, reason=reason))
         self._windows.keep(build.key, window)
         return True
@@ -515,15 +530,15 @@ class ContextService:
 
 def _starting_view(
     read: ContextRead, frame: Frame, limits: Limits, ask: Ask
-) -> tuple[View, Epoch | None]:
-    """Return the view of the last epoch of this window, if it still holds, else the base view."""
+) -> tuple[View | None, Epoch | None]:
+    """Return the last epoch of this window, and its view if that still holds."""
     head = read.conversation.head
     prior = read.window_epoch or read.epoch
     if prior is not None and prior.window == window_of(ask):
         start = start_from(prior.frame)
         if same_ground(prior, start, frame, limits, head.view_version):
             return start.view, prior
-    return base_view(head, read.summary, frame.policy), prior
+    return None, prior
 
 
 def _read_spans(read: ContextRead, ask: Ask) -> tuple[Span, ...]:
@@ -555,7 +570,7 @@ def _fold_rows(format: FormatName, picture: _Picture, rows: list[LogRow]) -> Win
         assembler.feed(row)
         entries.append(entry(row.seq, row.role, row.tokens))
     assembler.finish()
-    return Window("", picture.view, assembler, entries)
+    return Window("", "", picture.view, assembler, entries)
 
 
 def _slide(picture: _Picture) -> None:

@@ -112,9 +112,7 @@ class ConversationService:
                 tenant_id, agent_id, limit, before, self._frames.default_model
             )
 
-    async def change(
-        self, tenant_id: str, conversation_id: str, patch: Patch
-    ) -> ShownConversation:
+    async def change(self, tenant_id: str, conversation_id: str, patch: Patch) -> ShownConversation:
         """Change model, policy or metadata.
 
         Raises NotFound, ValidationError, or Conflict for another counter once there are
@@ -183,9 +181,7 @@ class ConversationService:
             raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
         return agent.settings
 
-    async def _get(
-        self, records: Records, tenant_id: str, conversation_id: str
-    ) -> Conversation:
+    async def _get(self, records: Records, tenant_id: str, conversation_id: str) -> Conversation:
         found = await records.conversations.find(
             tenant_id, conversation_id, self._frames.default_model
         )
@@ -193,9 +189,7 @@ class ConversationService:
             raise NotFound.conversation(conversation_id)
         return found
 
-    async def _locked(
-        self, records: Records, tenant_id: str, conversation_id: str
-    ) -> Conversation:
+    async def _locked(self, records: Records, tenant_id: str, conversation_id: str) -> Conversation:
         found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
         if found is None:
             raise NotFound.conversation(conversation_id)
@@ -223,4 +217,3 @@ class ConversationService:
             conversation.settings.model or conversation.agent.model or self._frames.default_model
         )
         return ShownConversation(conversation, policy, model)
-

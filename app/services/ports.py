@@ -123,10 +123,15 @@ class ContextRecords(Protocol):
         default_model: str | None,
         window: int,
         have_epoch_id: str | None,
+        have_frame: str | None,
         have_through: int,
         most_tokens: int,
     ) -> ContextRead | None:
-        """Return all a build needs, None for an unknown conversation."""
+        """Return all a build needs, None for an unknown conversation.
+
+        What the caller has of an epoch, its frame and its rows up to a seq, is not read again;
+        nor is the summary, which that frame holds.
+        """
         ...
 
     async def rows(

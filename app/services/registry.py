@@ -45,7 +45,9 @@ class RegistryService:
         bundled = {info.model: info for info in await asyncio.to_thread(self._models.list)}
         async with self._database.session() as records:
             own = dict(await records.tenants.list_models(tenant_id))
-        names = sorted(name for name in bundled.keys() | own.keys() if after is None or name > after)
+        names = sorted(
+            name for name in bundled.keys() | own.keys() if after is None or name > after
+        )
         page = [overlaid(name, bundled.get(name), own.get(name)) for name in names[:limit]]
         return ModelPage(page, names[limit - 1] if len(names) > limit else None)
 

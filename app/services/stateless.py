@@ -153,9 +153,7 @@ class StatelessService:
         _require_objects(ask.messages)
         messages = self._count_messages(ask)
         text = count(ask.text) if ask.text is not None else 0
-        definitions = [
-            parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(ask.tools)
-        ]
+        definitions = [parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(ask.tools)]
         tools = estimate_tool_defs_tokens(definitions, count) if definitions else 0
         info = self._models.find(ask.model) if ask.model else None
         exact = info is not None and info.exact and ask.counter is CounterName.TOKENIZER
@@ -171,7 +169,9 @@ class StatelessService:
 
     def _count_messages(self, ask: CountAsk) -> int:
         if ask.counter is CounterName.TOKENIZER:
-            return count_payload_messages(ask.format, ask.messages, self._frames.counter("tokenizer"))
+            return count_payload_messages(
+                ask.format, ask.messages, self._frames.counter("tokenizer")
+            )
         estimate = {
             CounterName.BYTES_4: bytes_4,
             CounterName.CHARS_4: chars_4,

@@ -18,9 +18,13 @@ _ROW_BYTES = 400
 
 @dataclass(slots=True)
 class Window:
-    """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`."""
+    """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`.
+
+    `frame` is the epoch's stored frame.
+    """
 
     epoch_id: str
+    frame: str
     view: View
     assembler: Assembler
     entries: list[Entry]

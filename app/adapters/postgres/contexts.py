@@ -11,8 +11,8 @@ from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
     LAYER_JOINS,
+    Layers,
     compaction_from,
-    conversation_from,
     epoch_from,
     log_rows_from,
 )
@@ -38,7 +38,12 @@ _EPOCH_FIELDS = (
 
 
 def _epoch_columns(alias: str) -> str:
-    return ", ".join(f"{alias}.{name} AS {alias}_{name}" for name in _EPOCH_FIELDS)
+    plain = ", ".join(
+        f"{alias}.{name} AS {alias}_{name}" for name in _EPOCH_FIELDS if name != "frame"
+    )
+    # The caller that holds an epoch's window holds its frame as well.
+    held = f"{alias}.epoch_id = CAST(:have_epoch_id AS uuid)"
+    return f"{plain}, CASE WHEN {held} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
 
 
 # An array per column is decoded several times faster than a record per message.
@@ -65,7 +70,8 @@ READ = Statement(
         f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
-            k.summary, k.created_at AS compacted_at, k.strategy AS compacted_by,
+            CASE WHEN bounds.held THEN NULL ELSE k.summary END AS summary,
+            k.created_at AS compacted_at, k.strategy AS compacted_by,
             bounds.known AS rows_read,
             EXISTS (
                 SELECT FROM epochs other
@@ -99,7 +105,8 @@ READ = Statement(
                 coalesce(v.bounded, false)
                     OR h.tokens - h.hidden_tokens <= CAST(:most_tokens AS bigint) AS known,
                 CASE WHEN v.epoch_id = CAST(:have_epoch_id AS uuid)
-                    THEN CAST(:have_through AS bigint) ELSE 0 END AS have_through
+                    THEN CAST(:have_through AS bigint) ELSE 0 END AS have_through,
+                coalesce(v.bounded AND v.epoch_id = CAST(:have_epoch_id AS uuid), false) AS held
             FROM (
                 SELECT
                     coalesce(w.epoch_id, e.epoch_id) AS epoch_id,
@@ -211,8 +218,9 @@ FIND_COMPACTION = Statement(
 class ContextRecords:
     """Sentences about builds, epochs and compactions of one conversation."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, layers: Layers) -> None:
         self._session = session
+        self._layers = layers
 
     async def read(
         self,
@@ -224,10 +232,16 @@ class ContextRecords:
         default_model: str | None,
         window: int,
         have_epoch_id: str | None,
+        have_frame: str | None,
         have_through: int,
         most_tokens: int,
     ) -> ContextRead | None:
-        """Return all a build needs, None for an unknown conversation."""
+        """Return all a build needs, None for an unknown conversation.
+
+        What the caller has of an epoch, its frame and its rows up to a seq, is not read again;
+        nor is the summary, which that frame holds.
+        """
+        held = self._layers.held(conversation_id, model)
         row = await self._session.first(
             READ,
             tenant_id=tenant_id,
@@ -240,13 +254,14 @@ class ContextRecords:
             have_through=have_through,
             most_tokens=most_tokens,
             as_chat=format == "openai_chat",
+            **held.parameters,
         )
         if row is None:
             return None
         return ContextRead(
-            conversation=conversation_from(row),
-            epoch=epoch_from(row, "e_"),
-            window_epoch=epoch_from(row, "w_"),
+            conversation=self._layers.conversation_from(row, held, model),
+            epoch=epoch_from(row, "e_", have_frame),
+            window_epoch=epoch_from(row, "w_", have_frame),
             summary=row["summary"],
             compacted_by=row["compacted_by"],
             compacted_at=row["compacted_at"],

@@ -13,6 +13,7 @@ from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
     LAYER_JOINS,
+    NOTHING_HELD,
     agent_from,
     conversation_from,
 )
@@ -72,7 +73,7 @@ CHANGE_CONVERSATION = Statement(
         SET agent_id = CAST(:agent_id AS text), model = CAST(:model AS text),
             counter = CAST(:counter AS text), policy = CAST(:policy AS text),
             sections = CAST(:sections AS text), tools = CAST(:tools AS text),
-            metadata = CAST(:metadata AS text), updated_at = now()
+            metadata = CAST(:metadata AS text), updated_at = clock_timestamp()
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND tenant_id = CAST(:tenant_id AS text)
         """
@@ -138,7 +139,8 @@ CHANGE_AGENT = Statement(
         UPDATE agents
         SET name = CAST(:name AS text), model = CAST(:model AS text),
             policy = CAST(:policy AS text), sections = CAST(:sections AS text),
-            tools = CAST(:tools AS text), metadata = CAST(:metadata AS text), updated_at = now()
+            tools = CAST(:tools AS text), metadata = CAST(:metadata AS text),
+            updated_at = clock_timestamp()
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
         """
     )
@@ -181,7 +183,8 @@ ADD_MODEL = Statement(
         """
         INSERT INTO models (tenant_id, model, entry)
         VALUES (CAST(:tenant_id AS text), CAST(:model AS text), CAST(:entry AS text))
-        ON CONFLICT (tenant_id, model) DO UPDATE SET entry = excluded.entry, updated_at = now()
+        ON CONFLICT (tenant_id, model) DO UPDATE
+        SET entry = excluded.entry, updated_at = clock_timestamp()
         """
     )
 )
@@ -252,6 +255,7 @@ class ConversationRecords:
             conversation_id=UUID(conversation_id),
             model=model,
             default_model=default_model,
+            **NOTHING_HELD,
         )
         return conversation_from(row) if row is not None else None
 
@@ -273,6 +277,7 @@ class ConversationRecords:
             before_id=UUID(before[1]) if before else None,
             model=None,
             default_model=default_model,
+            **NOTHING_HELD,
         )
         return [conversation_from(row) for row in rows]
 

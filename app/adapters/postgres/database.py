@@ -8,16 +8,18 @@ from contextlib import asynccontextmanager
 from app.adapters.postgres.contexts import ContextRecords
 from app.adapters.postgres.conversations import AgentRecords, ConversationRecords, TenantRecords
 from app.adapters.postgres.log import LogRecords
+from app.adapters.postgres.rows import Layers
 from app.adapters.postgres.store import Session, Store
 
 
 class PostgresRecords:
     """All records, over one session."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_layers", "_session")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, layers: Layers) -> None:
         self._session = session
+        self._layers = layers
 
     @property
     def agents(self) -> AgentRecords:
@@ -32,12 +34,12 @@ class PostgresRecords:
     @property
     def log(self) -> LogRecords:
         """The messages."""
-        return LogRecords(self._session)
+        return LogRecords(self._session, self._layers)
 
     @property
     def contexts(self) -> ContextRecords:
         """Builds, epochs and compactions."""
-        return ContextRecords(self._session)
+        return ContextRecords(self._session, self._layers)
 
     @property
     def tenants(self) -> TenantRecords:
@@ -50,15 +52,16 @@ class PostgresDatabase:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._layers = Layers()
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRecords]:
         """Each sentence commits by itself."""
         async with self._store.session() as session:
-            yield PostgresRecords(session)
+            yield PostgresRecords(session, self._layers)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresRecords]:
         """All sentences of the block commit together, or none."""
         async with self._store.transaction() as session:
-            yield PostgresRecords(session)
+            yield PostgresRecords(session, self._layers)

@@ -11,7 +11,7 @@ from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
     LAYER_JOINS,
-    conversation_from,
+    Layers,
     stored_message_from,
 )
 from app.adapters.postgres.store import Session, Statement
@@ -175,8 +175,9 @@ KEEP_ANSWER = Statement(
 class LogRecords:
     """Sentences about the log of one conversation."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, layers: Layers) -> None:
         self._session = session
+        self._layers = layers
 
     async def append(
         self,
@@ -196,6 +197,7 @@ class LogRecords:
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
         totals, turns = _running(drafts)
+        held = self._layers.held(conversation_id)
         row = await self._session.first(
             APPEND,
             tenant_id=tenant_id,
@@ -225,21 +227,24 @@ class LogRecords:
             bodies=[draft.body for draft in drafts],
             fragments=[draft.fragment for draft in drafts],
             timestamps=[draft.timestamp for draft in drafts],
+            **held.parameters,
         )
-        return conversation_from(row) if row is not None else None
+        return self._layers.conversation_from(row, held) if row is not None else None
 
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
         """Lock the head until the transaction ends, and return the conversation."""
+        held = self._layers.held(conversation_id)
         row = await self._session.first(
             LOCK,
             tenant_id=tenant_id,
             conversation_id=UUID(conversation_id),
             model=None,
             default_model=default_model,
+            **held.parameters,
         )
-        return conversation_from(row) if row is not None else None
+        return self._layers.conversation_from(row, held) if row is not None else None
 
     async def by_ids(self, conversation_id: str, ids: Sequence[str]) -> list[StoredMessage]:
         """Return the stored messages with these ids, in log order."""

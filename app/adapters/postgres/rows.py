@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from app.domain import jsontext
@@ -10,13 +13,32 @@ from app.domain.messages import FormatName, Role
 from app.domain.records import Agent, Compaction, Conversation, Epoch, Head, Settings, StoredMessage
 from app.domain.strategies import Span
 
-CONVERSATION_COLUMNS = """
-    c.conversation_id, c.agent_id, c.counter, c.metadata, c.created_at, c.updated_at,
-    c.model, c.policy, c.sections, c.tools,
-    a.model AS agent_model, a.policy AS agent_policy,
-    a.sections AS agent_sections, a.tools AS agent_tools,
-    m.entry AS model_entry
-"""
+# What changes rarely can be large: it is sent only when it is not the version already known.
+_KNOWN = """(c.updated_at = CAST(:known_at AS timestamptz)
+    AND a.updated_at IS NOT DISTINCT FROM CAST(:known_agent_at AS timestamptz)
+    AND m.updated_at IS NOT DISTINCT FROM CAST(:known_model_at AS timestamptz))"""
+
+
+def _unless_known(column: str, name: str) -> str:
+    return f"CASE WHEN {_KNOWN} THEN NULL ELSE {column} END AS {name}"
+
+
+CONVERSATION_COLUMNS = ", ".join(
+    (
+        "c.conversation_id, c.agent_id, c.counter, c.created_at, c.updated_at",
+        "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
+        f"coalesce({_KNOWN}, false) AS known",
+        _unless_known("c.metadata", "metadata"),
+        _unless_known("c.policy", "policy"),
+        _unless_known("c.sections", "sections"),
+        _unless_known("c.tools", "tools"),
+        _unless_known("a.model", "agent_model"),
+        _unless_known("a.policy", "agent_policy"),
+        _unless_known("a.sections", "agent_sections"),
+        _unless_known("a.tools", "agent_tools"),
+        _unless_known("m.entry", "model_entry"),
+    )
+)
 HEAD_COLUMNS = """
     h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens
@@ -56,8 +78,57 @@ def head_from(row: Any) -> Head:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process holds of a conversation's settings, by when each layer was last changed."""
+
+    at: datetime | None = None
+    agent_at: datetime | None = None
+    model_at: datetime | None = None
+    conversation: Conversation | None = None
+
+    @property
+    def parameters(self) -> dict[str, datetime | None]:
+        """The parameters that tell a statement which version is held."""
+        return {
+            "known_at": self.at,
+            "known_agent_at": self.agent_at,
+            "known_model_at": self.model_at,
+        }
+
+
+NOTHING_HELD = Held().parameters
+"""Parameters of a read that wants everything."""
+
+
+class Layers:
+    """The settings of conversations read lately, so that each read brings only what changed."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._held: OrderedDict[tuple[str, str | None], Held] = OrderedDict()
+        self._most = most
+
+    def held(self, conversation_id: str, model: str | None = None) -> Held:
+        """Return what is held of a conversation, as asked for with this model."""
+        return self._held.get((conversation_id, model)) or Held()
+
+    def conversation_from(self, row: Any, held: Held, model: str | None = None) -> Conversation:
+        """Read a conversation with its head from a row that was asked for with `held`."""
+        if row["known"] and held.conversation is not None:
+            return replace(held.conversation, head=head_from(row))
+        conversation = conversation_from(row)
+        key = (conversation.conversation_id, model)
+        self._held.pop(key, None)
+        self._held[key] = Held(
+            row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
+        )
+        if len(self._held) > self._most:
+            self._held.popitem(last=False)
+        return conversation
+
+
 def conversation_from(row: Any) -> Conversation:
-    """Read a conversation with its head and layers."""
+    """Read a conversation with its head and layers, all of which the row holds."""
     agent = Settings()
     if row["agent_policy"] is not None:
         agent = Settings(
@@ -127,7 +198,7 @@ def log_rows_from(row: Any) -> list[LogRow]:
     ]
 
 
-def epoch_from(row: Any, prefix: str) -> Epoch | None:
+def epoch_from(row: Any, prefix: str, known_frame: str | None) -> Epoch | None:
     """Read an epoch whose columns carry a prefix; None where there was none."""
     if row[f"{prefix}epoch"] is None:
         return None
@@ -140,7 +211,7 @@ def epoch_from(row: Any, prefix: str) -> Epoch | None:
         reason=row[f"{prefix}reason"],
         start_seq=row[f"{prefix}start_seq"],
         view_version=row[f"{prefix}view_version"],
-        frame=row[f"{prefix}frame"],
+        frame=row[f"{prefix}frame"] or known_frame or "",
         sections_hash=row[f"{prefix}sections_hash"],
         tools_hash=row[f"{prefix}tools_hash"],
         policy_hash=row[f"{prefix}policy_hash"],

@@ -1,0 +1,129 @@
+"""Field types that several schemas share: what is checked at the door, with its limits."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import orjson
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from app.domain.messages import FormatName
+
+MOST_TOKENS = 1_000_000_000
+MOST_SEQ = 2**62
+MOST_METADATA_BYTES = 65_536
+MOST_TOOLS = 1_000
+
+NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
+AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
+UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+KEY_PATTERN = r"^[\x21-\x7e]+$"
+
+UUID = re.compile(UUID_PATTERN)
+AGENT_ID = re.compile(AGENT_ID_PATTERN)
+
+
+class Asked(BaseModel):
+    """A request: unknown fields are refused, and nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Answered(BaseModel):
+    """An answer, for the published schema; answers are not built from it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _object(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("Input should be an object")
+    return value
+
+
+def _metadata(value: Any) -> Any:
+    try:
+        size = len(orjson.dumps(value))
+    except TypeError:  # lone surrogates, which ASCII escapes
+        size = len(repr(value))
+    if size > MOST_METADATA_BYTES:
+        raise ValueError(f"Metadata takes at most {MOST_METADATA_BYTES:,} bytes of JSON")
+    return value
+
+
+ConversationId = Annotated[
+    str,
+    Field(
+        pattern=UUID_PATTERN,
+        description="UUID of the conversation; the caller's own, or made by the service.",
+        examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"],
+    ),
+]
+AgentId = Annotated[
+    str,
+    Field(
+        pattern=AGENT_ID_PATTERN,
+        max_length=256,
+        description="Id of the agent, unique for its tenant; safe to stand in a path.",
+        examples=["support-bot"],
+    ),
+]
+ModelName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        max_length=256,
+        description="Name of a model as in `GET /v1/models`.",
+        examples=["gpt-4o"],
+    ),
+]
+DisplayName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        max_length=256,
+        description="Name for people.",
+        examples=["Support bot"],
+    ),
+]
+Format = Annotated[FormatName, Field(strict=False, description="The provider's message format.")]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+MessageObject = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": True,
+            "description": "A message in the provider's own form; fields nobody knows are kept.",
+            "example": {"role": "user", "content": "What is the weather in Bergen?"},
+        }
+    ),
+]
+ToolObject = Annotated[
+    dict[str, Any],
+    Field(
+        description="A tool definition in any provider's form, with an optional `category`.",
+        examples=[
+            {
+                "type": "function",
+                "function": {
+                    "name": "get_weather",
+                    "description": "Return the weather of a city.",
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"city": {"type": "string"}},
+                        "required": ["city"],
+                    },
+                },
+            }
+        ],
+    ),
+]
+Tools = Annotated[list[ToolObject], Field(max_length=MOST_TOOLS, description="Tool definitions.")]
+Metadata = Annotated[
+    dict[str, Any],
+    BeforeValidator(_object),
+    AfterValidator(_metadata),
+    Field(description="Whatever the caller wants to keep beside it, up to 64 KiB of JSON."),
+]

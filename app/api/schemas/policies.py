@@ -1,0 +1,110 @@
+"""The policy on the wire, made from the domain's dataclasses so that the two never differ.
+
+Every leaf may be absent, which inherits, or null, which goes back to inheriting (decision 22).
+Whether the values could work together is for the domain to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import BaseModel, Field, create_model
+
+from app.api.schemas.fields import MOST_TOKENS, NAME_PATTERN, Answered, Asked
+from app.domain.policy import Policy
+
+ABOUT: Mapping[str, str] = {
+    "strategy": "How the history is kept inside the window; `GET /v1/strategies` lists them.",
+    "sandwich": "Settings of the strategy `sandwich`.",
+    "sandwich.preserve_top": "Messages kept verbatim at the start.",
+    "sandwich.preserve_bottom": "Messages kept verbatim at the end.",
+    "sandwich.compression_threshold": "Share of the effective window from which a summary is due.",
+    "sliding_window": "Settings of the strategy `sliding_window`.",
+    "sliding_window.keep_last_n": "How many of the newest messages are shown.",
+    "compaction": "When and how summaries are made.",
+    "compaction.enabled": "false: never compact; a build over the window is refused.",
+    "compaction.auto": "false: compact only when asked to, or when the window would overflow.",
+    "compaction.model": "Model that summarises; `extractive` is the built-in one.",
+    "compaction.summary_prompt": "What to ask of a summary, in the place of the built-in prompt.",
+    "compaction.summary_directives": "More wishes, added to the prompt as bullets.",
+    "compaction.target": "Share of the effective window that a compaction brings usage down to.",
+    "compaction.min_gain": "Share of the effective window that a compaction must free at least.",
+    "budget": "The window and its thresholds.",
+    "budget.context_window": "Tokens of the window; null takes the model's.",
+    "budget.max_output_tokens": "Tokens kept free for the answer.",
+    "budget.notice_at": "Share of the effective window from which `notice` is true.",
+    "budget.compact_trigger": "Share from which a build compacts before it returns.",
+    "budget.hard_block": "Share from which it compacts even where that is not automatic.",
+    "budget.on_unknown_model": "`derive`: an unknown model has max_output_tokens x 4.",
+    "budget.counter": "How tokens are counted; fixed with a conversation's first message.",
+    "summary_role": "Role a summary is shown with.",
+}
+"""What each setting means, by its path."""
+
+_MOST_TEXT = 32_000
+_MOST_DIRECTIVES = 100
+
+_LIMITS: Mapping[Any, Any] = {
+    int: Annotated[int, Field(le=MOST_TOKENS)],
+    int | None: Annotated[int, Field(le=MOST_TOKENS)],
+    float: Annotated[float, Field(le=1_000_000)],
+    str | None: Annotated[str, Field(max_length=_MOST_TEXT)],
+    tuple[str, ...]: Annotated[
+        list[Annotated[str, Field(max_length=_MOST_TEXT)]], Field(max_length=_MOST_DIRECTIVES)
+    ],
+}
+_NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_PATTERN)]}
+
+
+def _asked(kind: type, path: str = "") -> type[BaseModel]:
+    members: dict[str, Any] = {}
+    for name, hint, place in _members(kind, path):
+        wanted = _asked(hint, place) if is_dataclass(hint) else _NAMES.get(place, _wanted(hint))
+        members[name] = (wanted | None, Field(default=None, description=ABOUT[place]))
+    title = _title(path)
+    return create_model(f"{title}Patch", __base__=Asked, __doc__=_doc(path), **members)
+
+
+def _shown(kind: type, path: str = "") -> type[BaseModel]:
+    members: dict[str, Any] = {}
+    for name, hint, place in _members(kind, path):
+        given = _shown(hint, place) if is_dataclass(hint) else hint
+        given = list[str] if given == tuple[str, ...] else given
+        members[name] = (given, Field(description=ABOUT[place]))
+    return create_model(_title(path), __base__=Answered, __doc__=_doc(path), **members)
+
+
+def _members(kind: type, path: str) -> list[tuple[str, Any, str]]:
+    hints = get_type_hints(kind)
+    return [
+        (entry.name, hints[entry.name], f"{path}.{entry.name}".strip(".")) for entry in fields(kind)
+    ]
+
+
+def _wanted(hint: Any) -> Any:
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return Annotated[hint, Field(strict=False)]
+    return _LIMITS.get(hint, hint)
+
+
+def _title(path: str) -> str:
+    return "".join(word.capitalize() for word in path.split("_")) + "Policy"
+
+
+def _doc(path: str) -> str:
+    return ABOUT[path] if path else "How a conversation's context is kept."
+
+
+PolicyPatch: Any = _asked(Policy)
+"""Policy settings as a caller gives them."""
+
+ShownPolicy: Any = _shown(Policy)
+"""The effective policy: every setting, with its value."""
+
+
+def given_policy(policy: BaseModel | None) -> dict[str, Any] | None:
+    """Return the leaves a caller gave, nulls among them; None for a null policy."""
+    return None if policy is None else policy.model_dump(exclude_unset=True)

@@ -1,0 +1,118 @@
+"""Sections and tools on the wire (G1, decision 21)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.fields import NAME_PATTERN, Answered, Asked, Tools
+from app.domain.sections import SectionKind
+
+MOST_SECTIONS = 200
+MOST_CONTENT_CHARS = 2_000_000
+
+_EXAMPLE = {"name": "base", "content": "You are a careful assistant.", "kind": "base"}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Return the weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+class Section(Asked):
+    """One part of the system prompt."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    name: str = Field(
+        pattern=NAME_PATTERN,
+        max_length=256,
+        description="Unique in its list; later layers replace by it.",
+    )
+    content: str = Field(max_length=MOST_CONTENT_CHARS, description="The text.")
+    kind: Annotated[SectionKind, Field(strict=False)] | None = Field(
+        default=None, description="Where it stands in the prompt: static kinds first."
+    )
+    cacheable: bool | None = Field(
+        default=None, description="Whether a provider's cache may end after it; true by default."
+    )
+    order: int | None = Field(
+        default=None,
+        ge=-1_000_000,
+        le=1_000_000,
+        description="Its order among those of its kind; its place in the list by default.",
+    )
+
+
+Sections = Annotated[
+    list[Section], Field(max_length=MOST_SECTIONS, description="Parts of the system prompt.")
+]
+
+
+class SectionList(Asked):
+    """All sections of an agent or a conversation."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sections": [_EXAMPLE]}]})
+
+    sections: Sections
+
+
+class ToolList(Asked):
+    """All tools of an agent or a conversation, as they were given."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tools": [_TOOL]}]})
+
+    tools: Tools
+
+
+class ShownSection(Answered):
+    """A section with every setting."""
+
+    name: str = Field(description="Unique in its list.")
+    content: str = Field(description="The text.")
+    kind: SectionKind = Field(description="Where it stands in the prompt.")
+    cacheable: bool = Field(description="Whether a provider's cache may end after it.")
+    order: int = Field(description="Its order among those of its kind.")
+
+
+class ShownSections(Answered):
+    """All sections of an agent or a conversation."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}]}]
+        }
+    )
+
+    sections: list[ShownSection] = Field(description="In the order they were given.")
+
+
+class ShownTools(Answered):
+    """All tools of an agent or a conversation."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tools": [_TOOL]}]})
+
+    tools: list[dict[str, Any]] = Field(description="As they were given.")
+
+
+def given(sections: list[Section] | None) -> list[dict[str, Any]]:
+    """Return sections as they are stored, without what was left out."""
+    return [section.model_dump(exclude_none=True) for section in sections or ()]
+
+
+def shown(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return stored sections with every setting."""
+    return [
+        {
+            "name": section["name"],
+            "content": section["content"],
+            "kind": section.get("kind", SectionKind.BASE),
+            "cacheable": section.get("cacheable", True),
+            "order": section.get("order", place),
+        }
+        for place, section in enumerate(stored)
+    ]

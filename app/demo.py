@@ -1,0 +1,331 @@
+"""The demo: conversations replayed against a running service, and what came of each.
+
+1. It does what an agent backend does: every message is appended, and before each answer of the
+   assistant, and at the end, the payload of the next call is built.
+2. A system or developer message at the start becomes a section; `tools` become the
+   conversation's tools (A1).
+3. The window is small, so that even short conversations outgrow it and are compacted.
+4. What the service refuses is listed with its reason, and the replay goes on.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+SAMPLES = Path(__file__).with_name("samples.jsonl")
+MODEL = "gpt-4o-mini"
+SAMPLE_WINDOW = 3_000
+TRACE_WINDOW = 32_000
+MAX_OUTPUT_TOKENS = 500
+TIMEOUT_SECONDS = 120
+COLUMNS = (
+    "conversation",
+    "messages",
+    "tokens",
+    "builds",
+    "largest",
+    "compactions",
+    "before → after",
+    "append p50",
+    "build p50",
+)
+_LONGEST_NAME = 24
+
+
+class Unreachable(Exception):
+    """Nothing answers at the address, or the connection broke; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer with its JSON body, and how long it took."""
+
+    status: int
+    body: Any
+    seconds: float
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the service did what it was asked."""
+        return 200 <= self.status < 300
+
+    @property
+    def reason(self) -> str:
+        """Return the problem in one line, as the service tells it."""
+        problem = self.body if isinstance(self.body, dict) else {}
+        code, detail = problem.get("code", "no problem code"), problem.get("detail", "")
+        return f"{self.status} {code}: {detail}".rstrip(": ")
+
+
+class Client:
+    """Speaks JSON with the service over one connection that stays open."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Unreachable(f"{url} is no http address.")
+        secure = parts.scheme == "https"
+        connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self.url = url.rstrip("/")
+        self._path = parts.path.rstrip("/")
+        self._connection = connect(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send one request and read its answer; raises Unreachable when there is none."""
+        text = None if body is None else json.dumps(body).encode()
+        given = {"Content-Type": "application/json"} if text is not None else {}
+        started = perf_counter()
+        try:
+            self._connection.request(method, self._path + path, text, {**given, **(headers or {})})
+            response = self._connection.getresponse()
+            raw = response.read()
+        except (OSError, http.client.HTTPException) as exc:
+            self._connection.close()
+            raise Unreachable(
+                f"No service answers at {self.url} ({_cause(exc)}): start one with"
+                " `context-service serve`, or name its address with --url."
+            ) from exc
+        seconds = perf_counter() - started
+        return Answer(response.status, _json(raw), seconds)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded conversation, ready to be replayed."""
+
+    name: str
+    sections: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one conversation; latencies in seconds."""
+
+    name: str
+    conversation_id: str = ""
+    messages: int = 0
+    tokens: int = 0
+    largest: int = 0
+    compactions: list[tuple[int, int]] = field(default_factory=list)
+    appends: list[float] = field(default_factory=list)
+    builds: list[float] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def run(traces: Path | None, url: str) -> None:
+    """Replay the conversations of a file, or the samples, and print a line for each.
+
+    Raises click.ClickException, in one sentence, when nothing answers at `url` or a line of
+    the file is no conversation.
+    """
+    found = read_traces(traces or SAMPLES)
+    window = TRACE_WINDOW if traces else SAMPLE_WINDOW
+    try:
+        with closing(Client(url)) as client:
+            outcomes = _replay_all(client, found, window)
+    except Unreachable as exc:
+        raise click.ClickException(str(exc)) from exc
+    for line in report(outcomes, window, url):
+        click.echo(line)
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """Read one conversation a line; raises click.ClickException naming a line that is none."""
+    found = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                found.append(_trace(line, f"{path.name}, line {number}", str(number)))
+    return found
+
+
+def replay(client: Client, trace: Trace, window: int, done: Callable[[], None]) -> Outcome:
+    """Replay one conversation in a window of so many tokens; `done` is called per message."""
+    outcome = Outcome(trace.name)
+    created = client.send("POST", "/v1/conversations", _settings(trace, window))
+    if not created.accepted:
+        outcome.refused.append(f"conversation: {created.reason}")
+        return outcome
+    outcome.conversation_id = created.body["conversation_id"]
+    path = f"/v1/conversations/{outcome.conversation_id}"
+    for index, message in enumerate(trace.messages):
+        if message.get("role") == "assistant" and outcome.messages:
+            _build(client, path, outcome, index)
+        _append(client, path, outcome, index, message)
+        done()
+    if outcome.messages:
+        _build(client, path, outcome, len(trace.messages))
+    return outcome
+
+
+def report(outcomes: Sequence[Outcome], window: int, url: str) -> list[str]:
+    """Return the lines to print: a table, its totals, and what was refused."""
+    rows = [COLUMNS, *map(_row, outcomes), _totals(outcomes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [_aligned(row, widths) for row in rows]
+    rule = "-" * len(lines[0])
+    lines[1:1] = [rule]
+    lines[-1:-1] = [rule]
+    room = window - MAX_OUTPUT_TOKENS
+    lines += [
+        "",
+        f"Window {window:,} tokens, {MAX_OUTPUT_TOKENS:,} of them kept for the answer: a payload"
+        f" may take {room:,}, and the largest took {max(o.largest for o in outcomes):,}.",
+        "tokens: the whole log. before → after: the payload around the last compaction.",
+    ]
+    shown = next((o for o in outcomes if o.compactions), None)
+    if shown:
+        where = f"{url.rstrip('/')}/v1/conversations/{shown.conversation_id}"
+        lines.append(f"Nothing is lost: curl '{where}/messages?limit=1000' has every message.")
+    refused = [f"  {o.name}: {reason}" for o in outcomes for reason in o.refused]
+    return lines + (["", "Refused by the service:", *refused] if refused else [])
+
+
+def _replay_all(client: Client, traces: Sequence[Trace], window: int) -> list[Outcome]:
+    if not traces:
+        raise click.ClickException("The file holds no conversation.")
+    client.send("GET", "/healthz")  # nobody there is said before a progress bar appears
+    length = sum(len(trace.messages) for trace in traces)
+    with click.progressbar(length=length, label="Replaying", file=sys.stderr) as bar:
+        return [replay(client, trace, window, lambda: bar.update(1)) for trace in traces]
+
+
+def _settings(trace: Trace, window: int) -> dict[str, Any]:
+    budget = {"context_window": window, "max_output_tokens": MAX_OUTPUT_TOKENS}
+    return {
+        "model": MODEL,
+        "policy": {"budget": budget},
+        "sections": trace.sections,
+        "tools": trace.tools,
+        "metadata": {"demo": trace.name},
+    }
+
+
+def _append(
+    client: Client, path: str, outcome: Outcome, index: int, message: Mapping[str, Any]
+) -> None:
+    answer = client.send("POST", f"{path}/messages", {"messages": [message]})
+    if not answer.accepted:
+        outcome.refused.append(f"message {index + 1}: {answer.reason}")
+        return
+    outcome.appends.append(answer.seconds)
+    outcome.messages += 1
+    outcome.tokens += sum(stored["token_count"] for stored in answer.body["messages"])
+
+
+def _build(client: Client, path: str, outcome: Outcome, index: int) -> None:
+    answer = client.send("POST", f"{path}/context", {})
+    if not answer.accepted:
+        outcome.refused.append(f"build before message {index + 1}: {answer.reason}")
+        return
+    outcome.builds.append(answer.seconds)
+    outcome.largest = max(outcome.largest, answer.body["tokens_used"])
+    compaction = answer.body["compaction"]
+    if compaction and compaction["compacted"]:
+        outcome.compactions.append((compaction["before_tokens"], compaction["after_tokens"]))
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    name = outcome.name
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 1]}…"
+    before_after = outcome.compactions[-1:]
+    change = "".join(f"{before:,} → {after:,}" for before, after in before_after)
+    return (
+        name,
+        f"{outcome.messages:,}",
+        f"{outcome.tokens:,}",
+        f"{len(outcome.builds):,}",
+        f"{outcome.largest:,}",
+        f"{len(outcome.compactions):,}",
+        change,
+        _milliseconds(outcome.appends),
+        _milliseconds(outcome.builds),
+    )
+
+
+def _totals(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    total = Outcome(f"{len(outcomes)} conversations")
+    for outcome in outcomes:
+        total.messages += outcome.messages
+        total.tokens += outcome.tokens
+        total.largest = max(total.largest, outcome.largest)
+        total.compactions += outcome.compactions
+        total.appends += outcome.appends
+        total.builds += outcome.builds
+    row = list(_row(total))
+    row[6] = ""
+    return tuple(row)
+
+
+def _milliseconds(seconds: Iterable[float]) -> str:
+    values = list(seconds)
+    return f"{1000 * median(values):.1f} ms" if values else "-"
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = (
+        text.ljust(width) if place == 0 else text.rjust(width)
+        for place, (text, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return "  ".join((first, *others)).rstrip()
+
+
+def _trace(line: str, place: str, name: str) -> Trace:
+    try:
+        raw = json.loads(line)
+    except ValueError as exc:
+        raise click.ClickException(f"{place}: no JSON ({exc}).") from exc
+    messages = raw.get("messages") if isinstance(raw, dict) else None
+    if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
+        raise click.ClickException(f"{place}: no conversation, `messages` is missing.")
+    sections: list[dict[str, Any]] = []
+    while messages and messages[0].get("role") in ("system", "developer"):
+        number = f"-{len(sections) + 1}" if sections else ""
+        content = _text(messages[0].get("content"))
+        sections.append({"name": f"system{number}", "content": content})
+        messages = messages[1:]
+    return Trace(str(raw.get("id") or name), sections, raw.get("tools") or [], messages)
+
+
+def _text(content: object) -> str:
+    """Return a system message's text, whose content may be a list of text parts."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
+
+
+def _cause(exc: Exception) -> str:
+    return getattr(exc, "strerror", None) or str(exc) or type(exc).__name__

@@ -1,0 +1,45 @@
+"""Run the measurements: `python -m benchmarks [--quick] [--only NAME] [--out FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.figures import write
+
+MEASUREMENTS = {
+    "session": "benchmarks.session",
+    "append": "benchmarks.append",
+    "start": "benchmarks.start",
+    "stall": "benchmarks.stall",
+    "io": "benchmarks.database_work",
+}
+
+
+def main() -> None:
+    """Run what the command line asks for, and write the results after each measurement."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes, steps and rounds")
+    parser.add_argument(
+        "--only", action="append", choices=MEASUREMENTS, help="measure this alone; repeatable"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).with_name("results.md"),
+        help="results file, whose other sections are kept (benchmarks/results.md)",
+    )
+    arguments = parser.parse_args()
+    command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    for name in arguments.only or MEASUREMENTS:
+        section = import_module(MEASUREMENTS[name]).measure(quick=arguments.quick)
+        text = section.text(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+        write(arguments.out, [(name, text)])
+        print(text, flush=True)
+
+
+main()

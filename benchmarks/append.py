@@ -1,0 +1,225 @@
+"""Append throughput under wrk, ours against floor B in alternating rounds (P5)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from uuid import UUID, uuid4
+
+import asyncpg
+import orjson
+import uvloop
+
+from benchmarks import floors
+from benchmarks.connection import Connection
+from benchmarks.figures import Section, p50, times
+from benchmarks.processes import Served
+from benchmarks.stage import Stage, create_conversation, report, stage
+from benchmarks.workload import Message, plain_message
+
+CONVERSATIONS = 16
+BODIES_EACH = 4
+MESSAGE_CHARS = 1_000
+BATCH = 100
+APPROXIMATE_TOKENS = 220
+"""What floor B stores as the count of a message of 1 KB; it does not count."""
+
+_SCRIPT = """
+local requests = {}
+local at = 0
+init = function(args)
+  local headers = {["Content-Type"] = "application/json"}
+  for line in io.lines(%s) do
+    local path, body = line:match("^(%%S+) (.*)$")
+    requests[#requests + 1] = wrk.format("POST", path, headers, body)
+  end
+end
+request = function()
+  at = at %% #requests + 1
+  return requests[at]
+end
+done = function(summary, latency, requests)
+  io.write(string.format(
+    "\\nFIGURES %%d %%d %%d %%d %%d %%d\\n", summary.requests, summary.duration,
+    summary.errors.status,
+    summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
+    latency:percentile(50), latency:percentile(99)))
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What wrk and the processes' clocks say of one round."""
+
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    server_cpu_ms: float
+    postgres_cpu_ms: float
+
+
+class Load:
+    """A fixed set of requests to one server, sent again and again."""
+
+    def __init__(self, folder: Path, name: str, server: Served, lines: Sequence[str]) -> None:
+        bodies = folder / f"{name}.txt"
+        bodies.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self._script = folder / f"{name}.lua"
+        self._script.write_text(_SCRIPT % json.dumps(str(bodies)), encoding="utf-8")
+        self._server = server
+
+    def run(self, running: Stage, connections: int, seconds: int, messages_each: int) -> Round:
+        """Load the server for some seconds; raises RuntimeError if any answer is no 2xx."""
+        server, postgres = self._server.cpu_seconds, running.postgres.cpu_seconds
+        printed = subprocess.run(
+            (
+                "wrk",
+                "-t1",
+                f"-c{connections}",
+                f"-d{seconds}s",
+                "--timeout=20s",
+                "-s",
+                str(self._script),
+                f"http://127.0.0.1:{self._server.port}",
+            ),
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        _, _, figures = printed.partition("FIGURES ")
+        requests, micros, refused, broken, middle, slow = map(int, figures.split())
+        if refused or broken or not requests:
+            raise RuntimeError(f"{refused} refused, {broken} broken: {printed}")
+        messages = requests * messages_each
+        return Round(
+            per_second=messages / (micros / 1e6),
+            p50_ms=middle / 1000,
+            p99_ms=slow / 1000,
+            server_cpu_ms=(self._server.cpu_seconds - server) * 1000 / messages,
+            postgres_cpu_ms=(running.postgres.cpu_seconds - postgres) * 1000 / messages,
+        )
+
+
+def measure(quick: bool) -> Section:
+    """Run both loads and report them."""
+    if shutil.which("wrk") is None:
+        raise SystemExit("append: wrk is needed (Debian: apt-get install wrk).")
+    seconds, rounds = (3, 3) if quick else (6, 5)
+    section = Section("append", "messages per second, one uvicorn worker")
+    with stage() as running, tempfile.TemporaryDirectory(prefix="bench-append-") as folder:
+        loads = _loads(running, Path(folder))
+        section.say(
+            f"Messages of {MESSAGE_CHARS} characters into {CONVERSATIONS} conversations under wrk,"
+            f" medians of {rounds} alternating rounds of {seconds} s; CPU in ms per message."
+        )
+        single = _rounds(loads, "one", running, 16, seconds, rounds, 1)
+        section.say("One message per request, 16 connections:")
+        _table(section, single)
+        ratio = _median(single["ours"], "per_second") / _median(single["floor B"], "per_second")
+        section.goal("P5", "against floor B under the same load ≥ 0.5x", times(ratio), ratio >= 0.5)
+        batches = _rounds(loads, "batch", running, 4, seconds, rounds, BATCH)
+        section.say(f"{BATCH} messages per request, 4 connections:")
+        _table(section, batches)
+        speed = _median(batches["ours"], "per_second")
+        section.goal("P5", "batches of 100 ≥ 10 000 messages/s", f"{speed:.0f}/s", speed >= 10_000)
+        section.say(f"Memory of the service process: {running.service.memory_bytes >> 20} MiB.")
+    return section
+
+
+def _loads(running: Stage, folder: Path) -> dict[str, Load]:
+    rng = Random(5)
+    with Connection(running.service.port) as connection:
+        ours = [create_conversation(connection) for _ in range(CONVERSATIONS)]
+    floor = [uuid4() for _ in range(CONVERSATIONS)]
+    uvloop.run(_start_floor(running.url, floor))
+
+    def lines(path: Callable[[int], str], each: int, counted: bool) -> list[str]:
+        made = []
+        for _ in range(BODIES_EACH):
+            for place in range(CONVERSATIONS):
+                body: dict[str, object] = {"messages": _messages(rng, each)}
+                if counted:
+                    body["tokens"] = [APPROXIMATE_TOKENS] * each
+                made.append(f"{path(place)} {orjson.dumps(body).decode()}")
+        return made
+
+    loads = {}
+    for kind, each in (("one", 1), ("batch", BATCH)):
+        our_lines = lines(lambda place: f"/v1/conversations/{ours[place]}/messages", each, False)
+        floor_lines = lines(lambda place: f"/conversations/{floor[place]}/messages", each, True)
+        loads[f"ours {kind}"] = Load(folder, f"ours-{kind}", running.service, our_lines)
+        loads[f"floor B {kind}"] = Load(folder, f"floor-{kind}", running.floor_b, floor_lines)
+    return loads
+
+
+def _messages(rng: Random, count: int) -> list[Message]:
+    return [
+        plain_message(rng, "user" if place % 2 == 0 else "assistant", MESSAGE_CHARS)
+        for place in range(count)
+    ]
+
+
+async def _start_floor(url: str, conversations: Sequence[UUID]) -> None:
+    connection: asyncpg.Connection = await floors.connect(url)
+    floor = floors.FloorA(connection)
+    for conversation_id in conversations:
+        await floor.start(conversation_id)
+    await connection.close()
+
+
+def _rounds(
+    loads: dict[str, Load],
+    kind: str,
+    running: Stage,
+    connections: int,
+    seconds: int,
+    rounds: int,
+    messages_each: int,
+) -> dict[str, list[Round]]:
+    report(f"append: {rounds} rounds of {kind}")
+    found: dict[str, list[Round]] = {"ours": [], "floor B": []}
+    for name in found:
+        loads[f"{name} {kind}"].run(running, connections, 1, messages_each)
+    for _ in range(rounds):
+        for name, results in found.items():
+            load = loads[f"{name} {kind}"]
+            results.append(load.run(running, connections, seconds, messages_each))
+    return found
+
+
+def _median(rounds: Sequence[Round], name: str) -> float:
+    return p50([getattr(entry, name) for entry in rounds])
+
+
+def _table(section: Section, found: dict[str, list[Round]]) -> None:
+    ours = _median(found["ours"], "per_second")
+    section.table(
+        (
+            "system",
+            "messages/s",
+            "latency p50 ms",
+            "p99 ms",
+            "server CPU",
+            "PostgreSQL CPU",
+            "ours / it",
+        ),
+        (
+            (
+                name,
+                f"{_median(rounds, 'per_second'):.0f}",
+                f"{_median(rounds, 'p50_ms'):.1f}",
+                f"{_median(rounds, 'p99_ms'):.1f}",
+                f"{_median(rounds, 'server_cpu_ms'):.3f}",
+                f"{_median(rounds, 'postgres_cpu_ms'):.3f}",
+                times(ours / _median(rounds, "per_second")),
+            )
+            for name, rounds in found.items()
+        ),
+    )
