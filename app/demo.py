@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -24,12 +23,16 @@ from urllib.parse import urlsplit
 
 import click
 
+from app.domain import jsontext
+
 SAMPLES = Path(__file__).with_name("samples.jsonl")
 MODEL = "gpt-4o-mini"
 SAMPLE_WINDOW = 3_000
 TRACE_WINDOW = 32_000
 MAX_OUTPUT_TOKENS = 500
 TIMEOUT_SECONDS = 120
+IDLE_SECONDS = 2
+"""After so long without a request a server may have closed the connection: a new one is made."""
 COLUMNS = (
     "conversation",
     "messages",
@@ -70,7 +73,7 @@ class Answer:
 
 
 class Client:
-    """Speaks JSON with the service over one connection that stays open."""
+    """Speaks JSON with the service over one connection that is kept open."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -81,6 +84,7 @@ class Client:
         self.url = url.rstrip("/")
         self._path = parts.path.rstrip("/")
         self._connection = connect(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+        self._last_used = perf_counter()
 
     def send(
         self,
@@ -90,9 +94,11 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send one request and read its answer; raises Unreachable when there is none."""
-        text = None if body is None else json.dumps(body).encode()
+        text = None if body is None else jsontext.dumps(body).encode()
         given = {"Content-Type": "application/json"} if text is not None else {}
         started = perf_counter()
+        if started - self._last_used > IDLE_SECONDS:
+            self._connection.close()
         try:
             self._connection.request(method, self._path + path, text, {**given, **(headers or {})})
             response = self._connection.getresponse()
@@ -103,8 +109,8 @@ class Client:
                 f"No service answers at {self.url} ({_cause(exc)}): start one with"
                 " `context-service serve`, or name its address with --url."
             ) from exc
-        seconds = perf_counter() - started
-        return Answer(response.status, _json(raw), seconds)
+        self._last_used = perf_counter()
+        return Answer(response.status, _json(raw), self._last_used - started)
 
     def close(self) -> None:
         """Close the connection."""
@@ -297,7 +303,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 def _trace(line: str, place: str, name: str) -> Trace:
     try:
-        raw = json.loads(line)
+        raw = jsontext.loads(line)
     except ValueError as exc:
         raise click.ClickException(f"{place}: no JSON ({exc}).") from exc
     messages = raw.get("messages") if isinstance(raw, dict) else None
@@ -322,7 +328,7 @@ def _text(content: object) -> str:
 
 def _json(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
+        return jsontext.loads(raw)
     except ValueError:
         return None
 

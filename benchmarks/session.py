@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from statistics import mean
+from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
@@ -28,13 +30,14 @@ from app.domain.messages import FormatName
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.figures import Section, kib, ms, p50, p95, percentile, times
 from benchmarks.floors import FloorA, connect
-from benchmarks.processes import floor_b, service
+from benchmarks.processes import Served, floor_b, service
 from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import Message, conversation
 
 BATCH = 1000
 EFFECTIVE_WINDOW = 128_000 - 4_096
 WARM_UP_STEPS = 5
+RESTARTS = 3
 SYSTEMS = ("ours", "floor A", "floor B")
 _TOKENS_USED = re.compile(rb'"tokens_used":\s*(\d+)')
 _COMPACTED = re.compile(rb'"compaction":\s*\{')
@@ -97,27 +100,29 @@ class Appending:
 def measure(quick: bool) -> Section:
     """Run the session at every size and report it."""
     sizes = (100, 1_000, 10_000) if quick else (100, 1_000, 10_000, 100_000)
-    return uvloop.run(_measure(sizes, steps=120 if quick else 400, restarts=3))
-
-
-async def _measure(sizes: Sequence[int], steps: int, restarts: int) -> Section:
     with database() as (data_dir, url, log), floor_b(url, log) as floor:
-        floor_a = FloorA(await connect(url))
-        with service(data_dir, log=log) as served, Connection(served.port) as ours:
-            lanes = [await _filled(size, ours, floor_a) for size in sizes]
-            await floor_a.analyze()
-            before = served.cpu_seconds, floor.cpu_seconds
-            with Connection(floor.port) as bare:
-                await _Run(ours, floor_a, bare).steps(lanes, steps)
-            after = served.cpu_seconds, floor.cpu_seconds
-            memory = served.memory_bytes
-        for _ in range(restarts):
-            with (
-                service(data_dir, log=log) as served,
-                Connection(served.port) as ours,
-                Connection(floor.port) as bare,
-            ):
-                await _Run(ours, floor_a, bare).cold_builds(lanes)
+        return uvloop.run(_measure(data_dir, url, log, floor, sizes, 120 if quick else 400))
+
+
+async def _measure(
+    data_dir: Path, url: str, log: Path, floor: Served, sizes: Sequence[int], steps: int
+) -> Section:
+    floor_a = FloorA(await connect(url))
+    with service(data_dir, log=log) as served, Connection(served.port) as ours:
+        lanes = [await _filled(size, ours, floor_a) for size in sizes]
+        await floor_a.analyze()
+        before = served.cpu_seconds, floor.cpu_seconds
+        with Connection(floor.port) as bare:
+            await _Run(ours, floor_a, bare).steps(lanes, steps)
+        after = served.cpu_seconds, floor.cpu_seconds
+        memory = served.memory_bytes
+    for _ in range(RESTARTS):
+        with (
+            service(data_dir, log=log) as served,
+            Connection(served.port) as ours,
+            Connection(floor.port) as bare,
+        ):
+            await _Run(ours, floor_a, bare).cold_builds(lanes)
     section = _section(lanes)
     ran = (WARM_UP_STEPS + steps) * len(lanes)
     ours_cpu, floor_cpu = ((end - start) / ran for start, end in zip(before, after, strict=True))
@@ -211,7 +216,7 @@ class _Run:
             compacted = bool(_COMPACTED.search(answer[0]))
         return Step(stored - began, done - stored, size, lane.tokens, compacted)
 
-    async def _build(self, name: str, lane: Lane) -> list[bytes] | list[str]:
+    async def _build(self, name: str, lane: Lane) -> Sequence[Any]:
         """Return the answer's body; of floor A the messages, each by itself."""
         match name:
             case "ours":

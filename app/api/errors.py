@@ -60,13 +60,34 @@ STATUS: Mapping[type[ContextError], int] = {
 }
 """The HTTP status of every error class."""
 
+_EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
+    ValidationError: (
+        "The request is wrong in 1 place",
+        {"errors": [{"pointer": "/messages/0/role", "detail": "must be user, assistant or tool"}]},
+    ),
+    MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
+    NotFound: (
+        "No conversation 0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+        {"conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"},
+    ),
+    Conflict: ("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
+    UnpairedToolResult: (
+        "Tool result for call 'call_7' answers no open call; nothing was stored",
+        {"tool_call_id": "call_7"},
+    ),
+    ContextLimitUnknown: ("The model's context window is unknown", {}),
+    ContextOverflow: ("No valid payload fits the window", {}),
+    PayloadTooLarge: ("A body holds at most 33,554,432 bytes", {"limit": 33554432}),
+    ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
+}
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
+_RETRIED = frozenset({STATUS[ServiceUnavailable], STATUS[RateLimited]})
 _log = structlog.get_logger("app.api")
 
 
-def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Answer every error of the app in the one shape; `routes` tell which methods a path has."""
+def install(app: FastAPI) -> None:
+    """Answer every error of the app in the one shape."""
 
     async def on_context_error(_request: Request, error: Exception) -> Response:
         assert isinstance(error, ContextError)
@@ -80,7 +101,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         assert isinstance(error, HTTPException)
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = ", ".join(sorted(_methods(routes, request)))
+            headers["Allow"] = ", ".join(sorted(_methods(app.routes, request)))
         code = _HTTP_CODES.get(error.status_code, ValidationError.code)
         return problem(error.status_code, code, _http_detail(error, request), headers=headers)
 
@@ -119,14 +140,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return one problem document."""
-    body: dict[str, Any] = {
-        "type": f"urn:context-service:problem:{code.lower().replace('_', '-')}",
-        "title": code.replace("_", " ").capitalize(),
-        "status": status,
-        "detail": detail,
-        "code": code,
-        "errors": [{"pointer": place.pointer, "detail": place.detail} for place in problems],
-    }
+    body = _document(status, code, detail, problems)
     for name, value in (facts or {}).items():
         body.setdefault(name, value)
     return Json(sendable_json(body), status, headers=headers, media_type=MEDIA_TYPE)
@@ -141,41 +155,43 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ValidationError:
 
 def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of an operation that can end in these errors."""
-    found: dict[int | str, dict[str, Any]] = {}
+    by_status: dict[int, list[type[ContextError]]] = {}
     for kind in kinds:
-        status = STATUS[kind]
-        codes = [*found.get(status, {}).get("codes", []), kind.code]
-        found[status] = {"codes": codes, "first": found.get(status, {}).get("first", kind)}
-    return {status: _response(int(status), entry) for status, entry in found.items()}
+        by_status.setdefault(STATUS[kind], []).append(kind)
+    return {status: _response(status, found) for status, found in by_status.items()}
 
 
-def _response(status: int, entry: Mapping[str, Any]) -> dict[str, Any]:
-    codes = list(dict.fromkeys(entry["codes"]))
-    example = {
-        "type": f"urn:context-service:problem:{codes[0].lower().replace('_', '-')}",
-        "title": codes[0].replace("_", " ").capitalize(),
-        "status": status,
-        "detail": (entry["first"].__doc__ or "").strip().split("\n")[0],
-        "code": codes[0],
-        "errors": [],
-    }
+def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any]:
+    codes = dict.fromkeys(kind.code for kind in kinds)
     response: dict[str, Any] = {
         "description": " or ".join(f"`{code}`" for code in codes),
         "content": {
             MEDIA_TYPE: {
                 "schema": {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"},
-                "example": example,
+                "examples": {kind.__name__: {"value": _example(kind)} for kind in kinds},
             }
         },
     }
-    if status in {STATUS[ServiceUnavailable], STATUS[RateLimited]}:
-        response["headers"] = {
-            "Retry-After": {
-                "description": "Seconds to wait before the next try.",
-                "schema": {"type": "string"},
-            }
-        }
+    if status in _RETRIED:
+        about = "Seconds to wait before the next try."
+        response["headers"] = {"Retry-After": {"description": about, "schema": {"type": "string"}}}
     return response
+
+
+def _example(kind: type[ContextError]) -> dict[str, Any]:
+    detail, facts = _EXAMPLES[kind]
+    return {**_document(STATUS[kind], kind.code, detail, ()), **facts}
+
+
+def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) -> dict[str, Any]:
+    return {
+        "type": f"urn:context-service:problem:{code.lower().replace('_', '-')}",
+        "title": code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "errors": [{"pointer": place.pointer, "detail": place.detail} for place in problems],
+    }
 
 
 def _pointer(place: Sequence[int | str]) -> str:

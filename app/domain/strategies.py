@@ -223,6 +223,7 @@ def _shrink(history: Sequence[Entry], top: int, bottom: int, room: Room) -> tupl
     if room.holds(_kept_trimmed(history, top, bottom)):
         return top, bottom, False
     last = group_boundary_before(history, len(history) - 1)
+    bottom = min(bottom, last)
     while bottom < last and not room.holds(_kept_trimmed(history, 0, bottom)):
         bottom = min(group_boundary_after(history, bottom + 1), last)
     return 0, bottom, True

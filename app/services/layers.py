@@ -83,9 +83,9 @@ def without_empty(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the layer without objects that hold no leaf any more."""
     kept = {}
     for key, value in layer.items():
-        value = without_empty(value) if isinstance(value, Mapping) else value
-        if value != {}:
-            kept[key] = value
+        left = without_empty(value) if isinstance(value, Mapping) else value
+        if left != {}:
+            kept[key] = left
     return kept
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -42,9 +43,6 @@ def provider_validate() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # its dataclass looks its own module up by name
-    import sys
-
     sys.modules.setdefault("provider_validate", module)
     spec.loader.exec_module(module)
     return module
@@ -229,7 +227,7 @@ def rows_of(log: RawLog, wanted: FormatName) -> list[LogRow]:
     """Return the rows a build of the wanted format reads, as the database gives them."""
     found = []
     for seq, (format, made) in enumerate(drafts_of(log), 1):
-        as_chat = wanted is CHAT
+        as_chat = wanted is CHAT and not made.has_media
         found.append(
             LogRow(
                 id=f"0190f3a0-0000-7000-8000-{seq:012d}",

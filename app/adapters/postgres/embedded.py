@@ -27,7 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
@@ -163,6 +163,9 @@ def _leave(cluster: _Cluster, in_use: IO[bytes]) -> None:
         except BlockingIOError:
             return
         _stop(cluster)
+        if _socket_dir(cluster) != cluster.path:
+            with suppress(OSError):  # it was never made, or something is left in it
+                _socket_dir(cluster).rmdir()
 
 
 @contextmanager
@@ -279,6 +282,7 @@ def _start(cluster: _Cluster) -> _Server:
 def _launch(cluster: _Cluster) -> None:
     seen = cluster.log.stat().st_size if cluster.log.exists() else 0
     socket_dir = _socket_dir(cluster)
+    _make_socket_dir(cluster, socket_dir)
     for left in socket_dir.glob(".s.PGSQL.*"):  # a dead server's, whose number may be taken again
         left.unlink(missing_ok=True)
     options = f"-k {shlex.quote(str(socket_dir))}"
@@ -342,7 +346,10 @@ def _socket_dir(cluster: _Cluster) -> Path:
     name = f"context-service-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     temporary = tempfile.gettempdir()
     short = len(temporary) + len(name) < _LONGEST_SOCKET_DIR and _PLAIN_PATH.fullmatch(temporary)
-    folder = Path(temporary if short else "/tmp", name)
+    return Path(temporary if short else "/tmp", name)
+
+
+def _make_socket_dir(cluster: _Cluster, folder: Path) -> None:
     owner = cluster.account.uid if cluster.account else os.geteuid()
     if not folder.exists():
         folder.mkdir(mode=0o700)
@@ -352,7 +359,6 @@ def _socket_dir(cluster: _Cluster) -> Path:
         raise EmbeddedPostgresError(
             f"{folder}, where the database's socket should be, belongs to another user."
         )
-    return folder
 
 
 def _let_through(path: Path) -> None:
@@ -383,5 +389,6 @@ def _text_after(log: Path, start: int) -> str:
 
 def _fail(what: str, output: str) -> NoReturn:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    tail = " | ".join(lines[-3:]) or "it said nothing"
+    causes = [line for line in lines if re.search(r"FATAL|PANIC|ERROR|error:|invalid", line)]
+    tail = " | ".join((causes or lines)[-3:]) or "it said nothing"
     raise EmbeddedPostgresError(f"{what}: {tail}")

@@ -29,6 +29,8 @@ _UNAVAILABLE = (
     asyncpg.InsufficientResourcesError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.UndefinedTableError,  # not migrated yet
 )
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from app.domain.messages import FormatName
 
 MOST_TOKENS = 1_000_000_000
-MOST_SEQ = 2**62
+MOST_SEQ = 2**53 - 1  # what every JSON reader holds exactly
 MOST_METADATA_BYTES = 65_536
 MOST_TOOLS = 1_000
 
@@ -19,6 +19,7 @@ NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
 UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 KEY_PATTERN = r"^[\x21-\x7e]+$"
+MOST_KEY = 255
 
 UUID = re.compile(UUID_PATTERN)
 AGENT_ID = re.compile(AGENT_ID_PATTERN)

@@ -59,7 +59,7 @@ _LIMITS: Mapping[Any, Any] = {
 _NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_PATTERN)]}
 
 
-def _asked(kind: type, path: str = "") -> type[BaseModel]:
+def _asked(kind: Any, path: str = "") -> type[BaseModel]:
     members: dict[str, Any] = {}
     for name, hint, place in _members(kind, path):
         wanted = _asked(hint, place) if is_dataclass(hint) else _NAMES.get(place, _wanted(hint))
@@ -68,7 +68,7 @@ def _asked(kind: type, path: str = "") -> type[BaseModel]:
     return create_model(f"{title}Patch", __base__=Asked, __doc__=_doc(path), **members)
 
 
-def _shown(kind: type, path: str = "") -> type[BaseModel]:
+def _shown(kind: Any, path: str = "") -> type[BaseModel]:
     members: dict[str, Any] = {}
     for name, hint, place in _members(kind, path):
         given = _shown(hint, place) if is_dataclass(hint) else hint
@@ -77,7 +77,7 @@ def _shown(kind: type, path: str = "") -> type[BaseModel]:
     return create_model(_title(path), __base__=Answered, __doc__=_doc(path), **members)
 
 
-def _members(kind: type, path: str) -> list[tuple[str, Any, str]]:
+def _members(kind: Any, path: str) -> list[tuple[str, Any, str]]:
     hints = get_type_hints(kind)
     return [
         (entry.name, hints[entry.name], f"{path}.{entry.name}".strip(".")) for entry in fields(kind)

@@ -12,8 +12,12 @@ from app.domain.sections import SectionKind
 MOST_SECTIONS = 200
 MOST_CONTENT_CHARS = 2_000_000
 
-_EXAMPLE = {"name": "base", "content": "You are a careful assistant.", "kind": "base"}
-_TOOL = {
+_EXAMPLE: dict[str, Any] = {
+    "name": "base",
+    "content": "You are a careful assistant.",
+    "kind": "base",
+}
+_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",

@@ -1,0 +1,227 @@
+"""`/v1/agents`: the settings that several conversations share (B1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api import cursors
+from app.api.deps import (
+    TENANT,
+    AgentPath,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    agent_id_from,
+    services,
+)
+from app.api.errors import problems_of
+from app.api.routing import WireRoute
+from app.api.schemas.agents import AgentCreate, AgentPage, AgentPatch, ShownAgent
+from app.api.schemas.pages import Deleted
+from app.api.schemas.policies import given_policy
+from app.api.schemas.sections import (
+    SectionList,
+    ShownSections,
+    ShownTools,
+    ToolList,
+    given,
+    shown,
+)
+from app.api.wire import Json, MalformedJson
+from app.domain import jsontext
+from app.domain.errors import (
+    Conflict,
+    NotFound,
+    PayloadTooLarge,
+    Problem,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.records import Agent
+from app.services import agents as service
+from app.services.layers import OwnSettings, Patch
+
+router = APIRouter(route_class=WireRoute, tags=["agents"])
+
+_READ = problems_of(NotFound, ServiceUnavailable)
+_WRITE = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
+
+
+@router.post(
+    "/v1/agents",
+    status_code=201,
+    operation_id="create_agent",
+    summary="Create an agent",
+    response_model=ShownAgent,
+    responses=problems_of(
+        Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def create_agent(
+    request: Request, body: AgentCreate, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Create an agent, whose settings its conversations inherit.
+
+    `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
+    """
+    new = service.NewAgent(
+        name=body.name,
+        agent_id=body.agent_id,
+        settings=OwnSettings(
+            model=body.model,
+            policy=given_policy(body.policy) or {},
+            sections=given(body.sections),
+            tools=body.tools,
+        ),
+        metadata=body.metadata,
+        idempotency_key=idempotency_key,
+        request=body.model_dump(exclude_unset=True),
+    )
+    made = await services(request).agents.create(TENANT, new)
+    return Json(_full(made), 201, headers={"Location": f"/v1/agents/{made.agent.agent_id}"})
+
+
+@router.get(
+    "/v1/agents",
+    operation_id="list_agents",
+    summary="List agents",
+    response_model=AgentPage,
+    responses=problems_of(ValidationError, ServiceUnavailable),
+)
+async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
+    """Return agents, newest first, without their sections, tools and policies."""
+    before = cursors.decode_time(cursor, "agents") if cursor else None
+    page = await services(request).agents.list(TENANT, limit + 1, before)
+    following = None
+    if len(page) > limit:
+        last = page[limit - 1]
+        following = cursors.encode("agents", last.created_at.isoformat(), last.agent_id)
+    return Json({"data": [_item(found) for found in page[:limit]], "next_cursor": following})
+
+
+@router.get(
+    "/v1/agents/{agent_id}",
+    operation_id="get_agent",
+    summary="Read an agent",
+    response_model=ShownAgent,
+    responses=_READ,
+)
+async def get_agent(request: Request, agent_id: AgentPath) -> Response:
+    """Return an agent with the effective value of every setting."""
+    return Json(_full(await services(request).agents.get(TENANT, agent_id_from(agent_id))))
+
+
+@router.patch(
+    "/v1/agents/{agent_id}",
+    operation_id="change_agent",
+    summary="Change an agent",
+    response_model=ShownAgent,
+    responses=_WRITE,
+)
+async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) -> Response:
+    """Change name, model, policy or metadata; the policy is merged leaf by leaf.
+
+    Conversations of the agent see the change with their next append or build.
+    """
+    if body.name is None and "name" in body.model_fields_set:
+        places = (Problem("/name", "An agent has a name"),)
+        raise ValidationError("The name cannot be null", problems=places)
+    patch = Patch(
+        given=frozenset(body.model_fields_set),
+        name=body.name or "",
+        model=body.model,
+        policy=given_policy(body.policy),
+        metadata=body.metadata,
+    )
+    known_id = agent_id_from(agent_id)
+    return Json(_full(await services(request).agents.change(TENANT, known_id, patch)))
+
+
+@router.delete(
+    "/v1/agents/{agent_id}",
+    operation_id="delete_agent",
+    summary="Delete an agent",
+    response_model=Deleted,
+    responses=_READ,
+)
+async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
+    """Delete an agent with all its conversations, and say how much that was."""
+    known_id = agent_id_from(agent_id)
+    return Json({"deleted": await services(request).agents.remove(TENANT, known_id)})
+
+
+@router.get(
+    "/v1/agents/{agent_id}/sections",
+    operation_id="get_agent_sections",
+    summary="Read an agent's sections",
+    response_model=ShownSections,
+    responses=_READ,
+)
+async def get_sections(request: Request, agent_id: AgentPath) -> Response:
+    """Return the agent's sections."""
+    found = await services(request).agents.get(TENANT, agent_id_from(agent_id))
+    return Json({"sections": shown(jsontext.loads(found.agent.settings.sections))})
+
+
+@router.put(
+    "/v1/agents/{agent_id}/sections",
+    operation_id="set_agent_sections",
+    summary="Replace an agent's sections",
+    response_model=ShownSections,
+    responses=_WRITE,
+)
+async def put_sections(request: Request, agent_id: AgentPath, body: SectionList) -> Response:
+    """Replace the agent's sections; the next build of its conversations starts a new epoch."""
+    sections = given(body.sections)
+    await services(request).agents.set_sections(TENANT, agent_id_from(agent_id), sections)
+    return Json({"sections": shown(sections)})
+
+
+@router.get(
+    "/v1/agents/{agent_id}/tools",
+    operation_id="get_agent_tools",
+    summary="Read an agent's tools",
+    response_model=ShownTools,
+    responses=_READ,
+)
+async def get_tools(request: Request, agent_id: AgentPath) -> Response:
+    """Return the agent's tools as they were given."""
+    found = await services(request).agents.get(TENANT, agent_id_from(agent_id))
+    return Json({"tools": jsontext.loads(found.agent.settings.tools)})
+
+
+@router.put(
+    "/v1/agents/{agent_id}/tools",
+    operation_id="set_agent_tools",
+    summary="Replace an agent's tools",
+    response_model=ShownTools,
+    responses=_WRITE,
+)
+async def put_tools(request: Request, agent_id: AgentPath, body: ToolList) -> Response:
+    """Replace the agent's tools; the next build of its conversations starts a new epoch."""
+    await services(request).agents.set_tools(TENANT, agent_id_from(agent_id), body.tools)
+    return Json({"tools": body.tools})
+
+
+def _item(found: Agent) -> dict[str, Any]:
+    return {
+        "agent_id": found.agent_id,
+        "name": found.name,
+        "model": found.settings.model,
+        "metadata": jsontext.loads(found.metadata),
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+    }
+
+
+def _full(found: service.ShownAgent) -> dict[str, Any]:
+    settings = found.agent.settings
+    return _item(found.agent) | {
+        "effective_model": found.model,
+        "policy": found.policy,
+        "policy_overrides": jsontext.loads(settings.policy),
+        "sections": shown(jsontext.loads(settings.sections)),
+        "tools": jsontext.loads(settings.tools),
+    }

@@ -1,0 +1,154 @@
+"""`/v1/conversations/{id}/context` and what belongs to it: budget, state, compaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
+from app.api.errors import problems_of
+from app.api.routing import DirectRoute, WireRoute
+from app.api.schemas.budgets import Reading
+from app.api.schemas.contexts import (
+    BuiltContext,
+    CompactionAsk,
+    CompactResult,
+    ContextAsk,
+    ContextState,
+)
+from app.api.schemas.sections import given
+from app.api.wire import Json, MalformedJson
+from app.domain import jsontext
+from app.domain.errors import (
+    Conflict,
+    ContextLimitUnknown,
+    ContextOverflow,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.frames import Ask
+from app.services import readings
+from app.services.compaction import CompactAsk
+
+router = APIRouter(route_class=WireRoute, tags=["context"])
+hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
+
+_PATH = "/v1/conversations/{conversation_id}"
+_READ = problems_of(NotFound, ServiceUnavailable)
+_ASK = Ask()
+
+
+@hot_router.post(
+    f"{_PATH}/context",
+    operation_id="build_context",
+    summary="Build the payload for the next model call",
+    response_model=BuiltContext,
+    responses=problems_of(
+        NotFound,
+        Conflict,
+        ValidationError,
+        ContextLimitUnknown,
+        ContextOverflow,
+        MalformedJson,
+        PayloadTooLarge,
+        ServiceUnavailable,
+    ),
+)
+async def build_context(
+    request: Request, conversation_id: ConversationPath, body: ContextAsk | None = None
+) -> Response:
+    """Return a payload that is valid for the provider and inside the window.
+
+    `payload` can be splatted into the SDK's call. The body may be left out. Over the window the
+    build compacts, or gives up what it must and says so in `degraded`; `422` `CONTEXT_OVERFLOW`
+    when not even that fits.
+    """
+    known_id = conversation_id_from(conversation_id)
+    ask = _ask(body) if body is not None else _ASK
+    built = await services(request).context.build(TENANT, known_id, ask)
+    return Json(built.body)
+
+
+@router.get(
+    f"{_PATH}/budget",
+    operation_id="get_budget",
+    summary="Read the budget",
+    response_model=Reading,
+    responses=_READ,
+)
+async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return the budget and pressure of the stored settings; nulls while no window is known."""
+    known_id = conversation_id_from(conversation_id)
+    return Json(_reading(await services(request).context.budget(TENANT, known_id)))
+
+
+@router.get(
+    f"{_PATH}/state",
+    operation_id="get_state",
+    summary="Read the context state",
+    response_model=ContextState,
+    responses=_READ,
+)
+async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return the active summary and the seqs it stands for; nulls before any compaction."""
+    known_id = conversation_id_from(conversation_id)
+    state = await services(request).compaction.state(TENANT, known_id)
+    nothing = dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
+    return Json(state or nothing)
+
+
+@router.post(
+    f"{_PATH}/compact",
+    operation_id="compact",
+    summary="Compact now",
+    response_model=CompactResult,
+    responses=problems_of(
+        NotFound,
+        Conflict,
+        ValidationError,
+        ContextLimitUnknown,
+        MalformedJson,
+        PayloadTooLarge,
+        ServiceUnavailable,
+    ),
+)
+async def compact(
+    request: Request, conversation_id: ConversationPath, body: CompactionAsk | None = None
+) -> Response:
+    """Summarise what the strategy allows, whatever the pressure; `compacted` tells if it did.
+
+    `503` when the model fails: then the context is as it was. The log never changes.
+    """
+    known_id = conversation_id_from(conversation_id)
+    ask = CompactAsk()
+    if body is not None:
+        ask = CompactAsk(body.model, body.instructions, body.dry_run)
+    return Json(await services(request).compaction.compact(TENANT, known_id, ask))
+
+
+def _ask(body: ContextAsk) -> Ask:
+    return Ask(
+        format=body.format,
+        model=body.model,
+        max_output_tokens=body.max_output_tokens,
+        max_context_tokens=body.max_context_tokens,
+        sections=jsontext.dumps(given(body.sections)) if body.sections else _ASK.sections,
+        tools=jsontext.dumps(body.tools) if body.tools else _ASK.tools,
+    )
+
+
+def _reading(reading: readings.Reading | None) -> dict[str, Any]:
+    if reading is None:
+        names = ("budget", "pressure", "notice", "next_threshold", "tokens_to_next")
+        return dict.fromkeys(names)
+    pressure = reading.pressure
+    return {
+        "budget": reading.budget,
+        "pressure": pressure.pressure,
+        "notice": pressure.notice,
+        "next_threshold": pressure.next_threshold,
+        "tokens_to_next": pressure.tokens_to_next,
+    }

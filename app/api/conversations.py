@@ -1,0 +1,252 @@
+"""`/v1/conversations`: conversations and their settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api import cursors
+from app.api.deps import (
+    TENANT,
+    ConversationPath,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    conversation_id_from,
+    services,
+)
+from app.api.errors import problems_of
+from app.api.routing import WireRoute
+from app.api.schemas.conversations import (
+    ConversationCreate,
+    ConversationPage,
+    ConversationPatch,
+    ShownConversation,
+)
+from app.api.schemas.fields import AgentId
+from app.api.schemas.pages import Deleted
+from app.api.schemas.policies import given_policy
+from app.api.schemas.sections import (
+    SectionList,
+    ShownSections,
+    ShownTools,
+    ToolList,
+    given,
+    shown,
+)
+from app.api.wire import Json, MalformedJson
+from app.domain import jsontext
+from app.domain.errors import (
+    Conflict,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.records import Conversation
+from app.services import conversations as service
+from app.services.layers import OwnSettings, Patch
+
+router = APIRouter(route_class=WireRoute, tags=["conversations"])
+
+_READ = problems_of(NotFound, ServiceUnavailable)
+_WRITE = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
+
+
+@router.post(
+    "/v1/conversations",
+    status_code=201,
+    operation_id="create_conversation",
+    summary="Create a conversation",
+    response_model=ShownConversation,
+    responses=problems_of(
+        Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def create_conversation(
+    request: Request, body: ConversationCreate, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Create an empty conversation, with settings of its own over its agent's.
+
+    `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
+    """
+    conversation_id = body.conversation_id.lower() if body.conversation_id else None
+    new = service.NewConversation(
+        conversation_id=conversation_id,
+        agent_id=body.agent_id,
+        settings=OwnSettings(
+            model=body.model,
+            policy=given_policy(body.policy) or {},
+            sections=given(body.sections),
+            tools=body.tools,
+        ),
+        metadata=body.metadata,
+        idempotency_key=idempotency_key,
+        request=body.model_dump(exclude_unset=True),
+    )
+    made = await services(request).conversations.create(TENANT, new)
+    location = f"/v1/conversations/{made.conversation.conversation_id}"
+    return Json(_full(made), 201, headers={"Location": location})
+
+
+@router.get(
+    "/v1/conversations",
+    operation_id="list_conversations",
+    summary="List conversations",
+    response_model=ConversationPage,
+    responses=problems_of(ValidationError, ServiceUnavailable),
+)
+async def list_conversations(
+    request: Request,
+    agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return conversations, newest first, without their sections, tools and policies."""
+    before = cursors.decode_time(cursor, "conversations") if cursor else None
+    page = await services(request).conversations.list(TENANT, agent_id, limit + 1, before)
+    following = None
+    if len(page) > limit:
+        last = page[limit - 1]
+        created = last.created_at.isoformat()
+        following = cursors.encode("conversations", created, last.conversation_id)
+    return Json({"data": [_item(found) for found in page[:limit]], "next_cursor": following})
+
+
+@router.get(
+    "/v1/conversations/{conversation_id}",
+    operation_id="get_conversation",
+    summary="Read a conversation",
+    response_model=ShownConversation,
+    responses=_READ,
+)
+async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return a conversation with the effective value of every setting."""
+    known_id = conversation_id_from(conversation_id)
+    return Json(_full(await services(request).conversations.get(TENANT, known_id)))
+
+
+@router.patch(
+    "/v1/conversations/{conversation_id}",
+    operation_id="change_conversation",
+    summary="Change a conversation",
+    response_model=ShownConversation,
+    responses=_WRITE | problems_of(Conflict),
+)
+async def change_conversation(
+    request: Request, conversation_id: ConversationPath, body: ConversationPatch
+) -> Response:
+    """Change model, policy or metadata; the policy is merged leaf by leaf.
+
+    `409` for another token counter once there are messages, since their counts are stored.
+    """
+    patch = Patch(
+        given=frozenset(body.model_fields_set),
+        model=body.model,
+        policy=given_policy(body.policy),
+        metadata=body.metadata,
+    )
+    known_id = conversation_id_from(conversation_id)
+    return Json(_full(await services(request).conversations.change(TENANT, known_id, patch)))
+
+
+@router.delete(
+    "/v1/conversations/{conversation_id}",
+    operation_id="delete_conversation",
+    summary="Delete a conversation",
+    response_model=Deleted,
+    responses=_READ,
+)
+async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
+    """Delete a conversation with everything derived from it, and say how much that was."""
+    known_id = conversation_id_from(conversation_id)
+    return Json({"deleted": await services(request).conversations.remove(TENANT, known_id)})
+
+
+@router.get(
+    "/v1/conversations/{conversation_id}/sections",
+    operation_id="get_conversation_sections",
+    summary="Read a conversation's sections",
+    response_model=ShownSections,
+    responses=_READ,
+)
+async def get_sections(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return the conversation's own sections, without its agent's."""
+    known_id = conversation_id_from(conversation_id)
+    found = await services(request).conversations.get(TENANT, known_id)
+    return Json({"sections": shown(jsontext.loads(found.conversation.settings.sections))})
+
+
+@router.put(
+    "/v1/conversations/{conversation_id}/sections",
+    operation_id="set_conversation_sections",
+    summary="Replace a conversation's sections",
+    response_model=ShownSections,
+    responses=_WRITE,
+)
+async def put_sections(
+    request: Request, conversation_id: ConversationPath, body: SectionList
+) -> Response:
+    """Replace the conversation's own sections; the next build starts a new epoch."""
+    sections = given(body.sections)
+    known_id = conversation_id_from(conversation_id)
+    await services(request).conversations.set_sections(TENANT, known_id, sections)
+    return Json({"sections": shown(sections)})
+
+
+@router.get(
+    "/v1/conversations/{conversation_id}/tools",
+    operation_id="get_conversation_tools",
+    summary="Read a conversation's tools",
+    response_model=ShownTools,
+    responses=_READ,
+)
+async def get_tools(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return the conversation's own tools as they were given, without its agent's."""
+    known_id = conversation_id_from(conversation_id)
+    found = await services(request).conversations.get(TENANT, known_id)
+    return Json({"tools": jsontext.loads(found.conversation.settings.tools)})
+
+
+@router.put(
+    "/v1/conversations/{conversation_id}/tools",
+    operation_id="set_conversation_tools",
+    summary="Replace a conversation's tools",
+    response_model=ShownTools,
+    responses=_WRITE,
+)
+async def put_tools(
+    request: Request, conversation_id: ConversationPath, body: ToolList
+) -> Response:
+    """Replace the conversation's own tools; the next build starts a new epoch."""
+    known_id = conversation_id_from(conversation_id)
+    await services(request).conversations.set_tools(TENANT, known_id, body.tools)
+    return Json({"tools": body.tools})
+
+
+def _item(found: Conversation) -> dict[str, Any]:
+    head = found.head
+    return {
+        "conversation_id": found.conversation_id,
+        "agent_id": found.agent_id,
+        "model": found.settings.model,
+        "metadata": jsontext.loads(found.metadata),
+        "head_seq": head.head_seq,
+        "turns": head.turns,
+        "message_count": head.head_seq,
+        "tokens": head.tokens,
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+    }
+
+
+def _full(found: service.ShownConversation) -> dict[str, Any]:
+    settings = found.conversation.settings
+    return _item(found.conversation) | {
+        "effective_model": found.model,
+        "policy": found.policy,
+        "policy_overrides": jsontext.loads(settings.policy),
+        "sections": shown(jsontext.loads(settings.sections)),
+        "tools": jsontext.loads(settings.tools),
+    }

@@ -1,0 +1,94 @@
+"""What the routers work with: the services, the tenant, and ids read from paths."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header, Path, Query, Request
+
+from app.api.schemas.fields import AGENT_ID, KEY_PATTERN, MOST_KEY, UUID
+from app.domain.errors import NotFound
+from app.domain.messages import is_sendable
+from app.services.agents import AgentService
+from app.services.compaction import CompactionService
+from app.services.context import ContextService
+from app.services.conversations import ConversationService
+from app.services.log import LogService
+from app.services.registry import RegistryService
+from app.services.stateless import StatelessService
+
+TENANT = "default"
+"""The tenant of every request, until there are keys (decision 7)."""
+
+_MOST_NAME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything a router may call; `is_ready` raises ServiceUnavailable or tells."""
+
+    agents: AgentService
+    conversations: ConversationService
+    log: LogService
+    context: ContextService
+    compaction: CompactionService
+    registry: RegistryService
+    stateless: StatelessService
+    is_ready: Callable[[], Awaitable[bool]]
+
+
+def services(request: Request) -> Services:
+    """Return the services of the app that answers this request."""
+    found: Services = request.app.state.services
+    return found
+
+
+ConversationPath = Annotated[
+    str,
+    Path(
+        description="UUID of the conversation.",
+        examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"],
+    ),
+]
+AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]
+ModelPath = Annotated[
+    str, Path(description="Name of the model; slashes may stand as they are.", examples=["gpt-4o"])
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=KEY_PATTERN,
+        max_length=MOST_KEY,
+        description="Repeating a request with its key and body gives the first answer, for 24 h.",
+        examples=["0d2f7c1e"],
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Items on a page.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=1024, description="`next_cursor` of the page before."),
+]
+
+
+def conversation_id_from(text: str) -> str:
+    """Return the id of a path in its one spelling; what is no UUID is found nowhere."""
+    if not UUID.fullmatch(text):
+        raise NotFound.conversation(text)
+    return text.lower()
+
+
+def agent_id_from(text: str) -> str:
+    """Return the id of a path; what could be no agent's id is found nowhere."""
+    if len(text) > _MOST_NAME or not AGENT_ID.fullmatch(text):
+        raise NotFound(f"No agent {text!r}", {"agent_id": text})
+    return text
+
+
+def model_from(text: str) -> str:
+    """Return the model of a path; what could be no model's name is found nowhere."""
+    if not 0 < len(text) <= _MOST_NAME or not is_sendable(text) or not text.isprintable():
+        raise NotFound(f"Nothing is known about the model {text!r}", {"model": text})
+    return text

@@ -1,0 +1,118 @@
+"""Agents on the wire (B1)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.fields import (
+    AgentId,
+    Answered,
+    Asked,
+    DisplayName,
+    Metadata,
+    ModelName,
+    Tools,
+)
+from app.api.schemas.pages import Page
+from app.api.schemas.policies import PolicyPatch, ShownPolicy
+from app.api.schemas.sections import Sections, ShownSection
+from app.domain.policy import DEFAULTS
+
+_ITEM: dict[str, Any] = {
+    "agent_id": "support-bot",
+    "name": "Support bot",
+    "model": "gpt-4o",
+    "metadata": {},
+    "created_at": "2026-01-05T09:30:00.123456+00:00",
+    "updated_at": "2026-01-05T09:30:00.123456+00:00",
+}
+
+
+class AgentCreate(Asked):
+    """A new agent."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "agent_id": "support-bot",
+                    "name": "Support bot",
+                    "model": "gpt-4o",
+                    "sections": [{"name": "base", "content": "You answer support questions."}],
+                }
+            ]
+        }
+    )
+
+    agent_id: AgentId | None = None
+    name: DisplayName
+    model: ModelName | None = Field(default=None, description="Model of its conversations.")
+    policy: PolicyPatch | None = Field(
+        default=None, description="Settings its conversations inherit."
+    )
+    sections: Sections = Field(default=[], description="System prompt of its conversations.")
+    tools: Tools = Field(default=[], description="Tools of its conversations.")
+    metadata: Metadata = Field(default={})
+
+
+class AgentPatch(Asked):
+    """A change; what is left out stays."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "Support bot (EU)", "model": None}]}
+    )
+
+    name: DisplayName | None = Field(default=None, description="A new name for people.")
+    model: ModelName | None = Field(default=None, description="null goes back to the service's.")
+    policy: PolicyPatch | None = Field(
+        default=None,
+        description="Merged leaf by leaf: a null leaf inherits again, a null policy resets all.",
+    )
+    metadata: Metadata = Field(default={}, description="Replaces the metadata there are.")
+
+
+class AgentItem(Answered):
+    """An agent in a list."""
+
+    agent_id: str = Field(description="Id of the agent.")
+    name: str = Field(description="Name for people.")
+    model: str | None = Field(description="Its own model; null inherits.")
+    metadata: dict[str, Any] = Field(description="As the caller gave it.")
+    created_at: datetime = Field(description="When it was created.")
+    updated_at: datetime = Field(description="When its settings last changed.")
+
+
+class AgentPage(Page[AgentItem]):
+    """Agents, newest first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"data": [_ITEM], "next_cursor": None}]}
+    )
+
+
+class ShownAgent(AgentItem):
+    """An agent with all its settings."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    **_ITEM,
+                    "effective_model": "gpt-4o",
+                    "policy": dict(DEFAULTS),
+                    "policy_overrides": {},
+                    "sections": [],
+                    "tools": [],
+                }
+            ]
+        }
+    )
+
+    effective_model: str | None = Field(description="The model after inheriting.")
+    policy: ShownPolicy = Field(description="The effective policy, every setting.")
+    policy_overrides: dict[str, Any] = Field(description="The settings of its own layer.")
+    sections: list[ShownSection] = Field(description="Its parts of the system prompt.")
+    tools: list[dict[str, Any]] = Field(description="Its tools, as they were given.")

@@ -1,0 +1,199 @@
+"""Builds, compactions and their state on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.budgets import BUDGET, Budget
+from app.api.schemas.fields import (
+    MOST_SEQ,
+    MOST_TOKENS,
+    Answered,
+    Asked,
+    Format,
+    ModelName,
+    Tokens,
+    Tools,
+)
+from app.api.schemas.sections import Sections
+from app.domain.budget import Pressure
+from app.domain.messages import FormatName
+from app.domain.policy import StrategyName
+
+_HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_STATE: dict[str, Any] = {
+    "strategy": "sandwich",
+    "summary": "The user plans a trip to Bergen in May; trains were compared.",
+    "summary_range": [6, 41],
+    "compressed_at": "2026-01-05T09:31:12.000123+00:00",
+}
+_RESULT: dict[str, Any] = {
+    "compacted": True,
+    "reason": None,
+    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+    "before_tokens": 9120,
+    "after_tokens": 3980,
+    "before_msg_count": 46,
+    "after_msg_count": 12,
+    "strategies_run": ["sandwich"],
+    "summary_range": [6, 41],
+    "model": "extractive",
+    "summary_tokens": 420,
+    "cost_usd": 0.0,
+    "duration_ms": 12,
+}
+
+
+class Known(Asked):
+    """What the caller already holds of an earlier build."""
+
+    epoch: int = Field(ge=0, le=MOST_SEQ, description="The epoch of that build.")
+    through_seq: int = Field(ge=0, le=MOST_SEQ, description="The newest message in it.")
+
+
+class ContextAsk(Asked):
+    """What the next call of a model needs; every field has a default."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-4-5"}]}
+    )
+
+    format: Format = FormatName.OPENAI_CHAT
+    model: ModelName | None = Field(
+        default=None, description="Model of this call; the conversation's by default."
+    )
+    max_output_tokens: Tokens | None = Field(
+        default=None, description="Tokens to keep free for the answer; the policy's by default."
+    )
+    max_context_tokens: int | None = Field(
+        default=None,
+        ge=-MOST_TOKENS,
+        le=MOST_TOKENS,
+        description="A window for this call, where it should be smaller than the model's.",
+    )
+    sections: Sections = Field(default=[], description="Sections for this call, merged by name.")
+    tools: Tools = Field(default=[], description="Tools for this call, merged by name.")
+    known: Known | None = Field(
+        default=None, description="For delta builds; this version always sends the full payload."
+    )
+
+
+class Breakpoint(Answered):
+    """Where a provider's cached prefix may end."""
+
+    after: Literal["section", "message"] = Field(description="What it follows.")
+    index: int = Field(description="Index of that section, or of that payload item.")
+
+
+class ContextState(Answered):
+    """The summary a build shows, and the seqs it stands for."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_STATE]})
+
+    strategy: StrategyName | None = Field(description="The strategy that made it.")
+    summary: str | None = Field(description="Its text; null when there is none.")
+    summary_range: list[int] | None = Field(description="Seqs it stands for, the end excluded.")
+    compressed_at: datetime | None = Field(description="When it was made.")
+
+
+class CompactResult(Answered):
+    """What a compaction did, or why it did nothing; tokens are of the whole payload."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_RESULT]})
+
+    compacted: bool = Field(description="Whether the context changed.")
+    reason: str | None = Field(description="Why nothing was done.")
+    compaction_id: str | None = Field(description="Id of the receipt.")
+    before_tokens: int = Field(description="Tokens of the payload before.")
+    after_tokens: int = Field(description="Tokens of the payload after.")
+    before_msg_count: int = Field(description="Messages of the payload before.")
+    after_msg_count: int = Field(description="Messages of the payload after.")
+    strategies_run: list[str] = Field(description="Strategies that ran, in order.")
+    summary_range: list[int] | None = Field(description="Seqs the summary stands for.")
+    model: str | None = Field(description="Model that summarised; `extractive` is built in.")
+    summary_tokens: int = Field(description="Tokens of the summary.")
+    cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
+    duration_ms: int = Field(description="How long it took.")
+
+
+class BuiltContext(Answered):
+    """The payload for the next call, and everything about it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "format": "openai_chat",
+                    "payload": {
+                        "model": "gpt-4o",
+                        "messages": [{"role": "user", "content": "Hello"}],
+                        "max_completion_tokens": 4096,
+                    },
+                    "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
+                    "epoch": 1,
+                    "through_seq": 1,
+                    "stable_items": 1,
+                    "base_items": 0,
+                    "prefix_hash": _HASH,
+                    "cache_break_reason": None,
+                    "breakpoints": [{"after": "message", "index": 0}],
+                    "tail": [],
+                    "tokens_used": 2146,
+                    "budget": BUDGET,
+                    "pressure": "ok",
+                    "notice": False,
+                    "next_threshold": "due",
+                    "tokens_to_next": 84587,
+                    "summary_used": False,
+                    "new_state": None,
+                    "compaction": None,
+                    "degraded": [],
+                    "deferred_tools": 0,
+                    "delta": False,
+                }
+            ]
+        }
+    )
+
+    format: FormatName = Field(description="The format of the payload.")
+    payload: dict[str, Any] = Field(description="Splat it into the SDK's call.")
+    build_id: str = Field(description="Names this build.")
+    epoch: int = Field(description="Payloads of one epoch extend one another.")
+    through_seq: int = Field(description="The newest message in the payload.")
+    stable_items: int = Field(description="So many first items will stay as they are.")
+    base_items: int = Field(description="Items a delta is appended after; 0 for a full payload.")
+    prefix_hash: str = Field(description="Hash of what is promised to stay.")
+    cache_break_reason: str | None = Field(description="Why this epoch began; null for the first.")
+    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
+    tail: list[dict[str, Any]] = Field(description="Items that replace the previous tail.")
+    tokens_used: int = Field(description="Tokens of the payload.")
+    budget: Budget = Field(description="The window and its use by this payload.")
+    pressure: Pressure = Field(description="The highest level reached.")
+    notice: bool = Field(description="Whether `notice_at` is reached.")
+    next_threshold: str | None = Field(description="The next threshold ahead.")
+    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    summary_used: bool = Field(description="Whether a summary stands for older messages.")
+    new_state: ContextState | None = Field(description="The state a compaction here made.")
+    compaction: CompactResult | None = Field(description="The compaction this build ran.")
+    degraded: list[str] = Field(description="What had to be given up to fit, in order.")
+    deferred_tools: int = Field(description="Tool definitions held back.")
+    delta: bool = Field(description="Whether the payload holds only what is new.")
+
+
+class CompactionAsk(Asked):
+    """A compaction now, whatever the pressure."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"instructions": "Keep every file path.", "dry_run": True}]}
+    )
+
+    model: ModelName | None = Field(
+        default=None, description="Model that summarises; must be an allowed one."
+    )
+    instructions: str | None = Field(
+        default=None, max_length=32_000, description="What this summary in particular should keep."
+    )
+    dry_run: bool = Field(default=False, description="Only show what would be done.")

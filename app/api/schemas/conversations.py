@@ -1,0 +1,128 @@
+"""Conversations on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.fields import (
+    AgentId,
+    Answered,
+    Asked,
+    ConversationId,
+    Metadata,
+    ModelName,
+    Tools,
+)
+from app.api.schemas.pages import Page
+from app.api.schemas.policies import PolicyPatch, ShownPolicy
+from app.api.schemas.sections import Sections, ShownSection
+from app.domain.policy import DEFAULTS
+
+_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+_ITEM: dict[str, Any] = {
+    "conversation_id": _ID,
+    "agent_id": "support-bot",
+    "model": None,
+    "metadata": {"customer": "42"},
+    "head_seq": 12,
+    "turns": 3,
+    "message_count": 12,
+    "tokens": 1840,
+    "created_at": "2026-01-05T09:30:00.123456+00:00",
+    "updated_at": "2026-01-05T09:30:00.123456+00:00",
+}
+
+
+class ConversationCreate(Asked):
+    """A new conversation."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "gpt-4o",
+                    "sections": [{"name": "base", "content": "You are a careful assistant."}],
+                    "policy": {"sandwich": {"preserve_bottom": 8}},
+                    "metadata": {"customer": "42"},
+                }
+            ]
+        }
+    )
+
+    conversation_id: ConversationId | None = None
+    agent_id: AgentId | None = Field(default=None, description="The agent it belongs to.")
+    model: ModelName | None = Field(
+        default=None, description="Model whose window counts; the agent's by default."
+    )
+    policy: PolicyPatch | None = Field(default=None, description="Its own settings.")
+    sections: Sections = Field(default=[], description="Its own parts of the system prompt.")
+    tools: Tools = Field(default=[], description="Its own tools.")
+    metadata: Metadata = Field(default={})
+
+
+class ConversationPatch(Asked):
+    """A change; what is left out stays."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"policy": {"budget": {"context_window": 32000, "notice_at": None}}}]
+        }
+    )
+
+    model: ModelName | None = Field(default=None, description="null goes back to the agent's.")
+    policy: PolicyPatch | None = Field(
+        default=None,
+        description="Merged leaf by leaf: a null leaf inherits again, a null policy resets all.",
+    )
+    metadata: Metadata = Field(default={}, description="Replaces the metadata there are.")
+
+
+class ConversationItem(Answered):
+    """A conversation in a list."""
+
+    conversation_id: str = Field(description="UUID of the conversation.")
+    agent_id: str | None = Field(description="The agent it belongs to.")
+    model: str | None = Field(description="Its own model; null inherits.")
+    metadata: dict[str, Any] = Field(description="As the caller gave it.")
+    head_seq: int = Field(description="Seq of the newest message; 0 for an empty log.")
+    turns: int = Field(description="User messages so far.")
+    message_count: int = Field(description="Messages in the log.")
+    tokens: int = Field(description="Tokens of the whole log, by the conversation's counter.")
+    created_at: datetime = Field(description="When it was created.")
+    updated_at: datetime = Field(description="When its settings last changed.")
+
+
+class ConversationPage(Page[ConversationItem]):
+    """Conversations, newest first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"data": [_ITEM], "next_cursor": None}]}
+    )
+
+
+class ShownConversation(ConversationItem):
+    """A conversation with all its settings."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    **_ITEM,
+                    "effective_model": "gpt-4o",
+                    "policy": dict(DEFAULTS),
+                    "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
+                    "sections": [],
+                    "tools": [],
+                }
+            ]
+        }
+    )
+
+    effective_model: str | None = Field(description="The model after inheriting.")
+    policy: ShownPolicy = Field(description="The effective policy, every setting.")
+    policy_overrides: dict[str, Any] = Field(description="The settings of its own layer.")
+    sections: list[ShownSection] = Field(description="Its own parts of the system prompt.")
+    tools: list[dict[str, Any]] = Field(description="Its own tools, as they were given.")

@@ -1,0 +1,114 @@
+"""Messages on the wire (A1, A2, A6)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.budgets import READING, Budget
+from app.api.schemas.fields import MOST_SEQ, Answered, Asked, Format, MessageObject
+from app.api.schemas.pages import Page
+from app.domain.budget import Pressure
+from app.domain.messages import FormatName
+
+_ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
+
+
+class MessagesAppend(Asked):
+    """A batch to append, all of it or nothing."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "messages": [
+                        {"role": "user", "content": "What is the weather in Bergen?"},
+                        {"role": "assistant", "content": "It rains, 8 degrees."},
+                    ],
+                    "expected_seq": 0,
+                }
+            ]
+        }
+    )
+
+    messages: list[MessageObject] = Field(description="1 to 1000 messages in `format`.")
+    format: Format = FormatName.OPENAI_CHAT
+    expected_seq: int | None = Field(
+        default=None, ge=0, le=MOST_SEQ, description="409 unless the log's head is this seq."
+    )
+
+
+class AppendedMessage(Answered):
+    """Where a message stands in the log."""
+
+    id: str = Field(description="The caller's id, or one made by the service.")
+    seq: int = Field(description="Its place, from 1 without gaps.")
+    turn: int = Field(description="User messages up to it.")
+    role: Literal["user", "assistant", "tool"] = Field(description="Who speaks.")
+    token_count: int = Field(description="Its tokens, reasoning included.")
+
+
+class Appended(Answered):
+    """The stored batch, and how full the window is now."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "messages": [
+                        {"id": _ID, "seq": 1, "turn": 1, "role": "user", "token_count": 12}
+                    ],
+                    "head_seq": 1,
+                    **READING,
+                }
+            ]
+        }
+    )
+
+    messages: list[AppendedMessage] = Field(description="The messages of the batch, in order.")
+    head_seq: int = Field(description="Seq of the newest message.")
+    pressure: Pressure | None = Field(description="Null while no window is known.")
+    notice: bool | None = Field(description="Whether `notice_at` is reached.")
+    next_threshold: str | None = Field(description="The next threshold ahead.")
+    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    budget: Budget | None = Field(description="The window and its use.")
+
+
+class StoredMessage(Answered):
+    """A message as it came, with what the service knows of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str = Field(description="Its id in the conversation.")
+    seq: int = Field(description="Its place, from 1 without gaps.")
+    turn: int = Field(description="User messages up to it.")
+    role: Literal["user", "assistant", "tool"] = Field(description="Who speaks.")
+    token_count: int = Field(description="Its tokens, reasoning included.")
+    format: FormatName = Field(description="The format it came in.")
+    created_at: datetime = Field(description="When it was received.")
+    conversation_id: str = Field(description="The conversation it belongs to.")
+    agent_id: str | None = Field(description="The agent of that conversation.")
+
+
+_STORED: dict[str, Any] = {
+    "role": "user",
+    "content": "What is the weather in Bergen?",
+    "id": _ID,
+    "seq": 1,
+    "turn": 1,
+    "token_count": 12,
+    "format": "openai_chat",
+    "created_at": "2026-01-05T09:30:00.123456+00:00",
+    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+    "agent_id": None,
+}
+
+
+class MessagePage(Page[StoredMessage]):
+    """Messages of a conversation, in the order asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"data": [_STORED], "next_cursor": None}]}
+    )

@@ -1,0 +1,185 @@
+"""A real PostgreSQL for every test, and the real app over it.
+
+One server runs for the whole session, shared by xdist's workers. Each worker migrates one
+template database, and each test works in a clone of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+import uvicorn
+from fastapi import FastAPI
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.embedded import DATABASE, running
+from app.adapters.postgres.migrate import migrate
+from app.adapters.postgres.store import Store
+from app.main import create_app
+from app.settings import Settings
+from tests.fake_llm import FakeLLM, fake_llm
+
+__all__ = ["fake_llm"]
+
+_names = count(1)
+
+
+class Server:
+    """The session's PostgreSQL: clones of a migrated template, by the dozen."""
+
+    def __init__(self, url: str, worker: str) -> None:
+        self._url = url
+        self._worker = worker
+        self._template = f"template_{worker}"
+        self._run(f'DROP DATABASE IF EXISTS "{self._template}" WITH (FORCE)')
+        self._run(f'CREATE DATABASE "{self._template}"')
+        in_thread(_migrated, self.url_of(self._template))
+
+    def url_of(self, name: str) -> str:
+        """Return the URL of one of its databases."""
+        return self._url.replace(f"/{DATABASE}?", f"/{name}?")
+
+    @contextmanager
+    def clone(self) -> Iterator[str]:
+        """Yield the URL of a fresh database, which is dropped afterwards."""
+        name = f"test_{self._worker}_{next(_names)}"
+        self._run(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}" STRATEGY FILE_COPY')
+        try:
+            yield self.url_of(name)
+        finally:
+            self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    def _run(self, sql: str) -> None:
+        in_thread(execute, self._url, sql)
+
+
+def in_thread(work: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+    """Run a coroutine in a loop and a thread of its own, whatever runs here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work(*arguments))).result()
+
+
+async def execute(url: str, sql: str, *arguments: Any) -> list[Any]:
+    """Run one statement on a connection of its own and return its rows."""
+    connection = await asyncpg.connect(url)
+    try:
+        return list(await connection.fetch(sql, *arguments))
+    finally:
+        await connection.close()
+
+
+async def _migrated(url: str) -> None:
+    await asyncio.to_thread(migrate, url)
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Server]:
+    """The session's PostgreSQL, which need not survive a crash of the machine."""
+    worker = getattr(request.config, "workerinput", {}).get("workerid", "main")
+    base = tmp_path_factory.getbasetemp()
+    data_dir = base / "data" if worker == "main" else base.parent / "data"
+    with running(Path(data_dir)) as url:
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            in_thread(execute, url, f"ALTER SYSTEM SET {setting} = off")
+        in_thread(execute, url, "SELECT pg_reload_conf()")
+        yield Server(url, worker)
+
+
+@pytest.fixture
+def database_url(server: Server) -> Iterator[str]:
+    """The URL of this test's own migrated database."""
+    with server.clone() as url:
+        yield url
+
+
+@pytest_asyncio.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    """An open store on this test's database."""
+    opened = Store(database_url, min_size=0, max_size=4)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def database(store: Store) -> PostgresDatabase:
+    """The database of this test as the services see it."""
+    return PostgresDatabase(store)
+
+
+@pytest.fixture
+def settings(database_url: str) -> Settings:
+    """Settings on this test's database; override the fixture for others."""
+    return Settings(database_url=database_url, pool_min_size=0, default_model="gpt-4o")
+
+
+@asynccontextmanager
+async def started(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of the app, which is started and stopped around it."""
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as client,
+    ):
+        yield client
+
+
+@pytest_asyncio.fixture
+async def client(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app on this test's database."""
+    async with started(create_app(settings)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def with_model(settings: Settings, fake_llm: FakeLLM) -> Settings:
+    """The same settings with the scriptable model as the summariser."""
+    return replace(
+        settings,
+        summarizer_model="openai/fake",
+        summarizer_allowed_models=("openai/fake",),
+        summarizer_api_base=fake_llm.api_base,
+        summarizer_api_key="test",
+        summarizer_timeout_seconds=5.0,
+    )
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve the app on a free port from a thread, and yield its address."""
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="on", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="served", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture
+def served(settings: Settings) -> Iterator[str]:
+    """The address of the app as it is really served."""
+    with serving(create_app(settings)) as url:
+        yield url

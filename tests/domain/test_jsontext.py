@@ -1,0 +1,83 @@
+"""JSON text: what goes in comes out, and nothing a provider refuses leaves (decision 3)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import jsontext
+from app.domain.messages import sendable_json
+from tests.domain.strategies_messages import json_values
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two JSON values are equal, integers and floats told apart."""
+    return repr(one) == repr(two)
+
+
+@given(json_values())
+def test_values_come_back_identical(value: Any) -> None:
+    """Every string, NUL and lone surrogates included, survives the round trip (A1, decision 3)."""
+    assert same(jsontext.loads(jsontext.dumps(value)), value)
+
+
+@given(json_values())
+def test_stored_text_holds_nothing_postgres_refuses(value: Any) -> None:
+    """Stored text has no NUL and can be encoded (decision 3)."""
+    text = jsontext.dumps(value)
+    assert "\x00" not in text
+    assert text.encode().decode() == text
+
+
+@given(json_values())
+def test_payload_text_is_the_sendable_value(value: Any) -> None:
+    """A payload says the value with lone surrogates replaced, in valid UTF-8 (decision 3)."""
+    sent = json.loads(jsontext.dump_payload(value).decode("utf-8"))
+    without_nul = json.loads(json.dumps(sent).replace("\\u0000", "\\ufffd"))
+    assert without_nul == sendable_json(value) or _has_colliding_keys(value)
+
+
+def _has_colliding_keys(value: Any) -> bool:
+    match value:
+        case dict():
+            keys = {str(sendable_json(key)) for key in value}
+            return len(keys) < len(value) or any(map(_has_colliding_keys, value.values()))
+        case list():
+            return any(map(_has_colliding_keys, value))
+        case _:
+            return False
+
+
+@given(json_values())
+def test_the_same_value_gives_the_same_bytes(value: Any) -> None:
+    """Writing is deterministic and keeps the order of keys (N8)."""
+    copy = json.loads(json.dumps(value))
+    assert jsontext.dumps(value) == jsontext.dumps(copy)
+    assert jsontext.dump_payload(value) == jsontext.dump_payload(copy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[1,]", "NaN", "Infinity", "1e999", "'a'", '{"a":NaN,"b":"\\ud800"}', "[" * 5000]
+    + ['["\\ud800",1e999]', "[" * 100_000 + '"\\ud800"', b"\xff", '"\ud800"'],
+)
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    """NaN, infinities, huge numbers and broken text are refused, never a crash (M)."""
+    with pytest.raises(ValueError, match=r".*"):
+        jsontext.loads(text)
+
+
+def test_infinities_are_never_written_as_numbers() -> None:
+    """What is no JSON number cannot get into a stored text by way of a float."""
+    assert jsontext.loads(jsontext.dumps([1.5, -0.0])) == [1.5, 0.0]
+    assert jsontext.dumps(math.inf) == "null"
+
+
+def test_large_integers_survive() -> None:
+    """Integers beyond 64 bits are written as they are."""
+    assert jsontext.dumps({"n": 2**70}) == f'{{"n":{2**70}}}'

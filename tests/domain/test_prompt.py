@@ -1,0 +1,536 @@
+"""The prompt's items: valid for their provider, stable inside an epoch, counted exactly (G2, K1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.compaction import summary_cost, summary_view
+from app.domain.fitting import fit
+from app.domain.formats import FORMATS
+from app.domain.log import LogRow
+from app.domain.messages import NO_RESULT, FormatName, Message, Role, Text, ToolCall, clean
+from app.domain.policy import Policy, SandwichPolicy, SlidingWindowPolicy, StrategyName, SummaryRole
+from app.domain.prompt import (
+    CONTINUE_NOTE,
+    LOOKBACK_BLOCKS,
+    MOST_MARKS,
+    START_NOTE,
+    SUMMARY_PREFIX,
+    WINDOW_NOTE,
+    Assembler,
+    Items,
+    View,
+    assembler_for,
+    placeholder,
+    with_cache_mark,
+)
+from app.domain.strategies import ENDLESS, STRATEGIES, Room, Slide, Span, Summarise
+from app.domain.tokens import count_payload_messages
+from app.domain.turns import TRIMMED_TOKENS
+from tests.domain.histories import (
+    ANTHROPIC,
+    CHAT,
+    RawLog,
+    entries_of,
+    provider_validate,
+    raw_logs,
+    rows_of,
+    third,
+)
+
+FORMAT_NAMES = st.sampled_from((CHAT, ANTHROPIC))
+EVERYTHING = View(spans=(Span(1, ENDLESS),))
+SUMMARY = "They agreed on a plan."
+NOTE = "[2 earlier messages were left out to fit the window.]"
+THINKING = ("thinking", "redacted_thinking")
+
+
+@dataclass
+class Case:
+    """A log, the format it is built for, and a view of it."""
+
+    log: RawLog
+    format: FormatName
+    view: View
+
+    @property
+    def rows(self) -> list[LogRow]:
+        """The log's rows as a build of this format reads them."""
+        return rows_of(self.log, self.format)
+
+    @property
+    def shown(self) -> list[LogRow]:
+        """The rows the view shows."""
+        return [row for row in self.rows if self.view.shows(row.seq)]
+
+
+@st.composite
+def views(draw: st.DrawFn, rows: Sequence[LogRow]) -> View:
+    """Draw a view as builds make it: a strategy's plan, then fitting, over the log so far."""
+    planned = entries_of(list(rows[: draw(st.integers(1, len(rows)))]))
+    policy = Policy(
+        strategy=draw(st.sampled_from(list(StrategyName))),
+        sandwich=SandwichPolicy(draw(st.integers(0, 3)), draw(st.integers(1, 3))),
+        sliding_window=SlidingWindowPolicy(draw(st.integers(1, 5))),
+        summary_role=draw(st.sampled_from((SummaryRole.USER, SummaryRole.SYSTEM))),
+    )
+    capacity = draw(st.one_of(st.integers(20, 900), st.just(10**6)))
+    room = Room(capacity, capacity // 2, 0, draw(st.integers(0, 40)))
+    view, shown = EVERYTHING, planned
+    plan = STRATEGIES[policy.strategy].plan(shown, None, room, policy)
+    if isinstance(plan, Summarise):
+        view = summary_view(plan.span, SUMMARY, policy)
+    elif isinstance(plan, Slide):
+        view = replace(view, spans=(Span(plan.tail_start, ENDLESS),))
+    shown = [item for item in shown if view.shows(item.seq)]
+    fitted = fit(shown, 0, replace(room, summary=summary_cost(view, third)))
+    if fitted is not None:
+        view = replace(view, trimmed_through=fitted.trimmed_through)
+        if fitted.shown is not None:
+            view = replace(view, spans=fitted.shown, note=NOTE)
+    return replace(view, reasoning_after=draw(st.integers(0, len(rows))))
+
+
+@st.composite
+def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
+    """Draw a log with a format and a view made for it."""
+    log = draw(raw_logs())
+    format = draw(formats)
+    return Case(log, format, draw(views(rows_of(log, format))))
+
+
+def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
+    """Fold rows, all the view shows by default, the way a cold build does."""
+    assembler = assembler_for(case.format, case.view, third)
+    for row in case.shown if rows is None else rows:
+        assembler.feed(row)
+    assembler.finish()
+    return assembler
+
+
+def parsed(items: Items) -> list[dict[str, Any]]:
+    """Return the items as a provider reads them."""
+    return [json.loads(item) for item in items.wire]
+
+
+def issues(case: Case, wire: list[dict[str, Any]]) -> list[Any]:
+    """Return what the provider's types and rules say against a payload."""
+    validate = provider_validate()
+    if case.format is CHAT:
+        return list(validate.errors(validate.validate_openai_chat(wire)))
+    payload = {"model": "m", "max_tokens": 10, "messages": wire}
+    return list(validate.errors(validate.validate_anthropic(payload)))
+
+
+def messages_of(format: FormatName, wire: Sequence[dict[str, Any]]) -> list[Message]:
+    """Read items back into neutral messages; system text as a user's."""
+    found: list[Message] = []
+    for raw in wire:
+        as_user = {**raw, "role": "user"} if raw["role"] == "system" else raw
+        found += FORMATS[format].parse(as_user, "")
+    return found
+
+
+def row(seq: int, raw: dict[str, Any], format: FormatName = CHAT) -> LogRow:
+    """Return the row of one raw message."""
+    (made,) = rows_of(RawLog([(format, raw)]), format)
+    return replace_row(made, seq)
+
+
+def replace_row(made: LogRow, seq: int) -> LogRow:
+    """Return a row at another place of its log."""
+    made.seq, made.id = seq, f"m{seq}"
+    return made
+
+
+def user(text: str) -> dict[str, Any]:
+    """Return a user message, the same in both formats."""
+    return {"role": "user", "content": text}
+
+
+def asks(*call_ids: str) -> dict[str, Any]:
+    """Return an assistant message that calls a tool under each id."""
+    function = {"name": "f", "arguments": "{}"}
+    calls = [{"id": call_id, "type": "function", "function": function} for call_id in call_ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id: str, content: Any = "done") -> dict[str, Any]:
+    """Return a tool message."""
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def items_of(
+    format: FormatName, *raws: dict[str, Any], view: View = EVERYTHING
+) -> list[dict[str, Any]]:
+    """Fold raw chat messages and return the items."""
+    rows = rows_of(RawLog([(CHAT, raw) for raw in raws]), format)
+    assembler = assembler_for(format, view, third)
+    for made in rows:
+        if view.shows(made.seq):
+            assembler.feed(made)
+    assembler.finish()
+    return parsed(assembler.items())
+
+
+# --- validity -------------------------------------------------------------------------------
+
+
+@given(cases())
+@settings(max_examples=250, deadline=None)
+def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
+    """Any view of any log, at any point of it, satisfies the provider's types and rules (K1)."""
+    assembler = assembler_for(case.format, case.view, third)
+    for shown in case.shown:
+        assembler.feed(shown)
+        assert issues(case, parsed(assembler.items())) == []
+    assembler.finish()
+    assert issues(case, parsed(assembler.items())) == []
+
+
+@given(cases())
+@settings(deadline=None)
+def test_calls_and_results_pair_up(case: Case) -> None:
+    """No orphan result, every call closed in its group, ids unique and short (N1, N2, N3)."""
+    open_calls: set[str] = set()
+    seen: set[str] = set()
+    for message in messages_of(case.format, parsed(folded(case).items())):
+        if message.role is Role.TOOL:
+            assert message.tool_call_id in open_calls
+            open_calls.remove(message.tool_call_id)
+            continue
+        assert not open_calls
+        ids = [call.id for call in message.calls]
+        assert not seen.intersection(ids)
+        assert all(0 < len(call_id) <= 40 for call_id in ids)
+        open_calls, seen = set(ids), seen.union(ids)
+    assert not open_calls
+
+
+@given(cases())
+@settings(deadline=None)
+def test_a_payload_starts_with_a_user_or_a_summary(case: Case) -> None:
+    """The first item is a user's; with Anthropic the last one is too (N5, A1)."""
+    wire = parsed(folded(case).items())
+    first = wire[0]
+    is_summary = first["role"] == "system" and str(first["content"]).startswith(SUMMARY_PREFIX)
+    is_note = first["role"] == "system" and str(first["content"]).startswith("[")
+    assert first["role"] == "user" or is_summary or is_note
+    if case.format is ANTHROPIC:
+        assert wire[-1]["role"] == "user"
+
+
+# --- stability ------------------------------------------------------------------------------
+
+
+@given(cases())
+@settings(deadline=None)
+def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
+    """The stable items of every build are a byte-identical prefix of all later ones (N8, N9)."""
+    assembler = folded(case, [])
+    builds = [assembler.items()]
+    for shown in case.shown:
+        assembler.feed(shown)
+        builds.append(assembler.items())
+    last = builds[-1]
+    for build in builds:
+        assert build.stable <= len(build.wire)
+        assert last.wire[: build.stable] == build.wire[: build.stable]
+    assert [b.stable for b in builds] == sorted(b.stable for b in builds)
+    digests = {build.stable: build.prefix_digest for build in builds}
+    assert all(digests[build.stable] == build.prefix_digest for build in builds)
+
+
+@given(cases(), st.data())
+@settings(deadline=None)
+def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> None:
+    """Folding on from an earlier build equals folding everything at once (N8)."""
+    cut = data.draw(st.integers(0, len(case.shown)))
+    if cut == 0 and case.view.summary_text() is not None:
+        cut = len(case.shown)
+    warm = folded(case, case.shown[:cut])
+    warm.items()
+    for shown in case.shown[cut:]:
+        warm.feed(shown)
+    assert warm.items() == folded(case).items()
+
+
+@given(cases())
+@settings(deadline=None)
+def test_reading_the_items_changes_nothing(case: Case) -> None:
+    """Items may be asked for at any time, again and again."""
+    assembler = folded(case)
+    assert assembler.items() == assembler.items()
+
+
+@given(cases())
+@settings(deadline=None)
+def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
+    """What closes a call at the end of the log may still be replaced by its result (decision 17)."""
+    open_calls = set(case.log.open_calls)
+    shown = {call_id for made in case.shown for call_id in made.call_ids}
+    items = folded(case).items()
+    if not open_calls & shown or not case.shown[-1].call_ids:
+        return
+    if case.shown[-1] is not case.rows[-1] or case.view.trimmed_through:
+        return
+    before = folded(case).items()
+    answer = row(case.rows[-1].seq + 1, result(case.log.open_calls[0], "the late result"))
+    later = folded(case)
+    later.feed(answer)
+    after = later.items()
+    assert after.wire[: before.stable] == before.wire[: before.stable]
+    assert items.stable < len(items.wire)
+    assert "the late result" in b"".join(after.wire).decode()
+
+
+# --- counting -------------------------------------------------------------------------------
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_counts_are_those_of_the_items_returned(case: Case) -> None:
+    """Conversation and summary tokens equal a count of the items from scratch (C1, decision 12)."""
+    assembler = folded(case, [])
+    for shown in case.shown:
+        assembler.feed(shown)
+        items = assembler.items()
+        counted = count_payload_messages(case.format, parsed(items), third)
+        assert items.tokens + items.summary_tokens == counted
+    text = case.view.summary_text()
+    summary = assembler.items().summary_tokens
+    assert (summary > 0) == (text is not None)
+
+
+# --- what is shown --------------------------------------------------------------------------
+
+
+def essence(message: Message) -> tuple[Any, ...]:
+    """Return what a message says, apart from ids, names and media's spelling."""
+    return (message.role, *(part.text for part in message.parts if isinstance(part, Text)))
+
+
+@given(cases(st.just(CHAT)))
+@settings(deadline=None)
+def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
+    """Only log messages in their order, summaries, notes and synthetic results are sent (N10)."""
+    sources = [FORMATS[CHAT].adapt(clean(made.message())) for made in case.shown]
+    expected = [essence(source) for source in sources]
+    own = {case.view.summary_text(), WINDOW_NOTE, START_NOTE, CONTINUE_NOTE, NO_RESULT}
+    place = 0
+    for item in messages_of(CHAT, parsed(folded(case).items())):
+        said = essence(item)
+        is_media = item.text.startswith("[media from tool call ")
+        if item.text in own or is_media:
+            continue
+        if item.text.startswith("[tool output trimmed; ref="):
+            trimmed = next(made for made in case.shown if f"ref={made.id};" in item.text)
+            assert trimmed.seq <= case.view.trimmed_through
+            place = case.shown.index(trimmed) + 1
+            continue
+        if said[1:] == ("[media follows]",):
+            said = (Role.TOOL,)
+        assert said in expected[place:]
+        place += expected[place:].index(said) + 1
+
+
+@given(cases(st.just(CHAT)))
+@settings(deadline=None)
+def test_every_shown_user_message_is_whole(case: Case) -> None:
+    """User text is never cut: each shown user message is an item as it stands (decision 14)."""
+    sent = [essence(message) for message in messages_of(CHAT, parsed(folded(case).items()))]
+    for made in case.shown:
+        if made.role is Role.USER:
+            assert essence(FORMATS[CHAT].adapt(made.message())) in sent
+
+
+@given(cases())
+@settings(deadline=None)
+def test_a_summary_stands_once_where_its_range_was(case: Case) -> None:
+    """The summary's text occurs once, and nothing of its range beside it (N10)."""
+    text = case.view.summary_text()
+    if text is None:
+        return
+    wire = parsed(folded(case).items())
+    found = [i for i, item in enumerate(wire) if SUMMARY_PREFIX in json.dumps(item["content"])]
+    assert len(found) == (1 if case.view.summary is not None else 0)
+
+
+@given(cases(st.just(ANTHROPIC)))
+@settings(deadline=None)
+def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
+    """Signed thinking goes back verbatim after `reasoning_after`, and never before (E10, A10)."""
+    wanted = [
+        part.block
+        for made in case.shown
+        if made.seq > case.view.reasoning_after and made.role is Role.ASSISTANT
+        for part in made.message().parts
+        if getattr(part, "block", None) is not None and part.block["type"] in THINKING  # type: ignore[union-attr, index]
+    ]
+    sent = [
+        block
+        for item in parsed(folded(case).items())
+        for block in item["content"]
+        if block["type"] in THINKING
+    ]
+    assert sent == wanted
+
+
+def test_chat_never_replays_thinking() -> None:
+    """Thinking of another provider is removed whole (N12)."""
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    raw = {"role": "assistant", "content": [thinking, {"type": "text", "text": "yes"}]}
+    rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
+    assembler = assembler_for(CHAT, EVERYTHING, third)
+    for made in rows:
+        assembler.feed(made)
+    assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
+
+
+# --- cache marks ----------------------------------------------------------------------------
+
+
+@given(cases(st.just(ANTHROPIC)))
+@settings(deadline=None)
+def test_cache_marks_are_few_close_and_on_stable_messages(case: Case) -> None:
+    """At most four marks, at most 19 blocks apart unless one message is larger (A7, A8)."""
+    items = folded(case).items()
+    assert len(items.marks) <= MOST_MARKS
+    assert list(items.marks) == sorted(set(items.marks), reverse=True)
+    assert all(index < items.stable for index in items.marks)
+    wire = parsed(items)
+    for newer, older in zip(items.marks, items.marks[1:], strict=False):
+        blocks = sum(len(wire[index]["content"]) for index in range(older + 1, newer + 1))
+        assert blocks <= LOOKBACK_BLOCKS or newer - older == 1
+    for index in items.marks:
+        marked = json.loads(with_cache_mark(items.wire[index]))
+        assert marked["content"][-1].pop("cache_control") == {"type": "ephemeral"}
+        assert marked == wire[index]
+        assert wire[index]["content"][-1]["type"] not in THINKING
+
+
+def test_the_newest_stable_message_is_marked() -> None:
+    """The prefix that the next build shares is the one to cache (G2, A8)."""
+    raws = [raw for n in range(60) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
+    rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
+    assembler = assembler_for(ANTHROPIC, EVERYTHING, third)
+    for made in rows:
+        assembler.feed(made)
+    items = assembler.items()
+    assert items.marks == (118, 99, 80, 61)
+    assert items.stable == 119
+
+
+# --- single rules ---------------------------------------------------------------------------
+
+
+def test_reused_ids_are_rewritten_on_calls_and_results() -> None:
+    """A log that uses an id again, even one no provider takes, gives unique pairs (N3)."""
+    for call_id in ("c1", "bad id!", "x" * 60):
+        for format in (CHAT, ANTHROPIC):
+            wire = items_of(
+                format,
+                user("hi"),
+                asks(call_id),
+                result(call_id, "first"),
+                asks(call_id),
+                result(call_id, "second"),
+            )
+            messages = messages_of(format, wire)
+            ids = [call.id for message in messages for call in message.calls]
+            results = [(m.tool_call_id, m.text) for m in messages if m.role is Role.TOOL]
+            assert len(set(ids)) == 2
+            assert results == [(ids[0], "first"), (ids[1], "second")]
+
+
+def test_media_of_results_follow_in_a_user_message() -> None:
+    """OpenAI takes no image in a tool message: it follows once the group is complete (B4)."""
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    content = [{"type": "text", "text": "see"}, image]
+    wire = items_of(CHAT, user("hi"), asks("a", "b"), result("a", content), result("b"))
+    assert [item["role"] for item in wire] == ["user", "assistant", "tool", "tool", "user"]
+    assert wire[2]["content"] == "see"
+    assert wire[4]["content"] == [{"type": "text", "text": "[media from tool call a]"}, image]
+
+
+def test_open_calls_are_closed_when_the_next_message_comes() -> None:
+    """A call that never got its result is closed by a synthetic one, then stable (A3)."""
+    for format in (CHAT, ANTHROPIC):
+        wire = items_of(format, user("hi"), asks("a", "b"), result("b"), user("and?"))
+        texts = {m.tool_call_id: m.text for m in messages_of(format, wire) if m.role is Role.TOOL}
+        assert texts == {"a": NO_RESULT, "b": "done"}
+
+
+def test_results_of_hidden_calls_are_not_shown() -> None:
+    """A result without its call in the view is left out (N1)."""
+    view = View(spans=(Span(1, 2), Span(3, ENDLESS)))
+    wire = items_of(CHAT, user("hi"), asks("a"), result("a"), user("and?"), view=view)
+    assert [item["role"] for item in wire] == ["user", "user"]
+
+
+@pytest.mark.parametrize(
+    ("view", "note"),
+    [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)],
+)
+def test_a_note_stands_where_a_payload_would_start_with_an_assistant(
+    view: View, note: str
+) -> None:
+    """The first item is a user message, a note where the log has none there (N5)."""
+    says = {"role": "assistant", "content": "hello"}
+    for format in (CHAT, ANTHROPIC):
+        wire = items_of(format, says, says, view=view)
+        assert messages_of(format, wire[:1])[0].text == note
+
+
+def test_a_summary_stands_between_its_ends() -> None:
+    """Top, the labelled summary of the middle, bottom (D1)."""
+    view = View(
+        spans=(Span(1, 2), Span(4, ENDLESS)), summary="the middle", summary_span=Span(2, 4)
+    )
+    raws = [user(text) for text in ("one", "two", "three", "four")]
+    wire = items_of(CHAT, *raws, view=view)
+    labelled = "[Earlier conversation summary: the middle]"
+    assert [item["content"] for item in wire] == ["one", labelled, "four"]
+    assert {item["role"] for item in wire} == {"user"}
+    as_system = items_of(CHAT, *raws, view=replace(view, summary_as_system=True))
+    assert [item["role"] for item in as_system] == ["user", "system", "user"]
+
+
+def test_placeholders_name_what_they_stand_for() -> None:
+    """A trimmed result keeps its call id and names its reference and size (F3, N11)."""
+    view = replace(EVERYTHING, trimmed_through=3)
+    wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
+    trimmed = rows_of(RawLog([(CHAT, result("a", "é" * 900))]), CHAT)[0]
+    assert placeholder(replace_row(trimmed, 3)) == "[tool output trimmed; ref=m3; 1,800 bytes]"
+    assert wire[2]["tool_call_id"] == "a"
+    assert wire[2]["content"].endswith("; 1,800 bytes]")
+
+
+@given(cases())
+@settings(deadline=None)
+def test_placeholders_are_within_what_planning_allows(case: Case) -> None:
+    """A placeholder never costs more than planning reckons with (C4)."""
+    for made in case.rows:
+        if made.role is Role.TOOL:
+            message = Message(Role.TOOL, (Text(placeholder(made)),), tool_call_id="x" * 40)
+            wire = [FORMATS[CHAT].adapt(message)]
+            assert 4 + third(wire[0].text) + third("x" * 40) <= TRIMMED_TOKENS
+
+
+def test_small_results_are_not_replaced() -> None:
+    """A result no larger than its placeholder stays (F3)."""
+    view = replace(EVERYTHING, trimmed_through=3)
+    assert items_of(CHAT, user("hi"), asks("a"), result("a", "ok"), view=view)[2]["content"] == "ok"
+
+
+def test_messages_keep_their_calls_arguments() -> None:
+    """A call goes out with its name and arguments as they came (A1)."""
+    wire = items_of(CHAT, user("hi"), asks("a"), result("a"))
+    assert messages_of(CHAT, wire)[1].calls == (ToolCall("a", "f", "{}"),)

@@ -1,0 +1,550 @@
+"""Replays recorded conversations through the HTTP API, and judges every payload it answers with.
+
+1. Each conversation is stored four times: with the policy's window at 8k, 32k and 128k tokens,
+   so that real compactions happen, and once with the window named by each build.
+2. After every so many messages, and at the end, payloads are built in both formats.
+3. A payload is judged by the provider's own types and rules, by a count of it from scratch, by
+   its window, and by the promised prefix of the build before it in its epoch (C1, C4, G3, N9).
+4. In the end all messages are read back and compared with what was sent, field by field (A1).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from time import monotonic, sleep
+from types import ModuleType
+from typing import Any
+
+import orjson
+
+from app.adapters.tokenizer import TiktokenTokenizer
+from app.demo import Answer, Client, Trace, Unreachable, read_traces
+from app.domain.formats import FORMATS, parse_tool
+from app.domain.messages import File, FormatName, Image, Text
+from app.domain.prompt import SUMMARY_PREFIX, WINDOW_NOTE
+from app.domain.tokens import (
+    MESSAGE_OVERHEAD,
+    count_payload_messages,
+    count_system,
+    estimate_tool_defs_tokens,
+)
+
+WINDOWS = (8_000, 32_000, 128_000)
+MAX_OUTPUT_TOKENS = 1_024
+MODELS = {
+    FormatName.OPENAI_CHAT: ("gpt-4.1", "gpt-4.1-mini", "gpt-4.1-nano"),
+    FormatName.ANTHROPIC: ("claude-sonnet-4-5", "claude-haiku-4-5", "claude-opus-4-5"),
+}
+"""One for each window, so that each has its own lane; all are wider than the widest replayed."""
+TOLERANCE = 0.005
+NOT_CONVERSATIONS = ("mcp_tools.jsonl",)
+PAGE = 1000
+_MESSAGE_PATH = re.compile(r"messages\[\d+\]")
+
+
+def traces_dir() -> Path:
+    """Return the folder of the recorded conversations, which need not be there."""
+    given = os.environ.get("CONTEXT_TRACES_DIR")
+    return Path(given) if given else Path(__file__).parents[2] / "shared" / "traces"
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """Return the files of conversations, in order of their names."""
+    return sorted(path for path in folder.glob("*.jsonl") if path.name not in NOT_CONVERSATIONS)
+
+
+def named_traces(path: Path) -> list[Trace]:
+    """Read the conversations of a file, each named after it."""
+    traces = read_traces(path)
+    return [
+        Trace(f"{path.stem}:{number}", trace.sections, trace.tools, trace.messages)
+        for number, trace in enumerate(traces)
+    ]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a replay saw; every list but `refused` and `excused` is empty when all is well."""
+
+    conversations: int = 0
+    messages: int = 0
+    appends: int = 0
+    read_back: int = 0
+    complete: int = 0
+    builds: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    degraded: Counter[str] = field(default_factory=Counter)
+    epochs: Counter[str] = field(default_factory=Counter)
+    compactions: int = 0
+    compacted_tokens: int = 0
+    largest_share: float = 0.0
+    largest_miscount: float = 0.0
+    refused: list[str] = field(default_factory=list)
+    excused: list[str] = field(default_factory=list)
+    unexcused: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    over_window: list[str] = field(default_factory=list)
+    miscounted: list[str] = field(default_factory=list)
+    broken_prefixes: list[str] = field(default_factory=list)
+    altered: list[str] = field(default_factory=list)
+    append_seconds: list[float] = field(default_factory=list)
+    build_seconds: list[float] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Take in what another replay saw."""
+        for entry in fields(self):
+            mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
+            most = entry.name.startswith("largest")
+            setattr(self, entry.name, max(mine, theirs) if most else mine + theirs)
+
+    @property
+    def faults(self) -> list[str]:
+        """Return everything that must not be."""
+        kinds = ("unexcused", "violations", "over_window", "miscounted", "broken_prefixes")
+        return [f"{kind}: {fault}" for kind in (*kinds, "altered") for fault in getattr(self, kind)]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One answer of a build; `copy` and `place` say in words where it belongs."""
+
+    answer: Mapping[str, Any]
+    effective_window: int
+    copy: str
+    place: str
+
+    @property
+    def format(self) -> FormatName:
+        """The format of the payload."""
+        return FormatName(self.answer["format"])
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The payload itself."""
+        payload: dict[str, Any] = self.answer["payload"]
+        return payload
+
+    @property
+    def items(self) -> list[bytes]:
+        """The payload's messages as JSON, without cache marks: no part of the prefix (N9)."""
+        return [orjson.dumps(_unmarked(item)) for item in self.payload["messages"]]
+
+    @property
+    def system_text(self) -> str:
+        """The system prompt where it stands beside the messages."""
+        return "\n\n".join(block["text"] for block in self.payload.get("system") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What the last build of an epoch said would stay."""
+
+    stable: list[bytes]
+    frame: bytes
+
+
+class Judge:
+    """Judges payloads; remembers what it found about messages it has seen before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rules = _load_rules(folder.parent / "tools" / "provider_validate.py")
+        self._count = TiktokenTokenizer().count
+        self._costs: dict[tuple[str, bytes], int] = {}
+        self._promises: dict[tuple[str, str, int], _Promise] = {}
+
+    def forget(self) -> None:
+        """Drop what is remembered of one conversation."""
+        self._costs.clear()
+        self._promises.clear()
+
+    def judge(self, build: Build, tally: Tally) -> int:
+        """Add to `tally` what is wrong with a build, and return its tokens from scratch."""
+        for issue in self._issues(build):
+            if issue.level == "error":
+                tally.violations.append(f"{build.place}: {issue}")
+            else:
+                tally.warnings[f"{build.format} {issue.code}"] += 1
+        items = build.items
+        counted = sum(self._cost(build.format, item) for item in items) + self._fixed_cost(build)
+        _judge_count(build, counted, tally)
+        self._judge_prefix(build, items, tally)
+        return counted
+
+    def _issues(self, build: Build) -> list[Any]:
+        payload = build.payload
+        if build.format is FormatName.OPENAI_CHAT:
+            found = self._rules.validate_openai_chat(payload["messages"], payload.get("tools"))
+        else:
+            found = self._rules.validate_anthropic(payload, require_full_params=True)
+        return list(found)
+
+    def _cost(self, format: FormatName, item: bytes) -> int:
+        key = (format, item)
+        if key not in self._costs:
+            message = orjson.loads(item)
+            self._costs[key] = count_payload_messages(format, [message], self._count)
+        return self._costs[key]
+
+    def _fixed_cost(self, build: Build) -> int:
+        tools = [parse_tool(tool, "/tools") for tool in build.payload.get("tools") or ()]
+        cost = estimate_tool_defs_tokens(tools, self._count)
+        text = build.system_text
+        return cost + count_system(text, self._count) if text else cost
+
+    def _judge_prefix(self, build: Build, items: list[bytes], tally: Tally) -> None:
+        """The stable items of one build begin the next one of its epoch (G3, N9)."""
+        answer, payload = build.answer, build.payload
+        stable = answer["stable_items"]
+        frame = orjson.dumps([_unmarked(payload.get("system")), payload.get("tools")])
+        lane = (build.copy, f"{build.format}:{payload['model']}", answer["epoch"])
+        before = self._promises.get(lane)
+        self._promises[lane] = _Promise(items[:stable], frame)
+        wrong = None
+        if not 0 <= stable <= len(items):
+            wrong = f"{stable} of {len(items)} items are stable"
+        elif before is None:
+            tally.epochs[str(answer["cache_break_reason"])] += 1
+        elif frame != before.frame:
+            wrong = "system or tools changed inside an epoch"
+        elif items[: len(before.stable)] != before.stable:
+            at = _first_difference(items, before.stable)
+            wrong = f"item {at} of {len(before.stable)} stable ones changed inside an epoch"
+        elif stable < len(before.stable):
+            wrong = f"{stable} stable items after {len(before.stable)} inside an epoch"
+        if wrong is not None:
+            tally.broken_prefixes.append(f"{build.place}: {wrong}")
+
+
+@dataclass(slots=True)
+class _Copy:
+    """One stored copy of a conversation; `window` None leaves it to each build."""
+
+    conversation_id: str
+    window: int | None
+    sent: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        return f"/v1/conversations/{self.conversation_id}"
+
+
+@dataclass(slots=True)
+class Replay:
+    """Replays conversations over one connection; building after every `every` messages."""
+
+    client: Client
+    judge: Judge
+    every: int = 10
+    windows: Sequence[int] = WINDOWS
+
+    def run(self, trace: Trace) -> Tally:
+        """Replay one conversation and return what was seen."""
+        tally = Tally(conversations=1)
+        self.judge.forget()
+        copies = [self._create(trace, window) for window in (*self.windows, None)]
+        for start in range(0, len(trace.messages), self.every):
+            for copy in copies:
+                self._append(trace, copy, start, tally)
+            for copy in copies:
+                if copy.sent:
+                    self._build_all(trace, copy, start + self.every, tally)
+        for copy in copies:
+            self._read_back(trace, copy, tally)
+        tally.messages = len(copies[-1].sent)
+        if any(copy.sent != copies[-1].sent for copy in copies):
+            tally.altered.append(f"{trace.name}: batches and single messages fared differently")
+        return tally
+
+    def _create(self, trace: Trace, window: int | None) -> _Copy:
+        budget: dict[str, Any] = {"max_output_tokens": MAX_OUTPUT_TOKENS}
+        if window is not None:
+            budget["context_window"] = window
+        body = {
+            "model": MODELS[FormatName.OPENAI_CHAT][0],
+            "policy": {"budget": budget},
+            "sections": trace.sections,
+            "tools": trace.tools,
+        }
+        answer = self.client.send("POST", "/v1/conversations", body)
+        if not answer.accepted:
+            raise AssertionError(f"{trace.name}: {answer.reason}")
+        return _Copy(answer.body["conversation_id"], window)
+
+    def _append(self, trace: Trace, copy: _Copy, start: int, tally: Tally) -> None:
+        """Append the next messages: one at a time, or as a batch where a policy has the window."""
+        batch = trace.messages[start : start + self.every]
+        if copy.window is not None and self._send(copy, batch, tally).accepted:
+            return
+        for offset, message in enumerate(batch):
+            answer = self._send(copy, [message], tally)
+            if not answer.accepted and copy.window is None:
+                place = f"{trace.name} message {start + offset} ({message.get('role')})"
+                tally.refused.append(f"{place}: {answer.reason}")
+
+    def _send(self, copy: _Copy, messages: list[dict[str, Any]], tally: Tally) -> Answer:
+        answer = self.client.send("POST", f"{copy.path}/messages", {"messages": messages})
+        if answer.accepted:
+            copy.sent += messages
+            tally.appends += 1
+            if len(messages) == 1:
+                tally.append_seconds.append(answer.seconds)
+        return answer
+
+    def _build_all(self, trace: Trace, copy: _Copy, through: int, tally: Tally) -> None:
+        whose = f"window {copy.window} by policy" if copy.window else "window by request"
+        last = through >= len(trace.messages)
+        for format in FormatName:
+            for window in (copy.window,) if copy.window else self.windows:
+                place = f"{trace.name} through {through}, {format} {window}, {whose}"
+                self._build(copy, format, window, place, tally, last)
+
+    def _build(
+        self,
+        copy: _Copy,
+        format: FormatName,
+        window: int,
+        place: str,
+        tally: Tally,
+        last: bool,
+    ) -> None:
+        model = MODELS[format][self.windows.index(window)]
+        body: dict[str, Any] = {"format": format, "model": model}
+        if copy.window is None:
+            body["max_context_tokens"] = window
+        answer = self.client.send("POST", f"{copy.path}/context", body)
+        if not answer.accepted:
+            _judge_refusal(answer, place, tally)
+            return
+        built = answer.body
+        whose = "policy" if copy.window else "request"
+        tally.builds[f"{format} {window} by {whose}"] += 1
+        tally.build_seconds.append(answer.seconds)
+        tally.degraded.update(built["degraded"])
+        compaction = built["compaction"]
+        if compaction and compaction["compacted"]:
+            tally.compactions += 1
+            tally.compacted_tokens += compaction["before_tokens"] - compaction["after_tokens"]
+        if built["through_seq"] != len(copy.sent):
+            tally.broken_prefixes.append(f"{place}: through_seq {built['through_seq']}")
+        build = Build(built, window - MAX_OUTPUT_TOKENS, copy.conversation_id, place)
+        counted = self.judge.judge(build, tally)
+        if last:
+            self._count_again(build, counted, tally)
+            _judge_completeness(build, copy.sent, tally)
+
+    def _count_again(self, build: Build, counted: int, tally: Tally) -> None:
+        """Let the service count the payload from scratch as well (J2)."""
+        body = {
+            "format": build.format,
+            "messages": build.payload["messages"],
+            "tools": build.payload.get("tools") or [],
+            "text": build.system_text,
+        }
+        answer = self.client.send("POST", "/v1/tokens/count", body)
+        tokens = answer.body["tokens"] + MESSAGE_OVERHEAD * bool(build.system_text)
+        if tokens != counted:
+            tally.miscounted.append(f"{build.place}: {tokens} by /v1/tokens/count, not {counted}")
+
+    def _read_back(self, trace: Trace, copy: _Copy, tally: Tally) -> None:
+        got = read_messages(self.client, copy.conversation_id)
+        tally.read_back += len(got)
+        if len(got) != len(copy.sent):
+            tally.altered.append(f"{trace.name}: {len(copy.sent)} sent, {len(got)} read back")
+        for seq, (sent, read) in enumerate(zip(copy.sent, got, strict=False), 1):
+            if read["seq"] != seq:
+                tally.altered.append(f"{trace.name}: seq {read['seq']} in the place of {seq}")
+            changed = [key for key in sent if key not in read or read[key] != sent[key]]
+            if changed:
+                tally.altered.append(f"{trace.name} message {seq}: {', '.join(changed)} differ")
+
+
+def read_messages(client: Client, conversation_id: str) -> list[dict[str, Any]]:
+    """Return all messages of a conversation, page by page."""
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        path = f"/v1/conversations/{conversation_id}/messages?limit={PAGE}{cursor}"
+        answer = client.send("GET", path)
+        if not answer.accepted:
+            raise AssertionError(answer.reason)
+        found += answer.body["data"]
+        if answer.body["next_cursor"] is None:
+            return found
+        cursor = f"&cursor={answer.body['next_cursor']}"
+
+
+class Served:
+    """The service as a process of its own, with one port and one data directory for all starts."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.url = f"http://127.0.0.1:{_free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, seconds: float = 30) -> None:
+        """Start the service and return once it is ready."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        environ = {key: text for key, text in os.environ.items() if not key.startswith("CONTEXT_")}
+        command = (sys.executable, "-c", "from app.cli import main; main()", "serve")
+        options = ("--port", self.url.rpartition(":")[2], "--data-dir", str(self.data_dir))
+        with (self.data_dir / "service.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                (*command, *options), env=environ, stdout=log, stderr=log
+            )
+        self.wait_until(lambda: self.status("/readyz") == 200, seconds, "the service is ready")
+
+    def kill(self) -> None:
+        """End the service at once, as a crash would; its database stays."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the service and its database in good order."""
+        self._end(signal.SIGTERM)
+
+    def status(self, path: str) -> int | None:
+        """Return the status of a GET, None when nothing answers."""
+        with suppress(Unreachable), closing(Client(self.url)) as client:
+            return client.send("GET", path).status
+        return None
+
+    def wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        """Poll until `holds`; raises AssertionError after so many seconds."""
+        deadline = monotonic() + seconds
+        while not holds():
+            ended = self._process is not None and self._process.poll() is not None
+            if ended or monotonic() > deadline:
+                log = (self.data_dir / "service.log").read_text(errors="replace")[-2000:]
+                raise AssertionError(f"Not within {seconds} s: {what}\n{log}")
+            sleep(0.02)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(timeout=20)
+            self._process = None
+
+
+def _judge_count(build: Build, counted: int, tally: Tally) -> None:
+    """What is said to be used is what is there, and inside the window (C1, C4)."""
+    answer, effective = build.answer, build.effective_window
+    used, budget = answer["tokens_used"], answer["budget"]
+    parts = ("system_prompt", "skill_prompts", "tool_descriptions", "summary", "conversation")
+    if budget["used_tokens"] != used or sum(budget[part] for part in parts) != used:
+        tally.miscounted.append(f"{build.place}: the budget's parts do not add up to {used}")
+    if budget["effective_window"] != effective:
+        tally.over_window.append(f"{build.place}: window {budget['effective_window']}")
+    difference = abs(used - counted) / counted
+    if max(used, counted) > effective:
+        tally.over_window.append(f"{build.place}: {used} tokens, {counted} from scratch")
+    if difference > TOLERANCE:
+        tally.miscounted.append(f"{build.place}: {used} tokens, {counted} from scratch")
+    tally.largest_miscount = max(tally.largest_miscount, difference)
+    tally.largest_share = max(tally.largest_share, used / effective)
+
+
+def _judge_completeness(build: Build, sent: Sequence[Mapping[str, Any]], tally: Tally) -> None:
+    """A payload that leaves nothing out by its own account shows every text and every image."""
+    texts, media = _contents(FormatName.OPENAI_CHAT, sent)
+    shown_texts, shown_media = _contents(build.format, build.payload["messages"])
+    if build.answer["summary_used"] or shown_texts[WINDOW_NOTE] or _is_reduced(shown_texts):
+        return
+    tally.complete += 1
+    missing = texts - shown_texts
+    if missing:
+        tally.violations.append(f"{build.place}: {missing.total()} texts are not in the payload")
+    if shown_media < media:
+        tally.violations.append(f"{build.place}: {shown_media} of {media} media are shown")
+
+
+def _contents(
+    format: FormatName, messages: Sequence[Mapping[str, Any]]
+) -> tuple[Counter[str], int]:
+    """Return all texts of messages, and how many images and files they hold."""
+    texts: Counter[str] = Counter()
+    media = 0
+    for raw in messages:
+        if raw["role"] in ("system", "developer"):
+            continue
+        for message in FORMATS[format].parse(raw, ""):
+            for part in message.parts:
+                media += isinstance(part, Image | File)
+                if isinstance(part, Text) and part.text.strip():
+                    texts[part.text] += 1
+    return texts, media
+
+
+def _is_reduced(texts: Mapping[str, int]) -> bool:
+    starts = ("[tool output trimmed; ", SUMMARY_PREFIX)
+    return any(text.startswith(starts) or text.endswith("to fit the window.]") for text in texts)
+
+
+def _judge_refusal(answer: Answer, place: str, tally: Tally) -> None:
+    """A payload may be refused only when the system prompt and tools leave it no room (C4)."""
+    problem = answer.body if isinstance(answer.body, dict) else {}
+    if problem.get("code") != "CONTEXT_OVERFLOW":
+        tally.unexcused.append(f"{place}: {answer.reason}")
+        return
+    budget = problem["budget"]
+    parts = ("system_prompt", "skill_prompts", "tool_descriptions")
+    fixed = sum(budget[part] for part in parts)
+    sizes = f"{fixed} tokens of system prompt and tools in {budget['effective_window']}"
+    excused = fixed * 1.05 >= budget["effective_window"]
+    (tally.excused if excused else tally.unexcused).append(f"{place}: CONTEXT_OVERFLOW, {sizes}")
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unmarked(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _unmarked(item) if key == "content" else item
+        for key, item in value.items()
+        if key != "cache_control"
+    }
+
+
+def _first_difference(items: Sequence[bytes], before: Sequence[bytes]) -> int:
+    pairs: Iterator[tuple[bytes, bytes]] = zip(items, before, strict=False)
+    return next((at for at, (new, old) in enumerate(pairs) if new != old), len(items))
+
+
+def _load_rules(path: Path) -> ModuleType:
+    """Load the validator from beside the traces; types of messages seen before are not re-read."""
+    spec = importlib.util.spec_from_file_location("provider_validate", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    check, seen = module.check_type, set[tuple[int, bytes]]()
+
+    def check_once(value: Any, kind: Any, path: str = "$") -> Any:
+        if not _MESSAGE_PATH.fullmatch(path):
+            return check(value, kind, path)
+        key = (id(kind), orjson.dumps(value))
+        if key in seen:
+            return []
+        found = check(value, kind, path)
+        if not found:
+            seen.add(key)
+        return found
+
+    module.check_type = check_once  # type: ignore[attr-defined]
+    return module
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,107 @@
+"""The demo, as a newcomer runs it: against a served app, and against nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli import cli
+from app.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, Client, Trace, read_traces, replay
+from tests.replay import read_messages
+
+
+def demo(*arguments: str) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(cli, ["demo", *arguments])
+
+
+def row(output: str, name: str) -> list[str]:
+    """Return the cells of a conversation's line, or of the totals."""
+    line = next(line for line in output.splitlines() if line.startswith(name))
+    return re.split(r"\s{2,}", line)
+
+
+def test_samples_are_replayed_and_compacted(served: str) -> None:
+    """The samples outgrow the demo's window, are compacted, and every payload fits (C4, E6)."""
+    result = demo("--url", served)
+    assert result.exit_code == 0, result.output
+    traces = read_traces(SAMPLES)
+    for trace in traces:
+        assert row(result.output, trace.name)[1] == f"{len(trace.messages):,}"
+    totals = row(result.output, f"{len(traces)} conversations")
+    assert int(totals[5]) >= 3
+    assert int(totals[4].replace(",", "")) <= SAMPLE_WINDOW - MAX_OUTPUT_TOKENS
+    assert "Refused" not in result.output
+
+
+@pytest.mark.parametrize("trace", read_traces(SAMPLES), ids=lambda trace: trace.name)
+def test_samples_come_back_as_they_were_sent(served: str, trace: Trace) -> None:
+    """Parallel calls, long output and every script are read back identically (A1)."""
+    with closing(Client(served)) as client:
+        outcome = replay(client, trace, SAMPLE_WINDOW, lambda: None)
+        stored = read_messages(client, outcome.conversation_id)
+    assert not outcome.refused
+    for sent, read in zip(trace.messages, stored, strict=True):
+        assert {key: read[key] for key in sent} == sent
+
+
+def test_samples_show_what_agents_do() -> None:
+    """The samples hold parallel calls, long results, several scripts and an image."""
+    text = SAMPLES.read_text(encoding="utf-8")
+    messages = [message for trace in read_traces(SAMPLES) for message in trace.messages]
+    assert max(len(message.get("tool_calls") or ()) for message in messages) >= 3
+    assert max(len(str(message["content"])) for message in messages) > 4096
+    assert all(word in text for word in ("京都", "아이", "Grüße", "🗻", "image_url"))
+
+
+def test_refusals_are_listed_and_not_fatal(served: str, tmp_path: Path) -> None:
+    """An orphan result and a late system message are listed with the reason (A1, A3)."""
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "Hello"},
+        {"role": "tool", "tool_call_id": "nobody", "content": "42"},
+        {"role": "system", "content": "Be rude."},
+        {"role": "assistant", "content": "Hi."},
+    ]
+    path = tmp_path / "odd.jsonl"
+    path.write_text(json.dumps({"id": "odd", "tools": None, "messages": messages}) + "\n\n")
+    result = demo(str(path), "--url", served)
+    assert result.exit_code == 0
+    assert row(result.output, "odd")[1] == "2"
+    assert "odd: message 2: 409 UNPAIRED_TOOL_RESULT" in result.output
+    assert "odd: message 3: 422 VALIDATION_ERROR" in result.output
+
+
+def test_nobody_there_is_said_in_one_sentence() -> None:
+    """Without a service the demo names the address and the command that starts one."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        result = demo("--url", url)
+    assert result.exit_code == 1
+    assert url in result.output
+    assert "context-service serve" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"messages": "none"}', '{"messages": [1]}'])
+def test_line_that_is_no_conversation_is_named(line: str, tmp_path: Path) -> None:
+    """A file that holds something else is refused with the number of the line."""
+    path = tmp_path / "wrong.jsonl"
+    path.write_text(f'{{"messages": []}}\n{line}\n')
+    with pytest.raises(click.ClickException, match=r"wrong\.jsonl, line 2"):
+        read_traces(path)
+
+
+def test_url_must_be_http() -> None:
+    """An address of another kind is refused before anything is sent."""
+    result = demo("--url", "ftp://127.0.0.1")
+    assert result.exit_code == 1
+    assert "no http address" in result.output
