@@ -122,7 +122,6 @@ class Settings:
         False, "true: listen beyond loopback although no API key guards the service", _boolean
     )
     max_body_bytes: int = _setting(32 * 2**20, "largest JSON body, in bytes", _number(1))
-    max_blob_bytes: int = _setting(2 * 2**30, "largest uploaded blob, in bytes", _number(1))
     max_batch: int = _setting(1000, "most messages in one append", _number(1, 1000))
     window_cache_bytes: int = _setting(
         64 * 2**20, "memory per process for cached windows; 0 turns the cache off", _number(0)

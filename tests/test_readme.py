@@ -1,0 +1,73 @@
+"""The README does what it says: its first session runs, its tables are complete."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.domain.policy import DEFAULTS
+from app.settings import Settings, policy_variables, variable
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+LOCAL = "http://127.0.0.1:8080"
+
+
+def block(language: str, holding: str) -> str:
+    """Return the README's one code block of a language that holds a text."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    (found,) = [text for text in blocks if holding in text]
+    assert isinstance(found, str)
+    return found
+
+
+def test_the_curl_session_can_be_pasted(served: str) -> None:
+    """The shell session runs as printed and ends with two payloads (K1)."""
+    script = block("sh", "BASE=").replace(LOCAL, served)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
+    )
+    answers = []
+    rest = done.stdout.strip()
+    while rest:
+        answer, end = json.JSONDecoder().raw_decode(rest)
+        answers.append(answer)
+        rest = rest[end:].strip()
+    appended, chat, anthropic = answers
+    assert appended["head_seq"] == 3
+    assert [item["role"] for item in chat["payload"]["messages"]][:2] == ["system", "user"]
+    assert anthropic["payload"]["max_tokens"] == 4096
+    assert anthropic["budget"]["total"] == 32000
+
+
+def test_the_python_session_can_be_pasted(served: str) -> None:
+    """The Python session runs as printed (K1, E7)."""
+    script = block("python", "httpx.Client").replace(LOCAL, served)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines[1].endswith("-> You said: What did I say first?")
+    assert "'compacted': False" in lines[2]
+
+
+@pytest.mark.parametrize("name", sorted(Settings.__dataclass_fields__))
+def test_every_setting_is_in_the_table(name: str) -> None:
+    """The table of settings lists each variable (api.md, command line)."""
+    if name != "policy_overrides":
+        assert f"| `{variable(name)}` |" in README
+
+
+@pytest.mark.parametrize(("name", "path"), sorted(policy_variables(DEFAULTS)))
+def test_every_policy_leaf_is_in_the_table(name: str, path: tuple[str, ...]) -> None:
+    """The table of policy leaves lists each with its default and its variable (decision 22)."""
+    value: object = DEFAULTS
+    for key in path:
+        assert isinstance(value, dict)
+        value = value[key]
+    shown = "[]" if value == () else json.dumps(value)
+    assert f"| `{'.'.join(path)}` | `{shown}` | `{name}` |".replace('"', "") in README
