@@ -27,7 +27,7 @@ from app.domain import jsontext
 
 SAMPLES = Path(__file__).with_name("samples.jsonl")
 MODEL = "gpt-4o-mini"
-SAMPLE_WINDOW = 3_000
+SAMPLE_WINDOW = 4_000
 TRACE_WINDOW = 32_000
 MAX_OUTPUT_TOKENS = 500
 TIMEOUT_SECONDS = 120
@@ -249,10 +249,10 @@ def _build(client: Client, path: str, outcome: Outcome, index: int) -> None:
         outcome.refused.append(f"build before message {index + 1}: {answer.reason}")
         return
     outcome.builds.append(answer.seconds)
-    outcome.largest = max(outcome.largest, answer.body["tokens_used"])
-    compaction = answer.body["compaction"]
+    used, compaction = answer.body["tokens_used"], answer.body["compaction"]
+    outcome.largest = max(outcome.largest, used)
     if compaction and compaction["compacted"]:
-        outcome.compactions.append((compaction["before_tokens"], compaction["after_tokens"]))
+        outcome.compactions.append((compaction["before_tokens"], used))
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:

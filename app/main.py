@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -70,6 +71,7 @@ def build() -> FastAPI:
     settings = Settings.from_env(os.environ)
     if settings.database_url is None:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")
+    _log_as_json(settings.log_level)
     return create_app(settings)
 
 
@@ -163,6 +165,19 @@ def new_id() -> str:
 
 def _now_ms() -> float:
     return time.monotonic() * 1000
+
+
+def _log_as_json(level: str) -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
 
 
 def _warm_up(tokenizer: TiktokenTokenizer, registry: ModelRegistry) -> None:

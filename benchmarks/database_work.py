@@ -65,7 +65,7 @@ def _filled(size: int, ours: Connection) -> Lane:
 
 
 def _warm_steps(lanes: Sequence[Lane], ours: Connection, proxy: Proxy, count: int) -> None:
-    epochs: dict[int, bytes] = {}
+    epochs = {lane.size: _epoch(_build(ours, lane)) for lane in lanes}
     for message in islice(conversation(seed=2), count):
         for lane in lanes:
             start = proxy.read()
@@ -76,7 +76,7 @@ def _warm_steps(lanes: Sequence[Lane], ours: Connection, proxy: Proxy, count: in
             lane.appends.append(appended.since(start))
             lane.payload_bytes.append(len(answer))
             epoch = _epoch(answer)
-            same = epochs.get(lane.size) == epoch
+            same = epochs[lane.size] == epoch
             (lane.warm if same else lane.new_epochs).append(built.since(appended))
             epochs[lane.size] = epoch
 

@@ -13,7 +13,8 @@ from benchmarks.stage import create_conversation, report
 from benchmarks.workload import conversation
 
 STARTS = 5
-MESSAGES = 600
+BATCH = 550
+STEPS = 50
 _TELL_MODULES = """
 import atexit, pathlib, sys
 atexit.register(lambda: pathlib.Path({names!r}).write_text(chr(10).join(sorted(sys.modules))))
@@ -28,13 +29,15 @@ def measure(quick: bool) -> Section:
         with service(data_dir, log=log) as served:
             first = served.start_seconds
             _use(served)
-        starts, spent, ready_bytes, used_bytes = [], [], [], []
+        starts, spent, ready_bytes, loaded_bytes, used_bytes = [], [], [], [], []
         for place in range(STARTS):
             report(f"start: {place + 1} of {STARTS}")
             with service(data_dir, log=log) as served:
                 starts.append(served.start_seconds)
                 spent.append(served.cpu_seconds)
                 ready_bytes.append(served.memory_bytes)
+                _use(served, 3)
+                loaded_bytes.append(served.memory_bytes)
                 _use(served)
                 used_bytes.append(served.memory_bytes)
         imported = _imported(data_dir, Path(folder))
@@ -47,11 +50,12 @@ def measure(quick: bool) -> Section:
     section.goal("P6", "median start ≤ 1.5 s", f"{p50(starts):.2f} s", p50(starts) <= 1.5)
     used = p50(used_bytes) / 1e6
     section.say(
-        f"Resident memory of the API process, median: {p50(ready_bytes) / 1e6:.0f} MB when ready."
+        f"Resident memory of the API process, median: {p50(ready_bytes) / 1e6:.0f} MB when ready,"
+        f" {p50(loaded_bytes) / 1e6:.0f} MB after 3 appends and builds, which load the tokeniser."
     )
     section.goal(
         "P6",
-        f"memory with the tokeniser loaded, after {MESSAGES} appends, builds and an extractive"
+        f"memory with the tokeniser loaded, after {BATCH + STEPS} appends, builds and an extractive"
         " compaction ≤ 160 MB",
         f"{used:.0f} MB",
         used <= 160,
@@ -67,14 +71,15 @@ def measure(quick: bool) -> Section:
     return section
 
 
-def _use(served: Served) -> None:
-    """Append, build and compact, as an agent would before any model is called."""
+def _use(served: Served, steps: int = STEPS) -> None:
+    """Append and build, as an agent would before any model is called; the full use compacts too."""
     with Connection(served.port) as connection:
         path = f"/v1/conversations/{create_conversation(connection)}"
         stream = conversation(seed=1)
-        connection.post(f"{path}/messages", {"messages": list(islice(stream, MESSAGES - 50))})
-        connection.post(f"{path}/context", {})
-        for message in islice(stream, 50):
+        if steps == STEPS:
+            connection.post(f"{path}/messages", {"messages": list(islice(stream, BATCH))})
+            connection.post(f"{path}/context", {})
+        for message in islice(stream, steps):
             connection.post(f"{path}/messages", {"messages": [message]})
             connection.post(f"{path}/context", {})
 

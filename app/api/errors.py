@@ -124,8 +124,9 @@ def answer_error(error: ContextError) -> Response:
 def answer_unexpected(request: Request, error: Exception) -> Response:
     """Return a 500 without internals; the log gets the place, never the error's own words."""
     route = getattr(request.scope.get("route"), "path", None)
-    frames = traceback.format_tb(error.__traceback__)
-    _log.error("request_failed", route=route, error=type(error).__name__, frames=frames[-8:])
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    _log.error("request_failed", route=route, error=type(error).__name__, places=places)
     detail = "Something went wrong here; the log of the service has more"
     return problem(500, ContextError.code, detail)
 

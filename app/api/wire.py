@@ -85,7 +85,7 @@ def parse(body: bytes) -> Any:
 
 def is_deeper(value: Any, most: int) -> bool:
     """Tell whether lists and objects are nested in more than `most` levels."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(most):
         level = [
             item

@@ -21,7 +21,7 @@ from app.domain import jsontext
 from app.domain.formats import anthropic, openai_chat
 from app.domain.formats.wire import sendable_id
 from app.domain.log import LogRow
-from app.domain.messages import NO_RESULT, FormatName, Message, Role, Text, clean
+from app.domain.messages import NO_RESULT, FormatName, Message, Reasoning, Role, Text, clean
 from app.domain.strategies import Span
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText, count_message, count_rendered
 from app.domain.turns import TRIMMED_TOKENS
@@ -219,12 +219,11 @@ class ChatAssembler(Assembler):
         self.tokens += tokens
 
     def _feed_message(self, row: LogRow) -> None:
-        rewritten = {}
+        rewritten: dict[str, str] = {}
         for call_id in row.call_ids:
             wire_id = self._ids.assign(call_id)
             self._open[call_id] = wire_id
-            if wire_id != call_id:
-                rewritten[call_id] = wire_id
+            rewritten |= _renamed(call_id, wire_id)
         self._put_row(row, rewritten)
 
     def _feed_result(self, row: LogRow, wire_id: str) -> None:
@@ -232,14 +231,14 @@ class ChatAssembler(Assembler):
         if self._trimmed(row):
             self._put_result(wire_id, placeholder(row))
             return
-        self._put_row(row, {call_id: wire_id} if wire_id != call_id else {})
+        self._put_row(row, _renamed(call_id, wire_id))
         if row.has_media:
             self._media.append((row.message(), wire_id))
         if not self._open:
             self._flush_media()
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        if not ids:
+        if not ids and not row.has_media:
             self._put(row.text.encode(), row.tokens)
             return
         message = row.message()
@@ -303,17 +302,20 @@ class AnthropicAssembler(Assembler):
         super().__init__(view, count)
         self._closed: list[bytes] = []
         self._block_counts: list[int] = []
+        self._markable: list[bool] = []
+        self._ends_markable = True
         self._role = ""
         self._blocks: list[bytes] = []
         self._hash = hashlib.sha256()
 
-    def _put(self, role: str, blocks: list[bytes], tokens: int) -> None:
+    def _put(self, role: str, blocks: list[bytes], tokens: int, *, markable: bool = True) -> None:
         """Add blocks; `tokens` is their cost without the overhead of a message."""
         if role != self._role:
             self._close()
             self._role = role
             self.tokens += MESSAGE_OVERHEAD
         self._blocks.extend(blocks)
+        self._ends_markable = markable
         self.tokens += tokens
 
     def _close(self) -> None:
@@ -321,16 +323,16 @@ class AnthropicAssembler(Assembler):
             item = _anthropic_item(self._role, self._blocks)
             self._closed.append(item)
             self._block_counts.append(len(self._blocks))
+            self._markable.append(self._ends_markable)
             self._hash.update(item)
             self._blocks = []
 
     def _feed_message(self, row: LogRow) -> None:
-        rewritten = {}
+        rewritten: dict[str, str] = {}
         for call_id in row.call_ids:
             wire_id = self._ids.assign(call_id)
             self._open[call_id] = wire_id
-            if wire_id != call_id:
-                rewritten[call_id] = wire_id
+            rewritten |= _renamed(call_id, wire_id)
         self._put_row(row, rewritten)
 
     def _feed_result(self, row: LogRow, wire_id: str) -> None:
@@ -338,7 +340,7 @@ class AnthropicAssembler(Assembler):
         if self._trimmed(row):
             self._put_result(wire_id, placeholder(row))
             return
-        self._put_row(row, {call_id: wire_id} if wire_id != call_id else {})
+        self._put_row(row, _renamed(call_id, wire_id))
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         message = row.message()
@@ -347,10 +349,20 @@ class AnthropicAssembler(Assembler):
         tokens = row.tokens
         if ids or row.has_media or not _counts_alike(message):
             tokens = count_rendered(FormatName.ANTHROPIC, message, self.count, ids)
-        if replays and any(block["type"] in _THINKING for block in blocks):
-            tokens += row.reasoning_tokens
+        if replays and row.reasoning_tokens:
+            tokens += self._replayed_tokens(row, message)
         wire = [jsontext.dump_payload(block) for block in blocks]
-        self._put(role, wire, tokens - MESSAGE_OVERHEAD)
+        # No mark may stand on thinking (A7).
+        markable = blocks[-1]["type"] not in _THINKING
+        self._put(role, wire, tokens - MESSAGE_OVERHEAD, markable=markable)
+
+    def _replayed_tokens(self, row: LogRow, message: Message) -> int:
+        """Return the tokens of the reasoning that goes back: only what Anthropic made (N12)."""
+        thoughts = [part for part in message.parts if isinstance(part, Reasoning)]
+        sent = [part for part in thoughts if part.block and part.format is FormatName.ANTHROPIC]
+        if len(sent) == len(thoughts):
+            return row.reasoning_tokens
+        return count_message(Message(message.role, tuple(sent)), self.count).reasoning
 
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         self._started = True
@@ -402,18 +414,29 @@ class AnthropicAssembler(Assembler):
     def _marks(self) -> tuple[int, ...]:
         """Return the stable messages to mark for the cache, newest first (A7, A8).
 
-        They lie at most 19 blocks apart, so that each finds the entry of the one before.
+        They lie at most 19 blocks apart, so that each finds the entry of the one before; only a
+        message that is larger itself makes a wider step.
         """
         found: list[int] = []
-        distance = LOOKBACK_BLOCKS
-        for index in range(len(self._closed) - 1, -1, -1):
-            if distance >= LOOKBACK_BLOCKS:
+        distance, reach = 0, -1  # blocks since the last mark; the farthest it still finds
+        index = len(self._closed) - 1
+        while index >= 0 and len(found) < MOST_MARKS:
+            if self._markable[index] and found and distance <= LOOKBACK_BLOCKS:
+                reach = index
+            elif self._markable[index]:
+                index = max(index, reach)
                 found.append(index)
-                distance = 0
-                if len(found) == MOST_MARKS:
-                    break
+                distance, reach = 0, -1
             distance += self._block_counts[index]
+            index -= 1
         return tuple(found)
+
+
+def _renamed(call_id: str, wire_id: str) -> dict[str, str]:
+    """Map a call's id to the one to send, as the log has it and as its chat item has it."""
+    if wire_id == call_id:
+        return {}
+    return {call_id: wire_id, sendable_id(call_id): wire_id}
 
 
 def _anthropic_item(role: str, blocks: list[bytes]) -> bytes:

@@ -386,10 +386,13 @@ class ContextService:
             if _needs_stub(build.ask, picture) != start.stub_tools:
                 start = replace(start, stub_tools=not start.stub_tools)
                 reason = reason or "tools_changed"
-            over = _folded_usage(build, picture).total - picture.limits.capacity
-            if over <= 0:
+            folded = _folded_usage(build, picture).total
+            if folded <= picture.limits.capacity:
                 return await self._record(build, picture, start, reason, last)
-            await self._reduce_to(build, picture, overshoot=over + 16)
+            # Plans go by the entries' counts, which the folded items exceed by so much.
+            picture.unfold()
+            exceeds = folded - _usage(picture).total
+            await self._reduce_to(build, picture, overshoot=exceeds + 16)
         raise _overflow(_usage(picture), picture.limits)
 
     def _start(

@@ -88,6 +88,7 @@ APPEND = Statement(
     )
 )
 
+# Both rows are locked, because only locked rows are read anew after a wait for the lock.
 LOCK = Statement(
     sa.text(
         f"""
@@ -97,7 +98,7 @@ LOCK = Statement(
         {LAYER_JOINS}
         WHERE h.conversation_id = CAST(:conversation_id AS uuid)
             AND c.tenant_id = CAST(:tenant_id AS text)
-        FOR UPDATE OF h
+        FOR UPDATE OF h, c
         """
     )
 )

@@ -30,6 +30,8 @@ _UNAVAILABLE = (
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.LockNotAvailableError,
     asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidCatalogNameError,  # no such database, or not yet
+    asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.UndefinedTableError,  # not migrated yet
 )
 

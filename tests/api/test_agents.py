@@ -1,0 +1,176 @@
+"""`/v1/agents` (B1, A7, decisions 7, 8, 22, 32)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.talk import append, assert_problem, new_conversation, talk
+
+
+async def new_agent(client: httpx.AsyncClient, agent_id: str, **more: Any) -> dict[str, Any]:
+    """Create an agent and return it."""
+    body = {"agent_id": agent_id, "name": agent_id.title(), **more}
+    answer = await client.post("/v1/agents", json=body)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def test_create_and_read(client: httpx.AsyncClient) -> None:
+    """B1: an agent has a name, a model, a policy, sections and tools, and answers with them."""
+    tool = {"name": "search", "input_schema": {"type": "object"}}
+    answer = await client.post(
+        "/v1/agents",
+        json={
+            "agent_id": "bot@v1:eu",
+            "name": "Bot 🜁",
+            "model": "gpt-4o",
+            "sections": [{"name": "base", "content": "Be kind."}],
+            "tools": [tool],
+            "policy": {"strategy": "full_history"},
+        },
+    )
+    body = answer.json()
+    assert answer.headers["location"] == "/v1/agents/bot@v1:eu"
+    assert body["policy"]["strategy"] == "full_history"
+    assert body["tools"] == [tool]
+    assert (await client.get("/v1/agents/bot@v1:eu")).json() == body
+    made = (await client.post("/v1/agents", json={"name": "No id"})).json()
+    assert len(made["agent_id"]) == 36
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/name"),
+        ({"name": ""}, "/name"),
+        ({"name": "a\x00"}, "/name"),
+        ({"name": "n" * 257}, "/name"),
+        ({"name": 5}, "/name"),
+        ({"name": "A", "agent_id": ".."}, "/agent_id"),
+        ({"name": "A", "agent_id": "a" * 257}, "/agent_id"),
+        ({"name": "A", "policy": {"budget": {"notice_at": 2}}}, "/policy/budget/notice_at"),
+        ({"name": "A", "rolling_window_seconds": 5}, "/rolling_window_seconds"),
+    ],
+    ids=str,
+)
+async def test_wrong_creations(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
+) -> None:
+    """M: each wrong field is a 422 that points at it."""
+    answer = await client.post("/v1/agents", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_ids_are_unique(client: httpx.AsyncClient) -> None:
+    """Decision 7: of creations with one id at the same time exactly one succeeds."""
+    body = {"agent_id": "a", "name": "A"}
+    answers = await asyncio.gather(*(client.post("/v1/agents", json=body) for _ in range(6)))
+    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 5
+
+
+async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
+    """Decision 8: one key and body make one agent; another body is 409."""
+    headers = {"Idempotency-Key": "k"}
+    first = await client.post("/v1/agents", json={"name": "A"}, headers=headers)
+    again = await client.post("/v1/agents", json={"name": "A"}, headers=headers)
+    assert (again.status_code, again.json()) == (201, first.json())
+    other = await client.post("/v1/agents", json={"name": "B"}, headers=headers)
+    assert_problem(other, 409, "CONFLICT")
+    await client.delete(first.headers["location"])
+    gone = await client.post("/v1/agents", json={"name": "A"}, headers=headers)
+    assert_problem(gone, 409, "CONFLICT")
+
+
+async def test_patch(client: httpx.AsyncClient) -> None:
+    """Decisions 22, 32: a PATCH changes what it names and answers the whole agent."""
+    await new_agent(client, "a", model="gpt-4o", policy={"sandwich": {"preserve_top": 1}})
+    patch = {"name": "New", "model": None, "policy": {"sandwich": {"preserve_top": None}}}
+    body = (await client.patch("/v1/agents/a", json=patch)).json()
+    assert (body["name"], body["model"], body["policy_overrides"]) == ("New", None, {})
+    for wrong in ({"name": None}, {"agent_id": "b"}, {"policy": {"budget": {"hard_block": 0}}}):
+        assert_problem(await client.patch("/v1/agents/a", json=wrong), 422, "VALIDATION_ERROR")
+    assert (await client.get("/v1/agents/a")).json() == body
+    assert_problem(await client.patch("/v1/agents/b", json={}), 404, "NOT_FOUND")
+
+
+async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
+    """B1, decision 21: model, policy, sections and tools reach the agent's conversations."""
+    await new_agent(client, "a", model="claude-3-opus")
+    path = await new_conversation(client, agent_id="a")
+    await append(client, path, *talk(1))
+    body = {"sections": [{"name": "base", "content": "Be kind."}]}
+    assert (await client.put("/v1/agents/a/sections", json=body)).status_code == 200
+    tools = [{"name": "search", "input_schema": {"type": "object"}}]
+    assert (await client.put("/v1/agents/a/tools", json={"tools": tools})).status_code == 200
+    assert (await client.get("/v1/agents/a/tools")).json() == {"tools": tools}
+    section = (await client.get("/v1/agents/a/sections")).json()["sections"][0]
+    assert section == {**body["sections"][0], "kind": "base", "cacheable": True, "order": 0}
+    payload = (await client.post(f"{path}/context", json={})).json()["payload"]
+    assert payload["model"] == "claude-3-opus"
+    assert payload["messages"][0] == {"role": "system", "content": "Be kind."}
+    assert payload["tools"][0]["function"]["name"] == "search"
+    assert (await client.get(path)).json()["effective_model"] == "claude-3-opus"
+
+
+async def test_an_agent_cannot_break_reading(client: httpx.AsyncClient) -> None:
+    """M: a policy that no longer works with its agent's is still shown, and can be mended."""
+    await new_agent(client, "a")
+    path = await new_conversation(client, agent_id="a", policy={"budget": {"context_window": 8000}})
+    change = {"policy": {"budget": {"max_output_tokens": 9000}}}
+    assert (await client.patch("/v1/agents/a", json=change)).status_code == 200
+    assert (await client.get(path)).status_code == 200
+    assert (await client.get(f"{path}/budget")).json()["budget"] is None
+    appended = await append(client, path, *talk(2))
+    assert appended["budget"] is None
+    assert_problem(await client.post(f"{path}/context"), 422, "VALIDATION_ERROR")
+    mend = {"policy": {"budget": {"context_window": 20_000}}}
+    assert (await client.patch(path, json=mend)).status_code == 200
+    assert (await client.post(f"{path}/context")).status_code == 200
+
+
+async def test_list_in_pages(client: httpx.AsyncClient) -> None:
+    """Decision 2: newest first, cursors lead through all pages without a gap or a repeat."""
+    for index in range(5):
+        await new_agent(client, f"agent-{index}")
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = (await client.get(f"/v1/agents?limit=2{cursor}")).json()
+        found += [item["agent_id"] for item in page["data"]]
+        cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
+    assert found == [f"agent-{index}" for index in reversed(range(5))]
+
+
+async def test_delete(client: httpx.AsyncClient) -> None:
+    """A7: an agent goes with its conversations, whose rows are summed up."""
+    await new_agent(client, "a")
+    paths = [await new_conversation(client, agent_id="a") for _ in range(2)]
+    for path in paths:
+        await append(client, path, *talk(3))
+    other = await new_conversation(client)
+    deleted = (await client.delete("/v1/agents/a")).json()["deleted"]
+    assert (deleted["agents"], deleted["conversations"], deleted["messages"]) == (1, 2, 6)
+    assert_problem(await client.get(paths[0]), 404, "NOT_FOUND")
+    assert_problem(await client.delete("/v1/agents/a"), 404, "NOT_FOUND")
+    for suffix in ("", "/sections", "/tools"):
+        assert_problem(await client.get(f"/v1/agents/a{suffix}"), 404, "NOT_FOUND")
+    for name in ("sections", "tools"):
+        answer = await client.put(f"/v1/agents/a/{name}", json={name: []})
+        assert_problem(answer, 404, "NOT_FOUND")
+    assert (await client.get(other)).status_code == 200
+
+
+async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
+    """A7: a conversation created beside its agent's deletion goes with it or is refused."""
+    await new_agent(client, "a")
+    creations = [client.post("/v1/conversations", json={"agent_id": "a"}) for _ in range(6)]
+    *made, deletion = await asyncio.gather(*creations, client.delete("/v1/agents/a"))
+    assert {answer.status_code for answer in made} <= {201, 422}
+    count = sum(answer.status_code == 201 for answer in made)
+    assert deletion.json()["deleted"].get("conversations", 0) == count
+    assert (await client.get("/v1/conversations")).json()["data"] == []

@@ -1,0 +1,237 @@
+"""Builds, budgets, states and compactions over HTTP (C1-C4, D6, E3, E7, E9, K1)."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.main import create_app
+from app.settings import Settings
+from tests import fake_llm as behave
+from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
+from tests.conftest import started
+from tests.fake_llm import FakeLLM
+
+LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
+
+
+@pytest_asyncio.fixture
+async def model_client(with_model: Settings) -> Any:
+    """A client of an app whose summariser is the scriptable model."""
+    async with started(create_app(with_model)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("body", [None, {}, {"known": {"epoch": 1, "through_seq": 1}}])
+async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> None:
+    """K1, decision 18: the body may be left out; what is known is answered with a full payload."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi"))
+    answer = await client.post(f"{path}/context", json=body)
+    built = answer.json()
+    assert answer.status_code == 200
+    assert built["payload"]["messages"] == [{"role": "user", "content": "hi"}]
+    assert built["delta"] is False and built["through_seq"] == 1
+    parts = ("system_prompt", "skill_prompts", "tool_descriptions", "summary", "conversation")
+    assert sum(built["budget"][part] for part in parts) == built["tokens_used"]
+
+
+async def test_a_request_brings_sections_and_tools(client: httpx.AsyncClient) -> None:
+    """Decision 21: a request's sections and tools merge by name over the stored ones."""
+    path = await new_conversation(client, sections=[{"name": "a", "content": "Stored."}])
+    await append(client, path, user("hi"))
+    asked = {
+        "sections": [
+            {"name": "a", "content": "Asked."},
+            {"name": "r", "content": "Rule.", "kind": "rules"},
+        ],
+        "tools": [{"name": "search", "input_schema": {"type": "object"}}],
+        "max_output_tokens": 77,
+    }
+    payload = (await client.post(f"{path}/context", json=asked)).json()["payload"]
+    assert payload["messages"][0]["content"] == "Asked.\n\nRule."
+    assert payload["max_completion_tokens"] == 77
+    assert [tool["function"]["name"] for tool in payload["tools"]] == ["search"]
+    asked |= {"format": "anthropic", "model": "claude-3-opus"}
+    payload = (await client.post(f"{path}/context", json=asked)).json()["payload"]
+    assert [block["text"] for block in payload["system"]] == ["Asked.", "Rule."]
+    assert (payload["model"], payload["max_tokens"]) == ("claude-3-opus", 77)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"format": "gemini"}, "/format"),
+    ({"model": "a\x00"}, "/model"),
+    ({"model": 5}, "/model"),
+    ({"max_output_tokens": 0}, "/max_output_tokens"),
+    ({"max_output_tokens": 10**12}, "/max_output_tokens"),
+    ({"max_context_tokens": 10**12}, "/max_context_tokens"),
+    ({"max_context_tokens": 1.5}, "/max_context_tokens"),
+    ({"sections": [{"name": "a"}]}, "/sections/0/content"),
+    ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
+    ({"tools": [5]}, "/tools/0"),
+    ({"known": {"epoch": 1}}, "/known/through_seq"),
+    ({"known": {"epoch": -1, "through_seq": 1}}, "/known/epoch"),
+    ({"strategy": "sandwich"}, "/strategy"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:50])
+async def test_wrong_builds(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
+    """M: each wrong field of a build is a 422 that points at it."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi"))
+    answer = await client.post(f"{path}/context", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+async def test_a_limit_must_be_positive(client: httpx.AsyncClient, limit: int) -> None:
+    """M, C1: a zero limit is refused in S0's words."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi"))
+    answer = await client.post(f"{path}/context", json={"max_context_tokens": limit})
+    body = assert_problem(answer, 422, "VALIDATION_ERROR", "/max_context_tokens")
+    assert body["detail"] == "Context limit must be positive"
+
+
+async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:
+    """M: a build without messages is refused in S0's words."""
+    path = await new_conversation(client)
+    body = assert_problem(await client.post(f"{path}/context"), 422, "VALIDATION_ERROR")
+    assert body["detail"] == "Conversation has no messages"
+
+
+async def test_overflow_shows_the_budget(client: httpx.AsyncClient) -> None:
+    """C4: when the system prompt alone is too large, 422 CONTEXT_OVERFLOW carries the budget."""
+    path = await new_conversation(client, sections=[{"name": "a", "content": LONG * 20}])
+    await append(client, path, user("hi"))
+    asked = {"max_context_tokens": 2000, "max_output_tokens": 500}
+    answer = await client.post(f"{path}/context", json=asked)
+    body = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
+    assert body["budget"]["system_prompt"] > 1500
+
+
+async def test_budget_agrees_with_the_build(client: httpx.AsyncClient) -> None:
+    """C1: the stored settings' budget is that of the payload a build returns."""
+    path = await new_conversation(client, sections=[{"name": "a", "content": "Be kind."}])
+    await append(client, path, *talk(8))
+    reading = (await client.get(f"{path}/budget")).json()
+    built = (await client.post(f"{path}/context")).json()
+    for name in ("budget", "pressure", "notice", "next_threshold", "tokens_to_next"):
+        assert reading[name] == built[name]
+
+
+async def test_compaction_and_state(client: httpx.AsyncClient) -> None:
+    """D6, E7: a forced compaction reports itself, and the state shows its summary and seqs."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(60, LONG))
+    nothing = (await client.get(f"{path}/state")).json()
+    assert nothing == dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
+    preview = (await client.post(f"{path}/compact", json={"dry_run": True})).json()
+    assert preview["compacted"] is False and preview["reason"] == "dry run"
+    assert (await client.get(f"{path}/state")).json() == nothing
+    made = (await client.post(f"{path}/compact")).json()
+    assert made["compacted"] is True and made["reason"] is None
+    assert made["model"] == "extractive" and made["strategies_run"] == ["sandwich"]
+    assert made["after_tokens"] < made["before_tokens"]
+    assert made["summary_range"] == preview["summary_range"]
+    state = (await client.get(f"{path}/state")).json()
+    assert state["strategy"] == "sandwich"
+    assert state["summary_range"] == made["summary_range"]
+    built = (await client.post(f"{path}/context")).json()
+    assert built["summary_used"] is True
+    assert built["tokens_used"] == made["after_tokens"]
+    shown = [message["content"] for message in built["payload"]["messages"]]
+    assert any(state["summary"] in text for text in shown)
+    assert len((await client.get(f"{path}/messages?limit=1000")).json()["data"]) == 60
+
+
+async def test_full_history_never_compacts(client: httpx.AsyncClient) -> None:
+    """D2: a forced compaction of full_history answers why it did nothing."""
+    path = await new_conversation(client, policy={"strategy": "full_history"})
+    await append(client, path, *talk(30))
+    made = (await client.post(f"{path}/compact")).json()
+    assert (made["compacted"], made["reason"]) == (False, "full_history never compacts")
+
+
+async def test_wrong_compactions(client: httpx.AsyncClient) -> None:
+    """E5, M: a model that may not summarise and unknown fields are refused."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(60, LONG))
+    answer = await client.post(f"{path}/compact", json={"model": "gpt-4o"})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
+    bodies: list[Any] = [{"dry_run": 1}, {"instructions": 5}, {"strategy": "sandwich"}, []]
+    for wrong in bodies:
+        assert_problem(await client.post(f"{path}/compact", json=wrong), 422, "VALIDATION_ERROR")
+
+
+async def test_a_failing_model_changes_nothing(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """E9: a model that fails is a 503 with its reason, and the state stays what it was."""
+    path = await new_conversation(model_client)
+    await append(model_client, path, *talk(60, LONG))
+    made = (await model_client.post(f"{path}/compact")).json()
+    assert made["compacted"] is True and made["model"] == "openai/fake"
+    before = (await model_client.get(f"{path}/state")).json()
+    await append(model_client, path, *talk(60, LONG))
+    fake_llm.always(behave.no_tags())
+    body = assert_problem(await model_client.post(f"{path}/compact"), 503, "SERVICE_UNAVAILABLE")
+    assert body["reason"] == "bad_answer"
+    assert (await model_client.get(f"{path}/state")).json() == before
+    fake_llm.always(behave.answer())
+    assert (await model_client.post(f"{path}/compact")).json()["compacted"] is True
+
+
+async def test_appends_go_on_during_a_compaction(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """E6, E11: while a model thinks, appends and builds of the same conversation are answered."""
+    path = await new_conversation(model_client)
+    await append(model_client, path, *talk(60, LONG))
+    released, arrived = Event(), Event()
+    fake_llm.script(behave.slow(released, arrived=arrived))
+    compacting = asyncio.create_task(model_client.post(f"{path}/compact", timeout=30))
+    await asyncio.to_thread(arrived.wait, 20)
+    await append(model_client, path, user("still here"))
+    assert (await model_client.post(f"{path}/context")).status_code == 200
+    assert not compacting.done()
+    released.set()
+    made = (await compacting).json()
+    assert made["compacted"] is True
+    built = (await model_client.post(f"{path}/context")).json()
+    assert "still here" in str(built["payload"]["messages"][-1])
+
+
+async def test_compactions_at_once(client: httpx.AsyncClient) -> None:
+    """E6: compactions of one conversation at the same time leave one active summary."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(60, LONG))
+    answers = await asyncio.gather(*(client.post(f"{path}/compact") for _ in range(4)))
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    made = [answer.json() for answer in answers if answer.status_code == 200]
+    assert sum(result["compacted"] for result in made) == 1
+
+
+async def test_builds_at_once(client: httpx.AsyncClient) -> None:
+    """C4, G3: builds and appends at the same time all answer, each with a valid head."""
+    path = await new_conversation(client, policy={"budget": {"context_window": 9000}})
+
+    async def step(number: int) -> int:
+        batch = (user(f"{number} {LONG}"), assistant(LONG))
+        head = (await append(client, path, *batch))["head_seq"]
+        answer = await client.post(f"{path}/context")
+        built = answer.json()
+        assert answer.status_code == 200, answer.text
+        assert built["tokens_used"] <= built["budget"]["effective_window"]
+        assert built["through_seq"] >= head
+        through: int = built["through_seq"]
+        return through
+
+    heads = await asyncio.gather(*(step(number) for number in range(12)))
+    assert max(heads) == 24

@@ -1,0 +1,114 @@
+"""Health, and the database failing in the middle (E9, M)."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+
+import asyncpg
+import httpx
+import pytest
+
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, new_conversation, user
+from tests.conftest import Server, execute, started
+
+
+async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
+    """M: both answer ok on a migrated database."""
+    for path in ("/healthz", "/readyz"):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+async def test_without_a_database(settings: Settings) -> None:
+    """M: without a database the app starts, lives, is not ready, and answers 503."""
+    away = replace(settings, database_url="postgresql://nobody@127.0.0.1:9/nothing")
+    async with started(create_app(away)) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        answer = await client.get("/readyz")
+        assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+        assert answer.headers["retry-after"] == "1"
+        for method, path in (("POST", "/v1/conversations"), ("GET", "/v1/agents")):
+            answer = await client.request(method, path, json={} if method == "POST" else None)
+            assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+            assert "127.0.0.1" not in answer.text
+
+
+async def test_an_older_schema_is_not_ready(settings: Settings, database_url: str) -> None:
+    """M: a database without this version's schema is not ready, and requests are 503."""
+    await execute(database_url, "UPDATE alembic_version SET version_num = '0000'")
+    async with started(create_app(settings)) as client:
+        assert_problem(await client.get("/readyz"), 503, "SERVICE_UNAVAILABLE")
+        await execute(database_url, "DROP TABLE alembic_version, conversations")
+        assert_problem(await client.get("/readyz"), 503, "SERVICE_UNAVAILABLE")
+        assert_problem(await client.get("/v1/conversations"), 503, "SERVICE_UNAVAILABLE")
+
+
+KILL = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+async def test_terminated_connections_heal(client: httpx.AsyncClient, database_url: str) -> None:
+    """A8, M: connections that the database ends cost at most a 503, and nothing is lost."""
+    path = await new_conversation(client)
+    for round_number in range(5):
+        await append(client, path, user(f"message {round_number}"))
+        await execute(database_url, KILL)
+        answer = await client.get("/readyz")
+        if answer.status_code != 200:
+            assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+        assert (await client.get("/readyz")).status_code == 200
+    assert (await client.get(path)).json()["head_seq"] == 5
+
+
+async def test_a_statement_that_is_killed_while_it_waits(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """A2, M: an append whose connection dies is a 503 with nothing stored, and can be repeated."""
+    path = await new_conversation(client)
+    holder = await asyncpg.connect(database_url)
+    lock = holder.transaction()
+    await lock.start()
+    await holder.execute("SELECT FROM heads FOR UPDATE")
+    waiting = asyncio.create_task(
+        client.post(f"{path}/messages", json={"messages": [user("hi", id="once")]})
+    )
+    waits = "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    while not (await execute(database_url, waits))[0]["n"]:
+        await asyncio.sleep(0)
+    await execute(
+        database_url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    )
+    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
+    await lock.rollback()
+    await holder.close()
+    again = await append(client, path, user("hi", id="once"))
+    assert again["head_seq"] == 1
+
+
+async def test_a_database_that_comes_back(server: Server, settings: Settings) -> None:
+    """M: an app started before its database serves as soon as that is there, without a restart."""
+    with server.clone() as url:
+        name = url.partition("?")[0].rpartition("/")[2]
+        hidden = f"{name}_hidden"
+        rename = 'ALTER DATABASE "{}" RENAME TO "{}"'
+        await execute(server.url_of("postgres"), rename.format(name, hidden))
+        async with started(create_app(replace(settings, database_url=url))) as client:
+            assert_problem(await client.get("/readyz"), 503, "SERVICE_UNAVAILABLE")
+            await execute(server.url_of("postgres"), rename.format(hidden, name))
+            assert (await client.get("/readyz")).status_code == 200
+            await new_conversation(client)
+
+
+@pytest.mark.parametrize("module", ["litellm", "tiktoken", "alembic"])
+def test_importing_the_app_is_light(module: str) -> None:
+    """M: what costs seconds to import is not imported before it is needed (decision 36)."""
+    code = f"import sys, app.main; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,433 @@
+"""`/v1/conversations/{id}/messages` over HTTP (A1, A2, A3, A5, A6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import (
+    append,
+    assert_problem,
+    assistant,
+    calling,
+    new_conversation,
+    result,
+    talk,
+    user,
+)
+from tests.conftest import started
+
+SERVICE_FIELDS = {
+    "id",
+    "seq",
+    "turn",
+    "role",
+    "token_count",
+    "format",
+    "created_at",
+    "conversation_id",
+    "agent_id",
+}
+JSON = {"content-type": "application/json"}
+
+
+async def read(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[str, Any]]:
+    """Return the messages of one page."""
+    answer = await client.get(f"{path}/messages", params=query)
+    assert answer.status_code == 200, answer.text
+    data: list[dict[str, Any]] = answer.json()["data"]
+    return data
+
+
+async def test_append_and_read_back(client: httpx.AsyncClient) -> None:
+    """A1: what was appended comes back as it was, with its place in the log."""
+    path = await new_conversation(client)
+    given_messages = [
+        user([{"type": "text", "text": "é\u2028"}], custom={"a": [1.5, None]}, name="Ann"),
+        calling("c1", "c2"),
+        result("c1", "one"),
+        result("c2", ""),
+        assistant("done", reasoning_content="because", timestamp="2026-01-01T00:00:00Z"),
+        user("next"),
+    ]
+    answer = await client.post(f"{path}/messages", json={"messages": given_messages})
+    body = answer.json()
+    assert answer.headers["location"] == f"{path}/messages"
+    assert [entry["seq"] for entry in body["messages"]] == [1, 2, 3, 4, 5, 6]
+    assert [entry["turn"] for entry in body["messages"]] == [1, 1, 1, 1, 1, 2]
+    assert body["head_seq"] == 6 and body["pressure"] == "ok" and body["notice"] is False
+    assert body["budget"]["conversation"] == sum(
+        entry["token_count"] for entry in body["messages"]
+    ) - (body["messages"][4]["token_count"] - await _visible(client, given_messages[4]))
+    stored = await read(client, path)
+    for place, (item, original) in enumerate(zip(stored, given_messages, strict=True)):
+        assert {key: item[key] for key in original} == original
+        assert item.keys() == original.keys() | SERVICE_FIELDS
+        assert {key: item[key] for key in body["messages"][place]} == body["messages"][place]
+        assert path.endswith(item["conversation_id"])
+
+
+async def _visible(client: httpx.AsyncClient, message: dict[str, Any]) -> int:
+    without = {key: message[key] for key in ("role", "content")}
+    answer = await client.post("/v1/tokens/count", json={"messages": [without]})
+    tokens: int = answer.json()["tokens"]
+    return tokens
+
+
+async def test_service_fields_win(client: httpx.AsyncClient) -> None:
+    """A1: a message's own fields never hide what the service says of it."""
+    path = await new_conversation(client)
+    await append(client, path, user("x", seq=99, turn="y", token_count=-1, agent_id="me"))
+    (item,) = await read(client, path)
+    assert (item["seq"], item["turn"], item["agent_id"]) == (1, 1, None)
+    assert item["token_count"] > 0
+
+
+async def test_nul_and_surrogates_come_back(client: httpx.AsyncClient) -> None:
+    """A1, decision 3: NUL and lone surrogates come back; payloads replace them."""
+    path = await new_conversation(client)
+    raw = rb'{"messages": [{"role": "user", "content": "a\u0000b\ud800c", "k\udfff": 1}]}'
+    answer = await client.post(f"{path}/messages", content=raw, headers=JSON)
+    assert answer.status_code == 201
+    (item,) = await read(client, path)
+    assert item["content"] == "a\x00b\ud800c" and item["k\udfff"] == 1
+    for name in ("openai_chat", "anthropic"):
+        built = await client.post(f"{path}/context", json={"format": name})
+        assert "\ufffd" in built.text and "\\ud800" not in built.text
+
+
+async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
+    """A5: an Anthropic message with two results becomes two messages, which read back whole."""
+    path = await new_conversation(client)
+    use = [{"type": "tool_use", "id": f"t{n}", "name": "shell", "input": {}} for n in (1, 2)]
+    results = [
+        {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"out {n}"} for n in (1, 2)
+    ]
+    appended = await append(
+        client,
+        path,
+        user("go"),
+        {"role": "assistant", "content": use},
+        {"role": "user", "content": results, "id": "r"},
+        format="anthropic",
+    )
+    assert [entry["role"] for entry in appended["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+    ]
+    stored = await read(client, path)
+    assert [item["format"] for item in stored] == ["anthropic"] * 4
+    assert [item["content"][0]["tool_use_id"] for item in stored[2:]] == ["t1", "t2"]
+    built = await client.post(f"{path}/context", json={"format": "openai_chat"})
+    roles = [message["role"] for message in built.json()["payload"]["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "/messages"),
+    ({"messages": [user("x")] * 1001}, "/messages"),
+    ({"messages": None}, "/messages"),
+    ({"messages": ["x"]}, "/messages/0"),
+    ({"messages": [user("x"), {"role": "system", "content": "x"}]}, "/messages/1/role"),
+    ({"messages": [{"role": "developer", "content": "x"}]}, "/messages/0/role"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "/messages/0/role"),
+    ({"messages": [{"content": "x"}]}, "/messages/0/role"),
+    ({"messages": [user(5)]}, "/messages/0/content"),
+    ({"messages": [user("x", id="")]}, "/messages/0/id"),
+    ({"messages": [user("x", id="a\x00")]}, "/messages/0/id"),
+    ({"messages": [user("x", id="i" * 257)]}, "/messages/0/id"),
+    ({"messages": [user("x", id=5)]}, "/messages/0/id"),
+    ({"messages": [user("x", id="a"), user("y", id="a")]}, "/messages/1/id"),
+    ({"messages": [calling("a\x00")]}, "/messages/0"),
+    ({"messages": [user("x")], "format": "gemini"}, "/format"),
+    ({"messages": [user("x")], "expected_seq": -1}, "/expected_seq"),
+    ({"messages": [user("x")], "expected_seq": 10**30}, "/expected_seq"),
+    ({"messages": [user("x")], "expected_seq": "0"}, "/expected_seq"),
+    ({"messages": [user("x")], "more": 1}, "/more"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:50])
+async def test_wrong_batches(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
+    """A1, A2: a batch with anything wrong is a 422 that points at it, and nothing is stored."""
+    path = await new_conversation(client)
+    answer = await client.post(f"{path}/messages", json=body)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
+    assert any(place["pointer"].startswith(pointer) for place in found), found
+    assert await read(client, path) == []
+
+
+async def test_a_batch_is_atomic(client: httpx.AsyncClient) -> None:
+    """A2: one wrong message keeps the whole batch out, 1000 right ones are taken at once."""
+    path = await new_conversation(client)
+    answer = await client.post(
+        f"{path}/messages", json={"messages": [*talk(10), result("nobody's")]}
+    )
+    assert_problem(answer, 409, "UNPAIRED_TOOL_RESULT")
+    assert await read(client, path) == []
+    appended = await append(client, path, *talk(1000, "x"))
+    assert appended["head_seq"] == 1000
+
+
+async def test_tool_pairing(client: httpx.AsyncClient) -> None:
+    """A3: orphan and second results are 409; a user message closes what was open."""
+    path = await new_conversation(client)
+
+    async def refused(*messages: dict[str, Any]) -> None:
+        answer = await client.post(f"{path}/messages", json={"messages": messages})
+        assert_problem(answer, 409, "UNPAIRED_TOOL_RESULT")
+
+    await append(client, path, user("go"), calling("c1", "c2"))
+    await refused(result("c3"))
+    await refused(result("c1"), result("c1"))
+    await append(client, path, result("c1"))
+    await refused(result("c1"))
+    await append(client, path, user("never mind"))
+    await refused(result("c2"))
+    await append(client, path, calling("c1"), result("c1"))
+    assert [item["seq"] for item in await read(client, path)] == list(range(1, 7))
+    built = (await client.post(f"{path}/context")).json()["payload"]["messages"]
+    closed = [item for item in built if item.get("tool_call_id") == "c2"]
+    assert len(closed) == 1 and "no result" in str(closed[0]["content"])
+
+
+async def test_message_ids(client: httpx.AsyncClient) -> None:
+    """A2: the same id and content is a no-op, the same id with other content is 409."""
+    path = await new_conversation(client)
+    first = await append(client, path, user("one", id="m1"), assistant("two", id="m2"))
+    again = await append(client, path, user("one", id="m1"))
+    assert again["messages"] == first["messages"][:1] and again["head_seq"] == 2
+    mixed = await append(client, path, user("one", id="m1"), user("three", id="m3"))
+    assert [entry["seq"] for entry in mixed["messages"]] == [1, 3]
+    answer = await client.post(f"{path}/messages", json={"messages": [user("other", id="m1")]})
+    assert assert_problem(answer, 409, "CONFLICT")["id"] == "m1"
+    other = await new_conversation(client)
+    await append(client, other, user("other", id="m1"))
+
+
+async def test_expected_seq(client: httpx.AsyncClient) -> None:
+    """A2: another head than expected is 409 with the current head, and nothing is stored."""
+    path = await new_conversation(client)
+    await append(client, path, user("one"), expected_seq=0)
+    answer = await client.post(
+        f"{path}/messages", json={"messages": [user("two")], "expected_seq": 0}
+    )
+    body = assert_problem(answer, 409, "CONFLICT")
+    assert (body["head_seq"], body["expected_seq"]) == (1, 0)
+    await append(client, path, user("two"), expected_seq=body["head_seq"])
+
+
+async def test_idempotency_keys(client: httpx.AsyncClient) -> None:
+    """A2, decision 8: a key replays the first answer; with another body it is 409."""
+    path = await new_conversation(client)
+    headers = {"Idempotency-Key": "k1"}
+    body = {"messages": [user("one")]}
+    first = await client.post(f"{path}/messages", json=body, headers=headers)
+    await append(client, path, assistant("two"))
+    again = await client.post(f"{path}/messages", json=body, headers=headers)
+    assert (again.status_code, again.json()) == (201, first.json())
+    for other in ({"messages": [user("two")]}, {**body, "expected_seq": 0}):
+        answer = await client.post(f"{path}/messages", json=other, headers=headers)
+        assert_problem(answer, 409, "CONFLICT")
+    elsewhere = await new_conversation(client)
+    answer = await client.post(f"{elsewhere}/messages", json=body, headers=headers)
+    assert answer.json()["head_seq"] == 1
+    assert len(await read(client, path)) == 2
+    for wrong in (b"", b"a b", b"k" * 256, b"\xe9", b"a\x00b"):
+        answer = await client.post(
+            f"{path}/messages", json=body, headers={b"idempotency-key": wrong}
+        )
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/header/idempotency-key")
+
+
+async def test_a_refused_append_lets_go_of_its_key(client: httpx.AsyncClient) -> None:
+    """A2: a key whose append was refused can be used again."""
+    path = await new_conversation(client)
+    headers = {"Idempotency-Key": "k"}
+    body = {"messages": [result("c1")]}
+    refused = await client.post(f"{path}/messages", json=body, headers=headers)
+    assert_problem(refused, 409, "UNPAIRED_TOOL_RESULT")
+    await append(client, path, calling("c1"))
+    taken = await client.post(f"{path}/messages", json=body, headers=headers)
+    assert taken.json()["head_seq"] == 2
+
+
+async def test_equal_appends_at_once(client: httpx.AsyncClient) -> None:
+    """A2: of equal appends with one key at the same time one is stored, all are answered alike."""
+    path = await new_conversation(client)
+    posts = [
+        client.post(
+            f"{path}/messages",
+            json={"messages": [user("one")]},
+            headers={"Idempotency-Key": "k"},
+        )
+        for _ in range(8)
+    ]
+    answers = await asyncio.gather(*posts)
+    assert len({answer.text for answer in answers}) == 1
+    assert len(await read(client, path)) == 1
+
+
+async def test_writers_at_once(client: httpx.AsyncClient) -> None:
+    """A2: writers at the same time never share a seq and lose nothing."""
+    path = await new_conversation(client)
+
+    async def write(writer: int) -> list[int]:
+        seqs = []
+        for number in range(10):
+            batch = [user(f"{writer} {number}"), assistant(f"{writer} {number}")]
+            appended = await append(client, path, *batch)
+            first, second = (entry["seq"] for entry in appended["messages"])
+            assert second == first + 1
+            seqs += [first, second]
+        return seqs
+
+    written = await asyncio.gather(*(write(writer) for writer in range(4)))
+    assert sorted(seq for seqs in written for seq in seqs) == list(range(1, 81))
+    texts = [item["content"] for item in await read(client, path, limit=1000)]
+    assert sorted(texts) == sorted(f"{w} {n}" for w in range(4) for n in range(10) for _ in "ab")
+    assert all(texts[place] == texts[place + 1] for place in range(0, 80, 2))
+
+
+async def test_one_expected_seq_at_once(client: httpx.AsyncClient) -> None:
+    """A2: of writers that expect the same head exactly one is first."""
+    path = await new_conversation(client)
+    posts = [
+        client.post(f"{path}/messages", json={"messages": [user(str(n))], "expected_seq": 0})
+        for n in range(8)
+    ]
+    answers = await asyncio.gather(*posts)
+    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
+
+
+async def test_one_result_at_once(client: httpx.AsyncClient) -> None:
+    """A3: of two results for one call at the same time exactly one is stored."""
+    path = await new_conversation(client)
+    await append(client, path, calling("c"))
+    posts = [client.post(f"{path}/messages", json={"messages": [result("c")]}) for _ in range(6)]
+    answers = await asyncio.gather(*posts)
+    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 5
+
+
+async def test_pages_both_ways(client: httpx.AsyncClient) -> None:
+    """A6, decision 1: cursors lead through the log in both directions, bounds are exclusive."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(11))
+    for order, bounds, expected in (
+        ("asc", {}, list(range(1, 12))),
+        ("desc", {}, list(range(11, 0, -1))),
+        ("asc", {"after_seq": 3, "before_seq": 9}, [4, 5, 6, 7, 8]),
+        ("desc", {"after_seq": 3, "before_seq": 9}, [8, 7, 6, 5, 4]),
+    ):
+        found: list[int] = []
+        query: dict[str, Any] = {"limit": 3, "order": order, **bounds}
+        while True:
+            page = (await client.get(f"{path}/messages", params=query)).json()
+            found += [item["seq"] for item in page["data"]]
+            if page["next_cursor"] is None:
+                break
+            query = {"limit": 3, "cursor": page["next_cursor"], **bounds}
+        assert found == expected
+    for wrong in ("after_seq=-1", "before_seq=x", f"after_seq={10**30}", "order=up"):
+        answer = await client.get(f"{path}/messages?{wrong}")
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+
+
+async def test_batch_limit_is_a_setting(settings: Settings) -> None:
+    """A2: the most messages of a batch can be set lower."""
+    async with started(create_app(replace(settings, max_batch=2))) as client:
+        path = await new_conversation(client)
+        answer = await client.post(f"{path}/messages", json={"messages": talk(3)})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
+
+
+async def test_without_a_known_window(settings: Settings) -> None:
+    """Decision 6: without a known window appends answer nulls and builds say what is missing."""
+    async with started(create_app(replace(settings, default_model=None))) as client:
+        for body in ({}, {"model": "nobody-knows-this"}):
+            path = await new_conversation(client, **body)
+            appended = await append(client, path, user("hi"))
+            assert appended["pressure"] is None and appended["budget"] is None
+            reading = (await client.get(f"{path}/budget")).json()
+            assert set(reading.values()) == {None}
+        answer = await client.post(f"{path}/context")
+        assert_problem(answer, 422, "CONTEXT_LIMIT_UNKNOWN")
+
+
+weird_text = st.text(st.characters(codec=None), max_size=20)
+weird_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | weird_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(weird_text, inner, max_size=4),
+    max_leaves=12,
+)
+fields = st.sampled_from(
+    ["role", "content", "tool_calls", "tool_call_id", "name", "id", "type", "text", "function"]
+)
+weird_message = st.dictionaries(fields, weird_json, max_size=6) | st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant", "tool", "system"]),
+        "content": weird_json
+        | st.lists(
+            st.fixed_dictionaries(
+                {"type": st.sampled_from(["text", "image_url", "tool_use", "tool_result", "x"])},
+                optional={"text": weird_json, "image_url": weird_json, "input": weird_json},
+            ),
+            max_size=3,
+        ),
+    },
+    optional={
+        "tool_calls": st.lists(
+            st.fixed_dictionaries(
+                {"id": weird_json, "function": weird_json}, optional={"type": weird_json}
+            ),
+            max_size=2,
+        ),
+        "tool_call_id": weird_json,
+        "reasoning_content": weird_json,
+        "name": weird_json,
+        "id": weird_json,
+    },
+)
+
+
+async def test_no_message_gives_a_500(settings: Settings) -> None:
+    """M: whatever stands in a message, an append is 201, 409 or 422, and reading it back works."""
+    async with started(create_app(settings)) as client:
+        loop = asyncio.get_running_loop()
+
+        @hypothesis_settings(
+            max_examples=150, deadline=None, suppress_health_check=list(HealthCheck)
+        )
+        @given(st.lists(weird_message, max_size=3), st.sampled_from(["openai_chat", "anthropic"]))
+        def check(messages: list[dict[str, Any]], name: str) -> None:
+            async def run() -> None:
+                path = await new_conversation(client)
+                raw = json.dumps({"messages": messages, "format": name})
+                answer = await client.post(f"{path}/messages", content=raw, headers=JSON)
+                assert answer.status_code in {201, 409, 422}, answer.text
+                page = await client.get(f"{path}/messages")
+                assert page.status_code == 200
+                if answer.status_code == 201:
+                    for shown in ("openai_chat", "anthropic"):
+                        built = await client.post(f"{path}/context", json={"format": shown})
+                        assert built.status_code == 200, built.text
+
+            asyncio.run_coroutine_threadsafe(run(), loop).result(30)
+
+        await asyncio.to_thread(check)

@@ -1,0 +1,109 @@
+"""`/v1/models` and `/v1/strategies` (J5, C2, D1, D2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.talk import append, assert_problem, new_conversation, user
+
+
+async def test_reading_a_model(client: httpx.AsyncClient) -> None:
+    """J5: limits and prices come with their sources; S0's names have S0's values."""
+    body = (await client.get("/v1/models/gpt-4o")).json()
+    assert (body["context_window"], body["exact"]) == (128_000, True)
+    assert body["sources"]["context_window"]
+    numbers = {name for name, value in body.items() if isinstance(value, int | float)}
+    assert set(body["sources"]) <= numbers
+    assert (await client.get("/v1/models/claude-3-opus")).json()["context_window"] == 200_000
+    assert_problem(await client.get("/v1/models/nobody-knows-this"), 404, "NOT_FOUND")
+
+
+async def test_names_with_slashes(client: httpx.AsyncClient) -> None:
+    """J5: a name may hold slashes, quoted or not."""
+    entry = {"context_window": 9000}
+    for name in ("lab/tiny:v1", "lab%2Fsmall", "a/b/c d"):
+        assert (await client.put(f"/v1/models/{name}", json=entry)).status_code == 200
+        assert (await client.get(f"/v1/models/{name}")).json()["context_window"] == 9000
+    assert (await client.get("/v1/models/lab/small")).json()["model"] == "lab/small"
+
+
+async def test_a_tenants_entry(client: httpx.AsyncClient) -> None:
+    """J5, C2: an own entry is laid over the bundled one, counts in builds, and can be deleted."""
+    path = await new_conversation(client, model="gpt-4o")
+    await append(client, path, user("hi"))
+    answer = await client.put("/v1/models/gpt-4o", json={"context_window": 9000})
+    body = answer.json()
+    assert answer.status_code == 200
+    assert (body["context_window"], body["sources"]["context_window"]) == (9000, "tenant")
+    assert body["input_price"] is not None and body["sources"]["input_price"] != "tenant"
+    assert (await client.get("/v1/models/gpt-4o")).json() == body
+    assert (await client.get(f"{path}/budget")).json()["budget"]["total"] == 9000
+    assert (await client.post(f"{path}/context")).json()["budget"]["total"] == 9000
+    deleted = await client.delete("/v1/models/gpt-4o")
+    assert deleted.json() == {"deleted": {"models": 1}}
+    assert (await client.get("/v1/models/gpt-4o")).json()["context_window"] == 128_000
+    assert (await client.get(f"{path}/budget")).json()["budget"]["total"] == 128_000
+    assert_problem(await client.delete("/v1/models/gpt-4o"), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, ""),
+        ({"context_window": None}, ""),
+        ({"context_window": 0}, "/context_window"),
+        ({"context_window": "9000"}, "/context_window"),
+        ({"context_window": 10**20}, "/context_window"),
+        ({"input_price": -1}, "/input_price"),
+        ({"tokenizer": "\x00"}, "/tokenizer"),
+        ({"window": 1}, "/window"),
+    ],
+    ids=str,
+)
+async def test_wrong_entries(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
+    """M: each wrong field of an entry is a 422 that points at it."""
+    answer = await client.put("/v1/models/mine", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    assert_problem(await client.get("/v1/models/mine"), 404, "NOT_FOUND")
+
+
+async def test_impossible_names(client: httpx.AsyncClient) -> None:
+    """M: what can be no model's name is found nowhere, and cannot be set."""
+    for name in ("%00", "a%0Ab", "m" * 257, ""):
+        for method in ("GET", "PUT", "DELETE"):
+            json = {"context_window": 1} if method == "PUT" else None
+            answer = await client.request(method, f"/v1/models/{name}", json=json)
+            assert_problem(answer, 404, "NOT_FOUND")
+
+
+async def test_list_in_pages(client: httpx.AsyncClient) -> None:
+    """J5: all models are listed by name, the tenant's own among them."""
+    await client.put("/v1/models/mine", json={"context_window": 9000})
+    names: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = (await client.get(f"/v1/models?limit=1000{cursor}")).json()
+        names += [item["model"] for item in page["data"]]
+        cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
+    assert names == sorted(names) and len(names) == len(set(names))
+    assert {"mine", "gpt-4o", "claude-3-opus", "gemini-pro"} <= set(names)
+
+
+async def test_strategies(client: httpx.AsyncClient) -> None:
+    """D1, D2: name, trigger and preserved ranges of every strategy can be inspected."""
+    body = (await client.get("/v1/strategies")).json()
+    found = {item.pop("name"): item for item in body["data"]}
+    assert set(found) == {"sandwich", "sliding_window", "full_history"}
+    sandwich = found["sandwich"]
+    assert (sandwich["trigger"], sandwich["preserve_top"], sandwich["preserve_bottom"]) == (
+        0.7,
+        5,
+        5,
+    )
+    assert sandwich["is_default"] is True
+    assert found["sliding_window"]["preserve_bottom"] == 20
+    assert found["full_history"]["preserve_top"] is None
+    assert all(item["description"].endswith(".") for item in found.values())

@@ -1,0 +1,246 @@
+"""S0's operations over HTTP, with S0's tests by name (K6), and token counts (J1, J2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.main import create_app
+from app.settings import Settings
+from tests import fake_llm as behave
+from tests.api.talk import assert_problem, calling, result, talk, user
+from tests.conftest import started
+from tests.fake_llm import FakeLLM
+
+MESSAGES = talk(20, "word " * 40)
+
+
+@pytest_asyncio.fixture
+async def model_client(with_model: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an app whose summariser is the scriptable model."""
+    async with started(create_app(with_model)) as opened:
+        yield opened
+
+
+async def build(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    """Build a stateless context and return it."""
+    body = {"messages": MESSAGES, "max_context_tokens": 1000, **body}
+    answer = await client.post("/v1/context/build", json=body)
+    assert answer.status_code == 200, answer.text
+    built: dict[str, Any] = answer.json()
+    return built
+
+
+async def test_cx_t1_under_threshold_returns_full_history(client: httpx.AsyncClient) -> None:
+    """CX-T1, K6: under the threshold the full history comes back untouched."""
+    built = await build(client, max_context_tokens=100_000)
+    assert built["messages"] == MESSAGES
+    assert built["summary_used"] is False and built["new_state"] is None
+
+
+async def test_cx_t2_over_threshold_triggers_compression(client: httpx.AsyncClient) -> None:
+    """CX-T2, K6: over the threshold the middle is compressed and a new state returned."""
+    built = await build(client)
+    assert built["summary_used"] is True
+    assert len(built["messages"]) == 11
+    assert built["new_state"]["summary_range"] == [5, 15]
+    assert built["new_state"]["strategy"] == "sandwich"
+    need = await client.post(
+        "/v1/context/needs-compression", json={"messages": MESSAGES, "max_context_tokens": 1000}
+    )
+    assert need.json()["needs_compression"] is True
+
+
+async def test_cx_t3_top_messages_always_preserved(client: httpx.AsyncClient) -> None:
+    """CX-T3, K6: the first five messages stay as they were."""
+    assert (await build(client))["messages"][:5] == MESSAGES[:5]
+
+
+async def test_cx_t4_bottom_messages_always_preserved(client: httpx.AsyncClient) -> None:
+    """CX-T4, K6: the last five messages stay as they were."""
+    assert (await build(client))["messages"][-5:] == MESSAGES[-5:]
+
+
+async def test_cx_t5_cached_summary_reused_when_valid(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """CX-T5, D6: a valid state is used again without a model call."""
+    first = await build(model_client)
+    calls = fake_llm.calls
+    again = await build(model_client, cached_state=first["new_state"])
+    assert again["messages"] == first["messages"]
+    assert again["summary_used"] is True and again["new_state"] is None
+    assert fake_llm.calls == calls == 1
+
+
+async def test_cx_t6_cache_invalidated_when_middle_grows(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """CX-T6, D6: with a grown middle the cached summary is made anew."""
+    first = await build(model_client)
+    grown = [*MESSAGES, *talk(2, "word " * 40)]
+    again = await build(model_client, messages=grown, cached_state=first["new_state"])
+    assert again["new_state"]["summary_range"] == [5, 17]
+    assert fake_llm.calls == 2
+
+
+async def test_cx_t7_summary_prepended_as_system_message(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """CX-T7, D1: the summary is a system message between top and bottom, in S0's words."""
+    fake_llm.always(behave.answer("<summary>They counted words.</summary>"))
+    built = await build(model_client)
+    assert built["messages"][5] == {
+        "role": "system",
+        "content": "[Earlier conversation summary: They counted words.]",
+    }
+
+
+async def test_cx_t8_token_estimation_reasonable_accuracy(client: httpx.AsyncClient) -> None:
+    """CX-T8, J2: the estimate is UTF-8 bytes / 4 per message, near the tokenizer's count."""
+    text = "The ferry to Bergen leaves at nine, and the crossing takes about four hours. "
+    messages = talk(20, text * 3)
+    built = await build(client, messages=messages, max_context_tokens=100_000)
+    assert built["tokens_used"] == sum(len(m["content"].encode()) // 4 for m in messages)
+    counts = {}
+    for counter in ("tokenizer", "bytes_4"):
+        asked = {"messages": messages, "counter": counter}
+        counts[counter] = (await client.post("/v1/tokens/count", json=asked)).json()["tokens"]
+    assert counts["bytes_4"] == built["tokens_used"]
+    assert 0.7 < counts["bytes_4"] / counts["tokenizer"] < 1.4
+
+
+async def test_cx_nt1_zero_limit(client: httpx.AsyncClient) -> None:
+    """CX-NT1, M: a zero limit is a VALIDATION_ERROR in S0's words, and nothing is returned."""
+    for operation in ("build", "needs-compression"):
+        body = {"messages": MESSAGES, "max_context_tokens": 0}
+        answer = await client.post(f"/v1/context/{operation}", json=body)
+        found = assert_problem(answer, 422, "VALIDATION_ERROR", "/max_context_tokens")
+        assert found["detail"] == "Context limit must be positive"
+        assert "messages" not in found
+
+
+async def test_cx_nt2_compress_without_messages(client: httpx.AsyncClient) -> None:
+    """CX-NT2, M: nothing to compress is a VALIDATION_ERROR in S0's words."""
+    for operation, more in (("compress", {}), ("build", {"max_context_tokens": 10})):
+        answer = await client.post(f"/v1/context/{operation}", json={"messages": [], **more})
+        found = assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
+        assert found["detail"] == "Conversation has no messages"
+        assert "summary" not in found
+
+
+async def test_cx_nt3_model_failure(model_client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+    """CX-NT3, E9: a model that fails is 503 SERVICE_UNAVAILABLE, without a new state."""
+    state = (await build(model_client))["new_state"]
+    fake_llm.always(behave.status(500))
+    grown = [*MESSAGES, *talk(2, "word " * 40)]
+    body = {"messages": grown, "max_context_tokens": 1000, "cached_state": state}
+    answer = await model_client.post("/v1/context/build", json=body)
+    found = assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+    assert "new_state" not in found
+    answer = await model_client.post("/v1/context/compress", json={"messages": MESSAGES})
+    assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+    fake_llm.always(behave.answer())
+    assert (await build(model_client, cached_state=state))["new_state"] is None
+
+
+async def test_ranges_are_settings(client: httpx.AsyncClient) -> None:
+    """K6: S0's three settings can be given, a summary may stand for everything."""
+    built = await build(client, preserve_top=0, preserve_bottom=0, compression_threshold=0.1)
+    assert [message["role"] for message in built["messages"]] == ["system"]
+    body = {"messages": MESSAGES, "max_context_tokens": 1000, "compression_threshold": 1}
+    need = await client.post("/v1/context/needs-compression", json=body)
+    assert need.json() == {"needs_compression": False, "tokens": need.json()["tokens"]}
+
+
+async def test_history_with_tools_and_system_messages(client: httpx.AsyncClient) -> None:
+    """K6: a caller's own history may hold system messages, earlier summaries and tool calls."""
+    history = [
+        {"role": "system", "content": "Be kind."},
+        *MESSAGES[:6],
+        {"role": "system", "content": "[Earlier conversation summary: x]"},
+        calling("c1"),
+        result("c1", "word " * 200),
+        *MESSAGES[6:16],
+    ]
+    built = await build(client, messages=history)
+    assert built["summary_used"] is True
+    answer = await client.post("/v1/context/compress", json={"messages": history})
+    assert answer.json()["model"] == "extractive" and answer.json()["summary"]
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("build", {"messages": [5], "max_context_tokens": 10}, "/messages/0"),
+    ("build", {"messages": "x", "max_context_tokens": 10}, "/messages"),
+    ("build", {"messages": MESSAGES}, "/max_context_tokens"),
+    ("build", {"messages": MESSAGES, "max_context_tokens": 10**30}, "/max_context_tokens"),
+    ("build", {"messages": MESSAGES, "max_context_tokens": 1, "preserve_top": -1}, "/preserve_top"),
+    (
+        "build",
+        {"messages": MESSAGES, "max_context_tokens": 1, "cached_state": {"summary": "x"}},
+        "/cached_state/strategy",
+    ),
+    ("build", {"messages": MESSAGES, "max_context_tokens": 1, "model": "gpt-4o"}, "/model"),
+    (
+        "build",
+        {"messages": [{"role": "robot", "content": "x" * 90}] * 11, "max_context_tokens": 1},
+        "/messages/5/role",
+    ),
+    ("needs-compression", {"messages": [None], "max_context_tokens": 10}, "/messages/0"),
+    ("needs-compression", {"messages": MESSAGES, "max_context_tokens": 1, "model": "x"}, "/model"),
+    ("compress", {"messages": ["x"]}, "/messages/0"),
+    ("compress", {"messages": [{"role": "user", "content": 5}]}, "/messages/0/content"),
+    ("compress", {"messages": MESSAGES, "model": "a\x00"}, "/model"),
+]
+
+
+@pytest.mark.parametrize(("operation", "body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
+async def test_wrong_requests(
+    client: httpx.AsyncClient, operation: str, body: dict[str, Any], pointer: str
+) -> None:
+    """M: each wrong field is a 422 that points at it."""
+    answer = await client.post(f"/v1/context/{operation}", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_counting(client: httpx.AsyncClient) -> None:
+    """J1, J2: messages, text and tools are counted apart, with the margin of the model."""
+    tool = {"name": "search", "description": "Find.", "input_schema": {"type": "object"}}
+    body = {"messages": [user("hello world")], "text": "hello world", "tools": [tool]}
+    counted = (await client.post("/v1/tokens/count", json=body | {"model": "gpt-4o"})).json()
+    assert counted["text"] == 2 and counted["messages"] > 2 and counted["tools"] > 2
+    parts = (counted["messages"], counted["text"], counted["tools"])
+    assert counted["tokens"] == sum(parts)
+    assert counted["margin"] == 0.0 and counted["counter"] == "tokenizer"
+    other = (
+        await client.post("/v1/tokens/count", json={"text": "x", "model": "gemini-pro"})
+    ).json()
+    assert other["margin"] == 0.05
+    nothing = (await client.post("/v1/tokens/count", json={})).json()
+    assert nothing["tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("counter", "tokens"), [("bytes_4", 3), ("chars_4", 2), ("chars_2_5", 4), ("tokenizer", None)]
+)
+async def test_counters(client: httpx.AsyncClient, counter: str, tokens: int | None) -> None:
+    """J2: every counter counts text by its own rule."""
+    body = {"text": "ééé 123456", "counter": counter}
+    counted = (await client.post("/v1/tokens/count", json=body)).json()
+    assert counted["counter"] == counter
+    assert counted["tokens"] == tokens or tokens is None
+
+
+async def test_counting_stalls_on_nothing(client: httpx.AsyncClient) -> None:
+    """J2: a megabyte of spaces, NUL and lone surrogates are counted like any text."""
+    answer = await client.post("/v1/tokens/count", json={"text": " " * 1_000_000})
+    assert answer.status_code == 200
+    raw = rb'{"text": "\u0000\ud800", "messages": [{"role": "user", "content": "\udfff"}]}'
+    answer = await client.post(
+        "/v1/tokens/count", content=raw, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 200

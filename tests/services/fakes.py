@@ -1,0 +1,324 @@
+"""The two fakes, gateway and clock, and the services composed over a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+from uuid_utils import uuid7
+
+from app.adapters.models import ModelRegistry
+from app.adapters.tokenizer import TiktokenTokenizer
+from app.domain.errors import ServiceUnavailable
+from app.domain.formats import parse_tool
+from app.domain.frames import Ask
+from app.domain.messages import FormatName
+from app.domain.records import Conversation
+from app.domain.summaries import Completion, ModelCall
+from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.services.compaction import CompactionService
+from app.services.context import ContextService
+from app.services.conversations import ConversationService, NewConversation
+from app.services.frames import Frames
+from app.services.layers import OwnSettings, Patch
+from app.services.log import Append, Appended, LogService
+from app.services.ports import ContextRecords, Database, Records
+from app.services.summariser import Summariser, SummariserSettings
+from app.services.windows import Windows
+
+TENANT = "default"
+CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
+MODEL, CLAUDE = "gpt-4o", "claude-3-opus"
+SUMMARISER = "summariser"
+TOKENIZER = TiktokenTokenizer()
+MODELS = ModelRegistry()
+
+_open_sessions: ContextVar[int] = ContextVar("open_sessions", default=0)
+
+Reply = str | ServiceUnavailable
+
+
+class Clock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def now_ms(self) -> float:
+        """Return the time in milliseconds."""
+        return self.now
+
+    def pass_ms(self, milliseconds: float) -> None:
+        """Let time go by."""
+        self.now += milliseconds
+
+
+class ScriptedGateway:
+    """A model that replies as told, the last reply for ever after.
+
+    It refuses to be called from inside a session or transaction. `waiting` is set while a call
+    is held up; set `release` to let it go on.
+    """
+
+    def __init__(self, *replies: Reply, clock: Clock | None = None) -> None:
+        self.replies = list(replies) or ["<summary>what was said</summary>"]
+        self.calls: list[ModelCall] = []
+        self.waiting = asyncio.Event()
+        self.release = asyncio.Event()
+        self.release.set()
+        self._clock = clock
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return or raise the next reply."""
+        assert _open_sessions.get() == 0, "a session is open during a model call"
+        self.calls.append(call)
+        self.waiting.set()
+        await self.release.wait()
+        assert _open_sessions.get() == 0
+        if self._clock is not None:
+            self._clock.pass_ms(20)
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, ServiceUnavailable):
+            raise reply
+        return Completion(reply, "stop", 100, 10, False)
+
+
+class WatchedDatabase:
+    """The real database, watched: it knows whether the running task has a session open.
+
+    `after_read`, when set, runs once each time a build has read, before the build goes on.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.after_read: Callable[[], Awaitable[None]] | None = None
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Records]:
+        """Open a session and remember it for this task."""
+        async with self._database.session() as records:
+            with _counted():
+                yield cast(Records, _WatchedRecords(records, self))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Records]:
+        """Open a transaction and remember it for this task."""
+        async with self._database.transaction() as records:
+            with _counted():
+                yield records
+
+
+class _counted:  # noqa: N801  # a context manager, named like a function
+    def __enter__(self) -> None:
+        _open_sessions.set(_open_sessions.get() + 1)
+
+    def __exit__(self, *_: object) -> None:
+        _open_sessions.set(_open_sessions.get() - 1)
+
+
+class _WatchedRecords:
+    def __init__(self, records: Records, database: WatchedDatabase) -> None:
+        self._records = records
+        self._watched = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    @property
+    def contexts(self) -> ContextRecords:
+        return cast(ContextRecords, _WatchedContexts(self._records.contexts, self._watched))
+
+
+class _WatchedContexts:
+    def __init__(self, contexts: ContextRecords, database: WatchedDatabase) -> None:
+        self._contexts = contexts
+        self._watched = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._contexts, name)
+
+    async def read(self, *arguments: Any, **named: Any) -> Any:
+        found = await self._contexts.read(*arguments, **named)
+        hook = self._watched.after_read
+        if hook is not None:
+            self._watched.after_read = None
+            await hook()
+        return found
+
+
+def new_id() -> str:
+    """Return a fresh UUIDv7."""
+    return str(uuid7())
+
+
+@dataclass
+class Harness:
+    """The services of one process over a real database, and sentences to drive them."""
+
+    database: WatchedDatabase
+    gateway: ScriptedGateway = field(default_factory=ScriptedGateway)
+    clock: Clock = field(default_factory=Clock)
+    model: str | None = None
+    service_policy: Mapping[str, Any] = field(default_factory=dict)
+    window_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        allowed = (self.model,) if self.model else ()
+        settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
+        self.frames = Frames(MODELS, TOKENIZER, self.service_policy, MODEL)
+        self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
+        self.log = LogService(self.database, self.frames, new_id, 1000)
+        self.conversations = ConversationService(
+            self.database, self.frames, self.service_policy, new_id
+        )
+        self.compaction = CompactionService(
+            self.database, self.frames, self.summariser, new_id, self.clock.now_ms
+        )
+        self.context = self.cold()
+
+    def cold(self) -> ContextService:
+        """Return the build service of a process that has built nothing yet."""
+        return ContextService(
+            self.database,
+            self.frames,
+            self.summariser,
+            Windows(self.window_bytes),
+            self.compaction.compact_for_build,
+            new_id,
+        )
+
+    async def conversation(
+        self,
+        policy: Mapping[str, Any] | None = None,
+        sections: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        conversation_id: str | None = None,
+    ) -> str:
+        """Create a conversation and return its id."""
+        own = OwnSettings(None, policy or {}, sections, tools)
+        new = NewConversation(conversation_id, settings=own)
+        return (await self.conversations.create(TENANT, new)).conversation.conversation_id
+
+    async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
+        """Patch a conversation's policy."""
+        await self.conversations.change(
+            TENANT, conversation_id, Patch(frozenset({"policy"}), policy=policy)
+        )
+
+    async def append(
+        self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
+    ) -> Appended:
+        """Append a batch."""
+        answer = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        assert isinstance(answer, Appended)
+        return answer
+
+    async def talk(self, conversation_id: str, turns: int, words: int = 20) -> None:
+        """Append turns of a question and an answer, each of about so many words."""
+        batch = []
+        for number in range(turns):
+            batch.append(user(f"question {number} " + "why " * words))
+            batch.append(says(f"answer {number} " + "because " * words))
+        await self.append(conversation_id, *batch)
+
+    async def build(
+        self, conversation_id: str, ask: Ask | None = None, service: ContextService | None = None
+    ) -> Build:
+        """Build a payload and return what a client sees of it."""
+        service = service or self.context
+        built = await service.build(TENANT, conversation_id, ask or Ask())
+        return Build(built.body)
+
+    async def stored(self, conversation_id: str) -> Conversation:
+        """Return the conversation as it is stored."""
+        async with self.database.session() as records:
+            found = await records.conversations.find(TENANT, conversation_id, MODEL)
+        assert found is not None
+        return found
+
+
+@dataclass
+class Build:
+    """A build's answer as a client reads it."""
+
+    raw: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.text: bytes = orjson.dumps(self.raw["payload"])
+        self.payload: dict[str, Any] = json.loads(self.text)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.raw[name]
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The payload's messages, cache marks left out."""
+        found: list[dict[str, Any]] = unmarked(self.payload["messages"])
+        return found
+
+    @property
+    def stable(self) -> list[dict[str, Any]]:
+        """The items promised to stay."""
+        return self.messages[: self.raw["stable_items"]]
+
+    @property
+    def contents(self) -> str:
+        """All the payload's text, for looking whether something is in it."""
+        return json.dumps(self.payload, ensure_ascii=False)
+
+    def count(self) -> int:
+        """Count the payload from scratch: system, tools and messages (C1)."""
+        count, messages = TOKENIZER.count, self.messages
+        system = [block["text"] for block in self.payload.get("system", [])]
+        is_chat = self.raw["format"] == CHAT
+        if is_chat and messages[0]["role"] == "system" and self.raw["budget"].system_prompt:
+            head, *messages = messages
+            system = [head["content"]]
+        total = count_payload_messages(FormatName(self.raw["format"]), messages, count)
+        if system:
+            total += count_system("\n\n".join(system), count)
+        tools = [parse_tool(raw, "") for raw in self.payload.get("tools", [])]
+        return total + estimate_tool_defs_tokens(tools, count)
+
+
+def unmarked(value: Any) -> Any:
+    """Return a payload's value without its cache marks."""
+    match value:
+        case dict():
+            return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+        case list():
+            return [unmarked(item) for item in value]
+        case _:
+            return value
+
+
+def user(text: str) -> dict[str, Any]:
+    """Return a user message."""
+    return {"role": "user", "content": text}
+
+
+def says(text: str) -> dict[str, Any]:
+    """Return an assistant message."""
+    return {"role": "assistant", "content": text}
+
+
+def asks(*call_ids: str) -> dict[str, Any]:
+    """Return an assistant message that calls a tool under each id."""
+    function = {"name": "read_file", "arguments": "{}"}
+    calls = [{"id": call_id, "type": "function", "function": function} for call_id in call_ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id: str, content: Any = "done") -> dict[str, Any]:
+    """Return a tool message."""
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+async def _no_sleep(_: float) -> None:
+    """Retry at once."""
