@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import http.client
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from app.domain import jsontext
 
 SAMPLES = Path(__file__).with_name("samples.jsonl")
 MODEL = "gpt-4o-mini"
-SAMPLE_WINDOW = 4_000
+SAMPLE_WINDOW = 5_000
 TRACE_WINDOW = 32_000
 MAX_OUTPUT_TOKENS = 500
 TIMEOUT_SECONDS = 120
@@ -139,6 +140,7 @@ class Outcome:
     compactions: list[tuple[int, int]] = field(default_factory=list)
     appends: list[float] = field(default_factory=list)
     builds: list[float] = field(default_factory=list)
+    degraded: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
 
@@ -203,6 +205,10 @@ def report(outcomes: Sequence[Outcome], window: int, url: str) -> list[str]:
         f" may take {room:,}, and the largest took {max(o.largest for o in outcomes):,}.",
         "tokens: the whole log. before → after: the payload around the last compaction.",
     ]
+    steps = Counter(step for outcome in outcomes for step in outcome.degraded)
+    if steps:
+        counted = ", ".join(f"{step} {count}" for step, count in sorted(steps.items()))
+        lines.append(f"Other steps taken so that a payload fits: {counted}.")
     shown = next((o for o in outcomes if o.compactions), None)
     if shown:
         where = f"{url.rstrip('/')}/v1/conversations/{shown.conversation_id}"
@@ -251,6 +257,7 @@ def _build(client: Client, path: str, outcome: Outcome, index: int) -> None:
     outcome.builds.append(answer.seconds)
     used, compaction = answer.body["tokens_used"], answer.body["compaction"]
     outcome.largest = max(outcome.largest, used)
+    outcome.degraded += answer.body["degraded"]
     if compaction and compaction["compacted"]:
         outcome.compactions.append((compaction["before_tokens"], used))
 

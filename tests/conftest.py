@@ -155,7 +155,7 @@ def with_model(settings: Settings, fake_llm: FakeLLM) -> Settings:
         summarizer_allowed_models=("openai/fake",),
         summarizer_api_base=fake_llm.api_base,
         summarizer_api_key="test",
-        summarizer_timeout_seconds=5.0,
+        summarizer_timeout_seconds=20.0,
     )
 
 

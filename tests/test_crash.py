@@ -6,6 +6,7 @@ careful agent backend does. Meanwhile the service, or its database, is killed wi
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from app.adapters.postgres.embedded import running
+from app.adapters.postgres.migrate import migrate
 from app.demo import Answer, Client, Unreachable
 from tests.replay import Served, read_messages
 
@@ -98,9 +100,19 @@ class Writer(threading.Thread):
             self.acknowledged[stored["id"]] = stored["seq"]
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose database is migrated and stopped."""
+    data_dir = tmp_path_factory.mktemp("prepared") / "data"
+    with running(data_dir) as url:
+        migrate(url)
+    return data_dir
+
+
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Served]:
-    """A service of its own; afterwards it and its database are gone, whatever happened."""
+def service(prepared: Path, tmp_path: Path) -> Iterator[Served]:
+    """A service on a copy of it; afterwards both are gone, whatever happened."""
+    shutil.copytree(prepared, tmp_path / "data")
     served = Served(tmp_path / "data")
     try:
         served.start()

@@ -14,15 +14,15 @@ from app.demo import Client, Trace
 from tests.replay import Judge, Replay, Tally, named_traces, traces_dir
 
 SAMPLE = {
-    "claude_code": (3, 12),
+    "claude_code": (1, 12),
     "functionchat_ko": (0, 20, 44),
     "inspect_ai": (0, 1, 2),
-    "livemcpbench": (5, 17),
+    "livemcpbench": (5, 18),
     "openhands": (1,),
     "swe_agent_demos": (2, 9),
     "tau_airline": (4, 23),
 }
-"""Conversations by file and line, chosen for what is odd in them."""
+"""Conversations by file and line: with images, re-used ids, pending calls, scripts, overflows."""
 
 
 @pytest.fixture(scope="module")

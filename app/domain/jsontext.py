@@ -26,15 +26,21 @@ def loads(text: bytes | str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Write one JSON document, compact, keys in their given order.
+    """Write one JSON document, compact, keys in their given order, as `dump_stored` does."""
+    return dump_stored(value).decode()
+
+
+def dump_stored(value: Any) -> bytes:
+    """Write one JSON document as UTF-8, compact, keys in their given order.
 
     NUL is escaped, and where a lone surrogate occurs everything beyond ASCII is, so that the
     text can be stored as Postgres text and comes back with identical strings.
     """
     try:
-        return orjson.dumps(value).decode()
+        return orjson.dumps(value)
     except TypeError:
-        return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+        return text.encode()
 
 
 def dump_payload(value: Any) -> bytes:

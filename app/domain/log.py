@@ -39,7 +39,7 @@ class LogRow:
     call_ids: tuple[str, ...]
     has_media: bool
     format: FormatName
-    text: str
+    text: bytes
 
     def message(self) -> Message:
         """Return the neutral message, fit to be sent."""
@@ -52,8 +52,8 @@ class Draft:
 
     id: str | None
     role: Role
-    body: str
-    fragment: str | None
+    body: bytes
+    fragment: bytes | None
     tokens: int
     reasoning_tokens: int
     call_ids: tuple[str, ...]
@@ -76,7 +76,7 @@ class BatchShape:
     turns: int
 
 
-def parse_stored(body: str, format: FormatName) -> Message:
+def parse_stored(body: bytes, format: FormatName) -> Message:
     """Parse one stored body back into the neutral message it was stored for."""
     raw = jsontext.loads(body)
     message: Message = _codec(format).parse(raw, "")[0]
@@ -106,12 +106,12 @@ def draft(
         tokens = count_message(sent, count)
         fragment = None
         if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(piece, message):
-            fragment = jsontext.dump_payload(openai_chat.render(cleaned)).decode()
+            fragment = jsontext.dump_payload(openai_chat.render(cleaned))
         drafts.append(
             Draft(
                 id=message_id if index == 0 or message_id is None else f"{message_id}#{index}",
                 role=message.role,
-                body=jsontext.dumps(piece),
+                body=jsontext.dump_stored(piece),
                 fragment=fragment,
                 tokens=tokens.visible + media_message_overhead(sent, count),
                 reasoning_tokens=tokens.reasoning,

@@ -239,7 +239,7 @@ class ChatAssembler(Assembler):
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         if not ids and not row.has_media:
-            self._put(row.text.encode(), row.tokens)
+            self._put(row.text, row.tokens)
             return
         message = row.message()
         item = jsontext.dump_payload(openai_chat.render(message, ids))

@@ -85,6 +85,8 @@ class _Build:
     degraded: list[str] = field(default_factory=list)
     compaction: CompactResult | None = None
     compacts: bool = True
+    held: Window | None = None
+    held_epoch_id: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -192,7 +194,10 @@ class ContextService:
         return picture
 
     async def _read(self, build: _Build) -> ContextRead:
-        window = self._windows.find(build.key)
+        # Rows held are not read, so the rest of the build must go by this window and this epoch,
+        # whatever other builds keep or rename meanwhile.
+        window = build.held = self._windows.find(build.key)
+        build.held_epoch_id = window.epoch_id if window else ""
         async with self._database.session() as records:
             read = await records.contexts.read(
                 build.tenant_id,
@@ -234,9 +239,8 @@ class ContextService:
 
     async def _gather(self, build: _Build, picture: _Picture, prior: Epoch | None) -> None:
         """Get the entries of the view and, where they were read with it, its folded window."""
-        read, view = picture.read, picture.view
-        window = self._windows.find(build.key)
-        warm = window is not None and prior is not None and window.epoch_id == prior.epoch_id
+        read, view, window = picture.read, picture.view, build.held
+        warm = prior is not None and build.held_epoch_id == prior.epoch_id
         if warm and window is not None and window.view == view:
             self._extend(window, read.rows)
             picture.show(window)
@@ -385,7 +389,7 @@ class ContextService:
             assert picture.window is not None
             if _needs_stub(build.ask, picture) != start.stub_tools:
                 start = replace(start, stub_tools=not start.stub_tools)
-                reason = reason or "tools_changed"
+                reason = reason or ("tools_changed" if last is not None else None)
             folded = _folded_usage(build, picture).total
             if folded <= picture.limits.capacity:
                 return await self._record(build, picture, start, reason, last)

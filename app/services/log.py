@@ -179,7 +179,9 @@ class LogService:
         self, tenant_id: str, conversation_id: str, request: Append, drafts: list[Draft]
     ) -> Appended | dict[str, Any]:
         """Append under the head's lock, where the reason for a refusal can be told."""
-        key, request_hash = request.idempotency_key, _request_hash(request)
+        key, request_hash = request.idempotency_key, ""
+        if key is not None:
+            request_hash = await asyncio.to_thread(_request_hash, request)
         async with self._database.transaction() as records:
             current = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
             if current is None:
@@ -265,7 +267,7 @@ def _as_appended(message: StoredMessage) -> AppendedMessage:
 def _same(stored: StoredMessage, entry: Draft, format: FormatName) -> bool:
     if stored.format != format:
         return False
-    return stored.body == entry.body or bool(
+    return stored.body.encode() == entry.body or bool(
         jsontext.loads(stored.body) == jsontext.loads(entry.body)
     )
 

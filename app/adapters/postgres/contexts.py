@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
@@ -57,26 +55,26 @@ _ROW_ARRAYS = """
     array_agg(r.has_media ORDER BY r.seq) AS row_media,
     array_agg(CASE WHEN CAST(:as_chat AS boolean) THEN 'openai_chat' ELSE r.format END
         ORDER BY r.seq) AS row_formats,
-    array_agg(CASE WHEN CAST(:as_chat AS boolean) THEN coalesce(r.fragment, r.body)
-        ELSE r.body END ORDER BY r.seq) AS bodies
+    array_agg(convert_to(CASE WHEN CAST(:as_chat AS boolean) THEN coalesce(r.fragment, r.body)
+        ELSE r.body END, 'UTF8') ORDER BY r.seq) AS bodies
 """
 _LANE = """CAST(:format AS text) || ':'
     || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
 
 # Which rows a build will show is known from the lane's newest epoch, or else from the active
 # compaction; where neither bounds them, none are read here and the caller asks for what it needs.
+# Top and tail are two ranges of the index: one condition over both would walk all between them.
 READ = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN bounds.held THEN NULL ELSE k.summary END AS summary,
             k.created_at AS compacted_at, k.strategy AS compacted_by,
             bounds.known AS rows_read,
-            EXISTS (
+            e.epoch IS NULL AND EXISTS (
                 SELECT FROM epochs other
                 WHERE other.conversation_id = h.conversation_id
-                    AND other.format = CAST(:format AS text) AND other.lane <> {_LANE}
+                    AND other.format = CAST(:format AS text)
             ) AS has_other_lane,
             rows.*
         FROM conversations c
@@ -120,33 +118,36 @@ READ = Statement(
         ) bounds
         LEFT JOIN LATERAL (
             SELECT {_ROW_ARRAYS}
-            FROM messages r
-            WHERE r.conversation_id = h.conversation_id
-                AND bounds.known
-                AND r.seq > bounds.have_through AND r.seq <= h.head_seq
-                AND r.seq >= least(bounds.top_start, bounds.tail_start)
-                AND (r.seq < bounds.top_end OR r.seq >= bounds.tail_start)
+            FROM (
+                SELECT * FROM messages top
+                WHERE top.conversation_id = h.conversation_id
+                    AND bounds.known
+                    AND top.seq >= bounds.top_start AND top.seq < bounds.top_end
+                    AND top.seq > bounds.have_through AND top.seq <= h.head_seq
+                UNION ALL
+                SELECT * FROM messages tail
+                WHERE tail.conversation_id = h.conversation_id
+                    AND bounds.known
+                    AND tail.seq >= greatest(bounds.tail_start, bounds.top_end)
+                    AND tail.seq > bounds.have_through AND tail.seq <= h.head_seq
+            ) r
         ) rows ON true
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
             AND c.tenant_id = CAST(:tenant_id AS text)
         """
-    )
 )
 
 ROWS = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {_ROW_ARRAYS}
         FROM messages r
         WHERE r.conversation_id = CAST(:conversation_id AS uuid)
             AND r.seq >= CAST(:start AS bigint) AND r.seq < CAST(:end AS bigint)
         """
-    )
 )
 
 ADD_EPOCH = Statement(
-    sa.text(
-        """
+    """
         WITH texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
             SELECT CAST(:conversation_id AS uuid), item.hash, item.body
@@ -167,12 +168,10 @@ ADD_EPOCH = Statement(
         FROM heads h WHERE h.conversation_id = CAST(:conversation_id AS uuid)
         ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
         """
-    )
 )
 
 ADD_COMPACTION = Statement(
-    sa.text(
-        """
+    """
         INSERT INTO compactions (
             conversation_id, compaction_id, parent_id, trigger, strategy, span_start, span_end,
             summary, summary_tokens, before_tokens, after_tokens, before_msg_count,
@@ -187,12 +186,10 @@ ADD_COMPACTION = Statement(
             CAST(:cost_usd AS double precision), CAST(:duration_ms AS integer)
         )
         """
-    )
 )
 
 SHOW_COMPACTION = Statement(
-    sa.text(
-        """
+    """
         UPDATE heads
         SET view_version = view_version + 1, compaction_id = CAST(:compaction_id AS uuid),
             span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
@@ -201,17 +198,14 @@ SHOW_COMPACTION = Statement(
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
         """
-    )
 )
 
 FIND_COMPACTION = Statement(
-    sa.text(
-        """
+    """
         SELECT * FROM compactions
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND compaction_id = CAST(:compaction_id AS uuid)
         """
-    )
 )
 
 

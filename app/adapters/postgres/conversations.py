@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-import sqlalchemy as sa
-
-from app.adapters.postgres import tables
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
@@ -21,8 +18,7 @@ from app.adapters.postgres.store import Session, Statement
 from app.domain.records import Agent, Conversation, Settings
 
 ADD_CONVERSATION = Statement(
-    sa.text(
-        """
+    """
         WITH added AS (
             INSERT INTO conversations (
                 conversation_id, tenant_id, agent_id, model, counter, policy, sections, tools,
@@ -36,11 +32,9 @@ ADD_CONVERSATION = Statement(
         )
         INSERT INTO heads (conversation_id) SELECT conversation_id FROM added
         """
-    )
 )
 FIND_CONVERSATION = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
@@ -48,11 +42,9 @@ FIND_CONVERSATION = Statement(
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
             AND c.tenant_id = CAST(:tenant_id AS text)
         """
-    )
 )
 LIST_CONVERSATIONS = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
@@ -64,11 +56,9 @@ LIST_CONVERSATIONS = Statement(
         ORDER BY c.created_at DESC, c.conversation_id DESC
         LIMIT CAST(:limit AS bigint)
         """
-    )
 )
 CHANGE_CONVERSATION = Statement(
-    sa.text(
-        """
+    """
         UPDATE conversations
         SET agent_id = CAST(:agent_id AS text), model = CAST(:model AS text),
             counter = CAST(:counter AS text), policy = CAST(:policy AS text),
@@ -77,53 +67,53 @@ CHANGE_CONVERSATION = Statement(
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND tenant_id = CAST(:tenant_id AS text)
         """
-    )
 )
 IDS_OF_AGENT = Statement(
-    sa.select(tables.conversations.c.conversation_id).where(
-        tables.conversations.c.tenant_id == sa.bindparam("tenant_id"),
-        tables.conversations.c.agent_id == sa.bindparam("agent_id"),
-    )
+    """
+    SELECT conversation_id FROM conversations
+    WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+    """
 )
+PER_CONVERSATION = (
+    "conversations",
+    "heads",
+    "messages",
+    "idempotency_keys",
+    "compactions",
+    "epochs",
+    "prompt_texts",
+)
+"""Every table whose rows go when their conversation is deleted (A7)."""
 REMOVALS = {
-    table.name: Statement(
-        sa.delete(table).where(table.c.conversation_id == sa.bindparam("conversation_id"))
-    )
-    for table in tables.PER_CONVERSATION
+    table: Statement(f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)")
+    for table in PER_CONVERSATION
 }
 
 ADD_AGENT = Statement(
-    sa.text(
-        """
+    """
         INSERT INTO agents (tenant_id, agent_id, name, model, policy, sections, tools, metadata)
         VALUES (CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
             CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
             CAST(:tools AS text), CAST(:metadata AS text))
         ON CONFLICT (tenant_id, agent_id) DO NOTHING
         """
-    )
 )
 _AGENT_COLUMNS = "agent_id, name, model, policy, sections, tools, metadata, created_at, updated_at"
 FIND_AGENT = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {_AGENT_COLUMNS} FROM agents
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
         """
-    )
 )
 LOCK_AGENT = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {_AGENT_COLUMNS} FROM agents
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
         FOR UPDATE
         """
-    )
 )
 LIST_AGENTS = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {_AGENT_COLUMNS} FROM agents
         WHERE tenant_id = CAST(:tenant_id AS text)
             AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
@@ -131,11 +121,9 @@ LIST_AGENTS = Statement(
         ORDER BY created_at DESC, agent_id DESC
         LIMIT CAST(:limit AS bigint)
         """
-    )
 )
 CHANGE_AGENT = Statement(
-    sa.text(
-        """
+    """
         UPDATE agents
         SET name = CAST(:name AS text), model = CAST(:model AS text),
             policy = CAST(:policy AS text), sections = CAST(:sections AS text),
@@ -143,31 +131,25 @@ CHANGE_AGENT = Statement(
             updated_at = clock_timestamp()
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
         """
-    )
 )
 REMOVE_AGENT = Statement(
-    sa.text(
-        """
+    """
         DELETE FROM agents
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
         """
-    )
 )
 
 KEPT_CREATION = Statement(
-    sa.text(
-        """
+    """
         SELECT request_hash, resource_id FROM creations
         WHERE tenant_id = CAST(:tenant_id AS text) AND key = CAST(:key AS text)
             AND created_at > now() - interval '24 hours'
         """
-    )
 )
 # The key's row is taken before the resource is made, so that of two equal requests at once
 # the second waits for the first and then finds its resource.
 KEEP_CREATION = Statement(
-    sa.text(
-        """
+    """
         INSERT INTO creations (tenant_id, key, request_hash, resource_id)
         VALUES (CAST(:tenant_id AS text), CAST(:key AS text),
                 CAST(:request_hash AS text), CAST(:resource_id AS text))
@@ -176,41 +158,32 @@ KEEP_CREATION = Statement(
             created_at = now()
         WHERE creations.created_at <= now() - interval '24 hours'
         """
-    )
 )
 ADD_MODEL = Statement(
-    sa.text(
-        """
+    """
         INSERT INTO models (tenant_id, model, entry)
         VALUES (CAST(:tenant_id AS text), CAST(:model AS text), CAST(:entry AS text))
         ON CONFLICT (tenant_id, model) DO UPDATE
         SET entry = excluded.entry, updated_at = clock_timestamp()
         """
-    )
 )
 LIST_MODELS = Statement(
-    sa.text(
-        """
+    """
         SELECT model, entry FROM models
         WHERE tenant_id = CAST(:tenant_id AS text) ORDER BY model
         """
-    )
 )
 FIND_MODEL = Statement(
-    sa.text(
-        """
+    """
         SELECT entry FROM models
         WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
         """
-    )
 )
 REMOVE_MODEL = Statement(
-    sa.text(
-        """
+    """
         DELETE FROM models
         WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
         """
-    )
 )
 
 

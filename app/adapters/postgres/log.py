@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
@@ -21,11 +19,11 @@ from app.domain.messages import Role
 from app.domain.records import Conversation, StoredMessage
 from app.domain.turns import Entry, entry
 
+# Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
 # The head row is the guard: the update finds it only in the state the batch was made for, and
 # its lock orders concurrent writers (decision 9). Nothing matches, nothing is stored.
 APPEND = Statement(
-    sa.text(
-        f"""
+    f"""
         WITH moved AS (
             UPDATE heads h
             SET head_seq = h.head_seq + cardinality(CAST(:ids AS text[])),
@@ -68,13 +66,14 @@ APPEND = Statement(
                 item.reasoning_tokens,
                 moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
                 item.call_ids, item.has_media, item.continues,
-                item.body, item.fragment, item.timestamp
+                convert_from(item.body, 'UTF8'), convert_from(item.fragment, 'UTF8'),
+                item.timestamp
             FROM moved, unnest(
                 CAST(:ids AS text[]), CAST(:row_turns AS bigint[]), CAST(:roles AS text[]),
                 CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
                 CAST(:row_totals AS bigint[]), CAST(:call_ids AS text[]),
                 CAST(:has_media AS boolean[]), CAST(:continues AS boolean[]),
-                CAST(:bodies AS text[]), CAST(:fragments AS text[]), CAST(:timestamps AS text[])
+                CAST(:bodies AS bytea[]), CAST(:fragments AS bytea[]), CAST(:timestamps AS text[])
             ) WITH ORDINALITY AS item (
                 id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids,
                 has_media, continues, body, fragment, timestamp, position
@@ -85,13 +84,11 @@ APPEND = Statement(
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
         {LAYER_JOINS}
         """
-    )
 )
 
 # Both rows are locked, because only locked rows are read anew after a wait for the lock.
 LOCK = Statement(
-    sa.text(
-        f"""
+    f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
         FROM heads h
         JOIN conversations c ON c.conversation_id = h.conversation_id
@@ -100,19 +97,16 @@ LOCK = Statement(
             AND c.tenant_id = CAST(:tenant_id AS text)
         FOR UPDATE OF h, c
         """
-    )
 )
 
 BY_IDS = Statement(
-    sa.text(
-        """
+    """
         SELECT message_id, seq, turn, role, format, tokens, reasoning_tokens, body, created_at
         FROM messages
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND message_id = ANY (CAST(:ids AS text[]))
         ORDER BY seq
         """
-    )
 )
 
 _PAGE = """
@@ -124,52 +118,44 @@ _PAGE = """
     LIMIT CAST(:limit AS bigint)
 """
 PAGE = {
-    "asc": Statement(sa.text(_PAGE.format(order="ASC"))),
-    "desc": Statement(sa.text(_PAGE.format(order="DESC"))),
+    "asc": Statement(_PAGE.format(order="ASC")),
+    "desc": Statement(_PAGE.format(order="DESC")),
 }
 
 ENTRIES = Statement(
-    sa.text(
-        """
+    """
         SELECT seq, role, tokens FROM messages
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
         ORDER BY seq
         """
-    )
 )
 
 TOTAL_AT = Statement(
-    sa.text(
-        """
+    """
         SELECT total_tokens FROM messages
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND seq <= CAST(:seq AS bigint)
         ORDER BY seq DESC LIMIT 1
         """
-    )
 )
 
 KEPT_ANSWER = Statement(
-    sa.text(
-        """
+    """
         SELECT request_hash, answer FROM idempotency_keys
         WHERE conversation_id = CAST(:conversation_id AS uuid) AND key = CAST(:key AS text)
             AND created_at > now() - interval '24 hours'
         """
-    )
 )
 
 KEEP_ANSWER = Statement(
-    sa.text(
-        """
+    """
         INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
         VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
                 CAST(:request_hash AS text), CAST(:answer AS text))
         ON CONFLICT (conversation_id, key) DO UPDATE
         SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
         """
-    )
 )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
 from app.adapters.postgres.migrate import head
 from app.adapters.postgres.store import Statement, Store
 
-_HAS_VERSION = Statement(sa.text("SELECT to_regclass('alembic_version') IS NOT NULL AS found"))
-_VERSION = Statement(sa.text("SELECT max(version_num) AS revision FROM alembic_version"))
+_HAS_VERSION = Statement("SELECT to_regclass('alembic_version') IS NOT NULL AS found")
+_VERSION = Statement("SELECT max(version_num) AS revision FROM alembic_version")
 
 
 class Readiness:

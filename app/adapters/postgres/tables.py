@@ -174,14 +174,3 @@ models = sa.Table(
     sa.Column("entry", sa.Text, nullable=False),
     _time("updated_at"),
 )
-
-PER_CONVERSATION = (
-    conversations,
-    heads,
-    messages,
-    idempotency_keys,
-    compactions,
-    epochs,
-    prompt_texts,
-)
-"""Every table whose rows go when their conversation is deleted (A7)."""
