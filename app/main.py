@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
-import structlog
 from fastapi import FastAPI
 from uuid_utils import uuid7
 
+from app import logs
 from app.adapters.gateway import LiteLLMGateway
 from app.adapters.models import ModelRegistry
 from app.adapters.postgres.database import PostgresDatabase
@@ -63,7 +63,7 @@ ROUTERS = (
     health.router,
 )
 
-_log = structlog.get_logger("app.main")
+_log = logging.getLogger("app.main")
 
 
 def build() -> FastAPI:
@@ -71,7 +71,7 @@ def build() -> FastAPI:
     settings = Settings.from_env(os.environ)
     if settings.database_url is None:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")
-    _log_as_json(settings.log_level)
+    logs.configure(settings.log_level)
     return create_app(settings)
 
 
@@ -165,19 +165,6 @@ def new_id() -> str:
 
 def _now_ms() -> float:
     return time.monotonic() * 1000
-
-
-def _log_as_json(level: str) -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 def _warm_up(tokenizer: TiktokenTokenizer, registry: ModelRegistry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -36,8 +37,9 @@ def main() -> None:
     arguments = parser.parse_args()
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
     for name in arguments.only or MEASUREMENTS:
+        load = os.getloadavg()[0]
         section = import_module(MEASUREMENTS[name]).measure(quick=arguments.quick)
-        text = section.text(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+        text = section.text(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", load)
         write(arguments.out, [(name, text)])
         print(text, flush=True)
 

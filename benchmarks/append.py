@@ -122,7 +122,15 @@ def measure(quick: bool) -> Section:
         single = _rounds(loads, "one", running, 16, seconds, rounds, 1)
         section.say("One message per request, 16 connections:")
         _table(section, single)
-        ratio = _median(single["ours"], "per_second") / _median(single["floor B"], "per_second")
+        ratios = _ratios(single, lambda entry: entry.per_second)
+        spent = _ratios(single, lambda entry: 1 / (entry.server_cpu_ms + entry.postgres_cpu_ms))
+        section.say(
+            f"Of the {rounds} pairs of rounds: messages/s {times(min(ratios))} to"
+            f" {times(max(ratios))}, median {times(p50(ratios))}; messages per second of CPU,"
+            f" which other load on the machine moves less, {times(min(spent))} to"
+            f" {times(max(spent))}, median {times(p50(spent))}."
+        )
+        ratio = p50(ratios)
         section.goal("P5", "against floor B under the same load ≥ 0.5x", times(ratio), ratio >= 0.5)
         batches = _rounds(loads, "batch", running, 4, seconds, rounds, BATCH)
         section.say(f"{BATCH} messages per request, 4 connections:")
@@ -196,6 +204,12 @@ def _rounds(
 
 def _median(rounds: Sequence[Round], name: str) -> float:
     return p50([getattr(entry, name) for entry in rounds])
+
+
+def _ratios(found: dict[str, list[Round]], figure: Callable[[Round], float]) -> list[float]:
+    """Return ours against floor B for each pair of neighbouring rounds."""
+    pairs = zip(found["ours"], found["floor B"], strict=True)
+    return [figure(ours) / figure(floor) for ours, floor in pairs]
 
 
 def _table(section: Section, found: dict[str, list[Round]]) -> None:

@@ -39,9 +39,15 @@ class Section:
         """Add the line of one figure of merit."""
         self.parts.append(f"**{name}** {goal}: {value} ({'met' if met else 'not met'})")
 
-    def text(self, command: str, when: str) -> str:
-        """Return the section as it stands in the results file."""
-        begin = f"## {self.name}: {self.title}\n\n`{command}`, {when}, {machine()}"
+    def text(self, command: str, when: str, load: float) -> str:
+        """Return the section as it stands in the results file.
+
+        `load` is the machine's load average from before, when all of it was others' work.
+        """
+        begin = (
+            f"## {self.name}: {self.title}\n\n`{command}`, {when}, {machine()},"
+            f" load average before it {load:.1f}"
+        )
         return "\n\n".join([begin, *self.parts]) + "\n"
 
 

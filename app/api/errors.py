@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -83,7 +83,7 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
 _RETRIED = frozenset({STATUS[ServiceUnavailable], STATUS[RateLimited]})
-_log = structlog.get_logger("app.api")
+_log = logging.getLogger("app.api")
 
 
 def install(app: FastAPI) -> None:
@@ -126,7 +126,8 @@ def answer_unexpected(request: Request, error: Exception) -> Response:
     route = getattr(request.scope.get("route"), "path", None)
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    _log.error("request_failed", route=route, error=type(error).__name__, places=places)
+    data = {"route": route, "error": type(error).__name__, "places": places}
+    _log.error("request_failed", extra={"data": data})
     detail = "Something went wrong here; the log of the service has more"
     return problem(500, ContextError.code, detail)
 

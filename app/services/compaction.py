@@ -185,8 +185,10 @@ class CompactionService:
         limits = frame.policy_limits or frame.required_limits()
         reserve = max(summary_room(limits), head.summary_tokens)
         room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
+        # Over the window any gain is worth it; the alternative is to leave messages out.
+        needed = forced or situation.before_tokens > limits.capacity
         plan = plan_compaction(
-            situation.entries, head.span, room, frame.policy, limits, forced=forced
+            situation.entries, head.span, room, frame.policy, limits, forced=needed
         )
         assert not isinstance(plan, Slide)
         return plan
@@ -251,7 +253,7 @@ class CompactionService:
             entry for entry in situation.entries if not plan.span.start <= entry.seq < plan.span.end
         ]
         shown = sum(entry.tokens for entry in left)
-        room = summary_room(limits)
+        room = min(summary_room(limits), plan.freed_tokens)
         nothing = _nothing(situation, "dry run", (situation.frame.policy.strategy,))
         return replace(
             nothing,

@@ -44,7 +44,8 @@ def _epoch_columns(alias: str) -> str:
     return f"{plain}, CASE WHEN {held} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
 
 
-# An array per column is decoded several times faster than a record per message.
+# An array per column is decoded several times faster than a record per message. A chat build takes
+# the ready item, but for results with media: those media go to a message of their own.
 _ROW_ARRAYS = """
     array_agg(r.message_id ORDER BY r.seq) AS ids,
     array_agg(r.seq ORDER BY r.seq) AS seqs,
@@ -53,10 +54,10 @@ _ROW_ARRAYS = """
     array_agg(r.reasoning_tokens ORDER BY r.seq) AS row_reasoning,
     array_agg(r.call_ids ORDER BY r.seq) AS row_calls,
     array_agg(r.has_media ORDER BY r.seq) AS row_media,
-    array_agg(CASE WHEN CAST(:as_chat AS boolean) THEN 'openai_chat' ELSE r.format END
-        ORDER BY r.seq) AS row_formats,
-    array_agg(convert_to(CASE WHEN CAST(:as_chat AS boolean) THEN coalesce(r.fragment, r.body)
-        ELSE r.body END, 'UTF8') ORDER BY r.seq) AS bodies
+    array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media THEN 'openai_chat'
+        ELSE r.format END ORDER BY r.seq) AS row_formats,
+    array_agg(convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
+        THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') ORDER BY r.seq) AS bodies
 """
 _LANE = """CAST(:format AS text) || ':'
     || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
