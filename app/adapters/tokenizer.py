@@ -99,7 +99,10 @@ def _load_vocabulary() -> Encode | None:
     os.environ.setdefault(CACHE_VARIABLE, directory)
     import tiktoken  # loads a Rust library, so not before the first count
 
-    return tiktoken.get_encoding(VOCABULARY).encode_ordinary
+    encoding = tiktoken.get_encoding(VOCABULARY)
+    # The Rust side has its own copy; this one serves pickling alone and holds 28 MB.
+    encoding._mergeable_ranks = {}
+    return encoding.encode_ordinary
 
 
 def _bundled_directory() -> str | None:

@@ -78,6 +78,19 @@ def test_infinities_are_never_written_as_numbers() -> None:
     assert jsontext.dumps(math.inf) == "null"
 
 
+@given(json_values(), st.sampled_from(["x", '"', "é", "👩", "\x00", "\ud800"]), st.integers(0, 3))
+def test_long_strings_are_written_like_short_ones(value: Any, filler: str, depth: int) -> None:
+    """A string of many slices is written byte for byte as in one piece, wherever it stands."""
+    long: Any = "ab" + filler * 300_000
+    for _ in range(depth):
+        long = {"k": [long, value]}
+    document = {"content": long, "value": value}
+    assert jsontext.loads(jsontext.dump_stored(document)) == document
+    if "\ud800" not in filler and jsontext.dumps(value).isascii():
+        plain = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        assert json.loads(jsontext.dump_payload(document)) == json.loads(plain)
+
+
 def test_large_integers_survive() -> None:
     """Integers beyond 64 bits are written as they are."""
     assert jsontext.dumps({"n": 2**70}) == f'{{"n":{2**70}}}'

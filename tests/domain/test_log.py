@@ -23,7 +23,7 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 def made(role: Role, *call_ids: str) -> Draft:
     """Return a draft with this role and these call ids."""
-    return Draft(None, role, "{}", None, 1, 0, call_ids, False, False, None)
+    return Draft(None, role, b"{}", None, 1, 0, call_ids, False, False, None)
 
 
 class WholeLog:

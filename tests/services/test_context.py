@@ -439,7 +439,6 @@ async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
         assert "r7 r7" in build.contents
 
 
-@pytest.mark.xfail(strict=True, reason="chat builds read the fragment, which lacks the media")
 async def test_images_in_results_reach_every_format(harness: Harness) -> None:
     """An image a tool returned is sent: beside its result, or in a message after it (B4, F6)."""
     cid = await harness.conversation(policy(50_000), tools=TOOLS)

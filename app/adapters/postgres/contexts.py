@@ -74,15 +74,19 @@ READ = Statement(
             bounds.known AS rows_read,
             e.epoch IS NULL AND EXISTS (
                 SELECT FROM epochs other
-                WHERE other.conversation_id = h.conversation_id
+                WHERE other.conversation_id = CAST(:conversation_id AS uuid)
                     AND other.format = CAST(:format AS text)
             ) AS has_other_lane,
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
         {LAYER_JOINS}
-        LEFT JOIN compactions k ON k.conversation_id = h.conversation_id
-            AND k.compaction_id = h.compaction_id
+        LEFT JOIN LATERAL (
+            SELECT * FROM compactions active
+            WHERE active.conversation_id = CAST(:conversation_id AS uuid)
+                AND active.compaction_id = h.compaction_id
+            LIMIT 1
+        ) k ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs newest
             WHERE newest.conversation_id = h.conversation_id AND newest.lane = {_LANE}
