@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from app.domain import jsontext
 from app.domain.errors import ContextLimitUnknown, ValidationError
 
 INEXACT_MARGIN = 0.05
@@ -28,6 +29,19 @@ SEED_WINDOWS: Mapping[str, int] = {
     "gemini-pro": 32_000,
 }
 """The windows that S0 names, in tokens (J5)."""
+
+
+NUMBERS = (
+    "context_window",
+    "max_input_tokens",
+    "max_output_tokens",
+    "cache_minimum_tokens",
+    "input_price",
+    "output_price",
+    "cache_read_price",
+    "cache_write_price",
+)
+"""The fields of an entry that have a source of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +174,34 @@ def _separate(window: Window, model: ModelInfo | None) -> Window:
     if model.max_input_tokens:
         total = min(total, model.max_input_tokens + output)
     return Window(total, output, window.source)
+
+
+def overlaid(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
+    """Return a model's entry, each number from the tenant's own entry where that has one."""
+    info = bundled or _UNKNOWN
+    given = jsontext.loads(own) if own is not None else {}
+    numbers = {name: given[name] for name in NUMBERS if given.get(name) is not None}
+    return replace(
+        info,
+        model=model,
+        tokenizer=given.get("tokenizer") or info.tokenizer,
+        exact=info.exact if given.get("exact") is None else given["exact"],
+        sources={**info.sources, **dict.fromkeys(numbers, "tenant")},
+        **numbers,
+    )
+
+
+_UNKNOWN = ModelInfo(
+    model="",
+    context_window=None,
+    max_input_tokens=None,
+    max_output_tokens=None,
+    tokenizer="unknown",
+    exact=False,
+    cache_minimum_tokens=None,
+    input_price=None,
+    output_price=None,
+    cache_read_price=None,
+    cache_write_price=None,
+    sources={},
+)

@@ -15,7 +15,7 @@ from app.domain import jsontext
 from app.domain.budget import Limits, limits_for
 from app.domain.errors import ContextError, ContextLimitUnknown
 from app.domain.frames import Ask, Frame, digest, fixed_usage, tools_from
-from app.domain.limits import ModelInfo, Window, resolve_window
+from app.domain.limits import INEXACT_MARGIN, ModelInfo, Window, overlaid, resolve_window
 from app.domain.policy import CounterName, OnUnknownModel, Policy, as_json, effective
 from app.domain.records import Conversation
 from app.domain.sections import merge_sections, section_from
@@ -102,7 +102,9 @@ class Frames:
             or self.default_model
         )
         info = self._models.find(model) if model else None
-        tenant = model_info(model, conversation.model_entry) if model else None
+        tenant = None
+        if model and conversation.model_entry is not None:
+            tenant = overlaid(model, info, conversation.model_entry)
         sections = merge_sections(
             [section_from(raw, place) for place, raw in enumerate(jsontext.loads(layer.sections))]
             for layer in layers
@@ -126,34 +128,6 @@ class Frames:
             tools_hash=digest(repr(tools)),
             policy_hash=digest(jsontext.dumps(as_json(policy))),
         )
-
-
-def model_info(model: str, entry: str | None) -> ModelInfo | None:
-    """Read a tenant's own registry entry (J5)."""
-    if entry is None:
-        return None
-    raw = jsontext.loads(entry)
-    named = {name: raw.get(name) for name in _MODEL_FIELDS}
-    sources = {name: "tenant" for name, value in named.items() if value is not None}
-    return ModelInfo(
-        model=model,
-        tokenizer=raw.get("tokenizer") or "o200k_base",
-        exact=bool(raw.get("exact", False)),
-        sources=sources,
-        **named,
-    )
-
-
-_MODEL_FIELDS = (
-    "context_window",
-    "max_input_tokens",
-    "max_output_tokens",
-    "cache_minimum_tokens",
-    "input_price",
-    "output_price",
-    "cache_read_price",
-    "cache_write_price",
-)
 
 
 def _windows(
@@ -185,5 +159,5 @@ def _windows(
 
 def _limits(policy: Policy, window: Window, info: ModelInfo | None) -> Limits:
     due_at = STRATEGIES[policy.strategy].trigger(policy)
-    margin = info.margin if info is not None else 0.05
+    margin = info.margin if info is not None else INEXACT_MARGIN
     return limits_for(policy.budget, window.total, window.max_output_tokens, due_at, margin)

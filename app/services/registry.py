@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.errors import NotFound
-from app.domain.limits import ModelInfo
+from app.domain.limits import ModelInfo, overlaid
 from app.services.ports import Database, Models
-
-NUMBERS = (
-    "context_window",
-    "max_input_tokens",
-    "max_output_tokens",
-    "cache_minimum_tokens",
-    "input_price",
-    "output_price",
-    "cache_read_price",
-    "cache_write_price",
-)
-"""The fields of an entry that have a source of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +59,3 @@ class RegistryService:
         async with self._database.session() as records:
             if not await records.tenants.remove_model(tenant_id, model):
                 raise NotFound(f"There is no entry of yours for {model!r}", {"model": model})
-
-
-def overlaid(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
-    """Return a model's entry, each number from the tenant's own entry where that has one."""
-    info = bundled or _UNKNOWN
-    given = jsontext.loads(own) if own is not None else {}
-    numbers = {name: given[name] for name in NUMBERS if given.get(name) is not None}
-    return replace(
-        info,
-        model=model,
-        tokenizer=given.get("tokenizer") or info.tokenizer,
-        exact=info.exact if given.get("exact") is None else given["exact"],
-        sources={**info.sources, **dict.fromkeys(numbers, "tenant")},
-        **numbers,
-    )
-
-
-_UNKNOWN = ModelInfo(
-    model="",
-    context_window=None,
-    max_input_tokens=None,
-    max_output_tokens=None,
-    tokenizer="unknown",
-    exact=False,
-    cache_minimum_tokens=None,
-    input_price=None,
-    output_price=None,
-    cache_read_price=None,
-    cache_write_price=None,
-    sources={},
-)

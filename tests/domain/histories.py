@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.domain.log import Draft, LogRow, draft
@@ -20,6 +21,9 @@ from app.domain.turns import Entry, entry
 from tests.domain import strategies_messages as given_
 
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
+QUICK = settings(max_examples=50, deadline=None)
+"""For properties of whole logs, whose examples take milliseconds each."""
+
 CALL_IDS = ("c1", "c2", "c3", "toolu_A", "bad id!", "é", "x" * 60)
 """Few, so that logs use them again; some that no provider takes."""
 
@@ -217,9 +221,7 @@ def _answer(draw: st.DrawFn, log: RawLog, format: FormatName, answered: list[str
 def drafts_of(log: RawLog) -> list[tuple[FormatName, Draft]]:
     """Return every draft of a log with the format it came in."""
     return [
-        (format, made)
-        for format, raw in log.messages
-        for made in draft(raw, format, third, "")
+        (format, made) for format, raw in log.messages for made in draft(raw, format, third, "")
     ]
 
 

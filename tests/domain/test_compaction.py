@@ -38,7 +38,9 @@ def history(count: int, tokens: int = 50) -> list[Entry]:
     return [entry(seq, Role.USER, tokens) for seq in range(1, count + 1)]
 
 
-def planned(policy: Policy, items: list[Entry], *, forced: bool, covered: Span | None = None) -> object:
+def planned(
+    policy: Policy, items: list[Entry], *, forced: bool, covered: Span | None = None
+) -> object:
     """Return what would be compacted of these."""
     return plan_compaction(items, covered, VAST, policy, LIMITS, forced=forced)
 

@@ -59,9 +59,7 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
     assert fit(history, 0, room_of(3300)) == Fitted(0, None, ())
     assert fit(history, 0, room_of(1400, 1380)) == Fitted(3, None, (TRIMMED,))
     assert fit(history, 0, room_of(1300)) == Fitted(3, (Span(4, ENDLESS),), (TRIMMED, EMERGENCY))
-    assert fit(history, 0, room_of(1100)) == Fitted(
-        3, (Span(5, ENDLESS),), (TRIMMED, EMERGENCY)
-    )
+    assert fit(history, 0, room_of(1100)) == Fitted(3, (Span(5, ENDLESS),), (TRIMMED, EMERGENCY))
     assert fit(history, 0, room_of(140)) == Fitted(6, (Span(5, ENDLESS),), ORDER)
     newest = fit(history, 0, room_of(110))
     assert newest is not None

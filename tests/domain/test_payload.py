@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.budget import Limits
+from app.domain.errors import ValidationError
 from app.domain.formats import ToolDefinition, parse_tool
 from app.domain.frames import STUB_TOOL, Frame, check_tools, fixed_usage, tools_from
-from app.domain.errors import ValidationError
 from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
 from app.domain.payload import MOST_MARKS, Payload, render_payload
 from app.domain.policy import Policy
 from app.domain.sections import PromptSection, SectionKind, merge_sections, system_text
 from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from tests.domain.histories import ANTHROPIC, CHAT, provider_validate, third
+from tests.domain.histories import ANTHROPIC, CHAT, QUICK, provider_validate, third
 from tests.domain.test_prompt import Case, cases, folded
 from tests.domain.test_sections import sections
 
@@ -116,7 +116,7 @@ def test_payloads_are_valid_requests(case: Case, frame: Frame) -> None:
 
 
 @given(cases(), FRAMES)
-@settings(deadline=None)
+@QUICK
 def test_cache_marks_are_at_most_four(case: Case, frame: Frame) -> None:
     """Anthropic gets at most four marks, one left for messages; OpenAI none (A7, G2)."""
     payload, body = rendered(case, frame)
@@ -137,7 +137,7 @@ def test_cache_marks_are_at_most_four(case: Case, frame: Frame) -> None:
 
 
 @given(cases(), FRAMES)
-@settings(deadline=None)
+@QUICK
 def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame) -> None:
     """Each payload's stable items, system and tools open the next payload, marks apart (G3, N9)."""
     first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items()
@@ -159,7 +159,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame) -> N
 
 
 @given(cases(), FRAMES)
-@settings(deadline=None)
+@QUICK
 def test_the_same_inputs_give_the_same_bytes(case: Case, frame: Frame) -> None:
     """A payload is a function of log, view and frame (N8)."""
     one, two = rendered(case, frame), rendered(case, frame)
@@ -168,7 +168,7 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, frame: Frame) -> None:
 
 
 @given(cases(), FRAMES)
-@settings(deadline=None)
+@QUICK
 def test_the_budget_counts_what_is_returned(case: Case, frame: Frame) -> None:
     """System, tools and messages counted from scratch give the usage reported (C1)."""
     items = folded(case).items()
@@ -226,7 +226,11 @@ def test_tools_merge_by_name_and_keep_their_place() -> None:
     """A later layer's tool replaces an earlier one of its name, in its place (decision 21)."""
     first = [{"name": "a", "description": "old"}, {"name": "b"}]
     merged = tools_from([first, [{"name": "a", "description": "new"}, {"name": "c"}]])
-    assert [(tool.name, tool.description) for tool in merged] == [("a", "new"), ("b", ""), ("c", "")]
+    assert [(tool.name, tool.description) for tool in merged] == [
+        ("a", "new"),
+        ("b", ""),
+        ("c", ""),
+    ]
 
 
 def test_openai_takes_at_most_128_tools() -> None:

@@ -37,6 +37,7 @@ from app.domain.turns import TRIMMED_TOKENS
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
+    QUICK,
     RawLog,
     entries_of,
     provider_validate,
@@ -199,7 +200,7 @@ def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
 
 
 @given(cases())
-@settings(deadline=None)
+@QUICK
 def test_calls_and_results_pair_up(case: Case) -> None:
     """No orphan result, every call closed in its group, ids unique and short (N1, N2, N3)."""
     open_calls: set[str] = set()
@@ -218,7 +219,7 @@ def test_calls_and_results_pair_up(case: Case) -> None:
 
 
 @given(cases())
-@settings(deadline=None)
+@QUICK
 def test_a_payload_starts_with_a_user_or_a_summary(case: Case) -> None:
     """The first item is a user's; with Anthropic the last one is too (N5, A1)."""
     wire = parsed(folded(case).items())
@@ -234,7 +235,7 @@ def test_a_payload_starts_with_a_user_or_a_summary(case: Case) -> None:
 
 
 @given(cases())
-@settings(deadline=None)
+@QUICK
 def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
     """The stable items of every build are a byte-identical prefix of all later ones (N8, N9)."""
     assembler = folded(case, [])
@@ -252,7 +253,7 @@ def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
 
 
 @given(cases(), st.data())
-@settings(deadline=None)
+@QUICK
 def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> None:
     """Folding on from an earlier build equals folding everything at once (N8)."""
     first = sum(made.seq <= case.head for made in case.shown)
@@ -265,7 +266,7 @@ def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> 
 
 
 @given(cases())
-@settings(deadline=None)
+@QUICK
 def test_reading_the_items_changes_nothing(case: Case) -> None:
     """Items may be asked for at any time, again and again."""
     assembler = folded(case)
@@ -273,7 +274,7 @@ def test_reading_the_items_changes_nothing(case: Case) -> None:
 
 
 @given(cases())
-@settings(deadline=None)
+@QUICK
 def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
     """What closes a call at the end of the log may still be replaced by its result (decision 17)."""
     open_calls = set(case.log.open_calls)
@@ -320,7 +321,7 @@ def essence(message: Message) -> tuple[Any, ...]:
 
 
 @given(cases(st.just(CHAT)))
-@settings(deadline=None)
+@QUICK
 def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
     """Only log messages in their order, summaries, notes and synthetic results are sent (N10)."""
     sources = [FORMATS[CHAT].adapt(clean(made.message())) for made in case.shown]
@@ -344,7 +345,7 @@ def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
 
 
 @given(cases(st.just(CHAT)))
-@settings(deadline=None)
+@QUICK
 def test_every_shown_user_message_is_whole(case: Case) -> None:
     """User text is never cut: each shown user message is an item as it stands (decision 14)."""
     sent = [essence(message) for message in messages_of(CHAT, parsed(folded(case).items()))]
@@ -354,7 +355,7 @@ def test_every_shown_user_message_is_whole(case: Case) -> None:
 
 
 @given(cases())
-@settings(deadline=None)
+@QUICK
 def test_a_summary_stands_once_where_its_range_was(case: Case) -> None:
     """The summary's text occurs once, and nothing of its range beside it (N10)."""
     text = case.view.summary_text()
@@ -366,7 +367,7 @@ def test_a_summary_stands_once_where_its_range_was(case: Case) -> None:
 
 
 @given(cases(st.just(ANTHROPIC)))
-@settings(deadline=None)
+@QUICK
 def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
     """Signed thinking goes back verbatim after `reasoning_after`, and never before (E10, A10)."""
     wanted = [
@@ -400,7 +401,7 @@ def test_chat_never_replays_thinking() -> None:
 
 
 @given(cases(st.just(ANTHROPIC)))
-@settings(deadline=None)
+@QUICK
 def test_cache_marks_are_few_close_and_on_stable_messages(case: Case) -> None:
     """At most four marks, at most 19 blocks apart unless one message is larger (A7, A8)."""
     items = folded(case).items()
@@ -481,9 +482,7 @@ def test_results_of_hidden_calls_are_not_shown() -> None:
     ("view", "note"),
     [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)],
 )
-def test_a_note_stands_where_a_payload_would_start_with_an_assistant(
-    view: View, note: str
-) -> None:
+def test_a_note_stands_where_a_payload_would_start_with_an_assistant(view: View, note: str) -> None:
     """The first item is a user message, a note where the log has none there (N5)."""
     says = {"role": "assistant", "content": "hello"}
     for format in (CHAT, ANTHROPIC):
@@ -493,9 +492,7 @@ def test_a_note_stands_where_a_payload_would_start_with_an_assistant(
 
 def test_a_summary_stands_between_its_ends() -> None:
     """Top, the labelled summary of the middle, bottom (D1)."""
-    view = View(
-        spans=(Span(1, 2), Span(4, ENDLESS)), summary="the middle", summary_span=Span(2, 4)
-    )
+    view = View(spans=(Span(1, 2), Span(4, ENDLESS)), summary="the middle", summary_span=Span(2, 4))
     raws = [user(text) for text in ("one", "two", "three", "four")]
     wire = items_of(CHAT, *raws, view=view)
     labelled = "[Earlier conversation summary: the middle]"
@@ -516,7 +513,7 @@ def test_placeholders_name_what_they_stand_for() -> None:
 
 
 @given(cases())
-@settings(deadline=None)
+@QUICK
 def test_placeholders_are_within_what_planning_allows(case: Case) -> None:
     """A placeholder never costs more than planning reckons with (C4)."""
     for made in case.rows:

@@ -33,7 +33,9 @@ def rooms(draw: st.DrawFn) -> Room:
     """Draw rooms from far too small to vast; a policy's target may lie above the capacity."""
     capacity = draw(st.integers(10, 6000))
     share = draw(st.integers(10, 99))
-    return Room(capacity, capacity * share // 95, draw(st.integers(0, 200)), draw(st.integers(0, 64)))
+    return Room(
+        capacity, capacity * share // 95, draw(st.integers(0, 200)), draw(st.integers(0, 64))
+    )
 
 
 def policies() -> st.SearchStrategy[Policy]:

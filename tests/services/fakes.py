@@ -114,7 +114,7 @@ class WatchedDatabase:
                 yield records
 
 
-class _counted:  # noqa: N801  # a context manager, named like a function
+class _counted:  # a context manager, named like a function
     def __enter__(self) -> None:
         _open_sessions.set(_open_sessions.get() + 1)
 

@@ -14,10 +14,9 @@ from app.domain.errors import Conflict, NotFound, ServiceUnavailable, Validation
 from app.domain.frames import Ask
 from app.domain.records import Compaction
 from app.domain.strategies import Span
-from app.domain.summaries import EXTRACTIVE
+from app.domain.summaries import EXTRACTIVE, SummaryAsk
 from app.services.compaction import CompactAsk
 from app.services.condensing import PAGE_MESSAGES, condense
-from app.domain.summaries import SummaryAsk
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     SUMMARISER,
@@ -155,9 +154,7 @@ async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) ->
 
 
 @pytest.mark.parametrize("failure", [DOWN, TIMED_OUT, "no tags at all", "<summary></summary>"])
-async def test_a_failing_model_leaves_the_state_as_it_was(
-    harness: Harness, failure: Any
-) -> None:
+async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, failure: Any) -> None:
     """Timeout, failure or a bad answer: the forced call says so, nothing changed (E9, E3)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)

@@ -142,7 +142,7 @@ POLICIES = st.fixed_dictionaries(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_any_build_of_any_log_fits_or_says_overflow(  # noqa: PLR0913
+async def test_any_build_of_any_log_fits_or_says_overflow(
     harness: Harness,
     log: Any,
     own: dict[str, Any],
@@ -282,7 +282,10 @@ async def test_a_build_reads_only_its_own_lane(harness: Harness) -> None:
     await harness.talk(cid, 1)
     for format, ask in ASKS.items():
         later = await harness.build(cid, ask)
-        assert (later["epoch"], later["cache_break_reason"]) == (1, first[format]["cache_break_reason"])
+        assert (later["epoch"], later["cache_break_reason"]) == (
+            1,
+            first[format]["cache_break_reason"],
+        )
         assert is_extension(later, first[format])
 
 
@@ -308,9 +311,7 @@ async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) ->
     await harness.append(cid, user("hi"))
     await harness.build(cid, ASKS[ANTHROPIC])
     call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
-    await harness.append(
-        cid, {"role": "assistant", "content": [thinking, call]}, format=ANTHROPIC
-    )
+    await harness.append(cid, {"role": "assistant", "content": [thinking, call]}, format=ANTHROPIC)
     await harness.append(cid, result("toolu_1"))
     kept = await harness.build(cid, ASKS[ANTHROPIC])
     check(kept, exact=False)
@@ -500,9 +501,7 @@ async def test_another_strategy_clears_the_state(harness: Harness) -> None:
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
     assert (await harness.build(cid))["summary_used"]
-    await harness.set_policy(
-        cid, {"strategy": "full_history", "budget": {"context_window": 5000}}
-    )
+    await harness.set_policy(cid, {"strategy": "full_history", "budget": {"context_window": 5000}})
     build = await harness.build(cid)
     check(build, exact=True)
     assert not build["summary_used"]
@@ -642,9 +641,7 @@ async def test_appends_and_builds_at_once(harness: Harness) -> None:
     async def read(format: FormatName) -> list[Build]:
         return [await harness.build(cid, ASKS[format]) for _ in range(6)]
 
-    *_, chat, anthropic = await asyncio.gather(
-        write("a"), write("b"), read(CHAT), read(ANTHROPIC)
-    )
+    *_, chat, anthropic = await asyncio.gather(write("a"), write("b"), read(CHAT), read(ANTHROPIC))
     for builds in (chat, anthropic):
         for build in builds:
             check(build, exact=build["format"] == CHAT)

@@ -284,9 +284,7 @@ async def test_batches_are_bounded(harness: Harness) -> None:
         with pytest.raises(NotFound):
             await harness.log.append(tenant, unknown, Append([user("x")]))
         with pytest.raises(NotFound):
-            await harness.log.page(
-                tenant, unknown, after_seq=0, before_seq=9, order="asc", limit=1
-            )
+            await harness.log.page(tenant, unknown, after_seq=0, before_seq=9, order="asc", limit=1)
 
 
 async def test_large_messages_are_counted_off_the_loop(harness: Harness) -> None:

@@ -7,7 +7,8 @@ import pytest
 from app.adapters.models import ModelRegistry
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.errors import NotFound
-from app.services.registry import RegistryService, overlaid
+from app.domain.limits import overlaid
+from app.services.registry import RegistryService
 
 
 @pytest.fixture

@@ -19,9 +19,7 @@ def window(name: str, size: int = 0) -> Window:
     """Return a window of one message with so much text."""
     assembler = assembler_for(FormatName.OPENAI_CHAT, VIEW, len)
     text = b'{"role":"user","content":"%s"}' % (b"x" * size)
-    assembler.feed(
-        LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text)
-    )
+    assembler.feed(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
     return Window(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
 
 
@@ -61,9 +59,7 @@ def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30
-    )
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30)
 )
 def test_what_is_kept_never_exceeds_the_bound(steps: list[tuple[str, int, bool]]) -> None:
     """Whatever is kept and dropped, in any order, the sum stays within the bound."""
