@@ -26,7 +26,7 @@ run: setup ## Start the service on http://127.0.0.1:8080, its database in ./data
 	$(BIN)/context-service serve $(ARGS)
 
 test: setup ## Run the tests (ARGS="-k budget")
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto $(ARGS)
 
 check: setup ## Lint, format, types, direction of imports, openapi.json
 	$(BIN)/ruff check .

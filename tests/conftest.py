@@ -23,6 +23,7 @@ import pytest
 import pytest_asyncio
 import uvicorn
 from fastapi import FastAPI
+from hypothesis import settings as hypothesis_settings
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE, running
@@ -33,6 +34,10 @@ from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm
 
 __all__ = ["fake_llm"]
+
+# How long an example takes says more about the machine than about the code.
+hypothesis_settings.register_profile("service", deadline=None)
+hypothesis_settings.load_profile("service")
 
 _names = count(1)
 

@@ -49,7 +49,7 @@ from app.domain.payload import render_payload
 from app.domain.policy import StrategyName
 from app.domain.prompt import Assembler, Items, View, assembler_for
 from app.domain.records import ContextRead, Epoch
-from app.domain.strategies import STRATEGIES, Room, Slide, Span, Summarise
+from app.domain.strategies import ENDLESS, STRATEGIES, Room, Slide, Span, Summarise
 from app.domain.summaries import SummaryAsk
 from app.domain.tokens import estimate_tool_defs_tokens
 from app.domain.turns import Entry, entry
@@ -342,7 +342,9 @@ class ContextService:
                 for item in picture.entries
                 if any(span.start <= item.seq < span.end for span in fitted.shown)
             ]
-            dropped = len(picture.entries) - len(kept)
+            span = view.summary_span
+            told = span.end - span.start if span is not None else 0
+            dropped = picture.entries[-1].seq - len(kept) - told
             note = f"[{dropped} earlier messages were left out to fit the window.]"
             view = replace(view, spans=fitted.shown, note=note)
             picture.entries = kept
@@ -357,11 +359,12 @@ class ContextService:
     async def _summarise(self, build: _Build, picture: _Picture, plan: Summarise) -> None:
         """Reduce this lane by an extractive summary, which is stored with its epoch alone."""
         view, frame = picture.view, picture.frame
+        span, top = _beside(view.spans, plan.span)
         result = await condense(
             self._database,
             self._summariser,
             build.conversation_id,
-            fresh_spans(plan.span, view.summary_span),
+            fresh_spans(span, view.summary_span),
             view.summary,
             SummaryAsk(),
             None,
@@ -371,7 +374,9 @@ class ContextService:
         if plan.shrunk:
             build.degraded.append("preserved_ranges_summarised")
         picture.view = replace(
-            summary_view(plan.span, result.text, frame.policy),
+            summary_view(span, result.text, frame.policy),
+            spans=(*top, Span(span.end, ENDLESS)),
+            note=view.note,
             trimmed_through=view.trimmed_through,
         )
         picture.entries = [item for item in picture.entries if picture.view.shows(item.seq)]
@@ -561,6 +566,21 @@ def _read_spans(read: ContextRead, ask: Ask) -> tuple[Span, ...]:
     if head.span is None:
         return (Span(1, 2**62),)
     return (Span(1, head.span.start), Span(head.span.end, 2**62))
+
+
+def _beside(spans: tuple[Span, ...], summarised: Span) -> tuple[Span, tuple[Span, ...]]:
+    """Return the span to summarise and what stays shown before it, one span at most.
+
+    What an earlier reduction left out does not come back.
+    """
+    top = [
+        Span(span.start, min(span.end, summarised.start))
+        for span in spans
+        if span.start < summarised.start
+    ]
+    if len(top) > 1:
+        summarised = Span(top[1].start, summarised.end)
+    return summarised, tuple(top[:1])
 
 
 def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:

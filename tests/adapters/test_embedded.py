@@ -141,7 +141,11 @@ async def test_killed_server_recovers(data_dir: Path) -> None:
     assert stopped(data_dir)
 
 
-@pytest.mark.parametrize("left", [f"{os.getpid()}\n/elsewhere\n1\n5432\n", "", "no number\n"])
+@pytest.mark.parametrize(
+    "left",
+    [f"{os.getpid()}\n/elsewhere\n1\n5432\n", "", "no number\n"],
+    ids=["another process", "empty", "no number"],
+)
 async def test_misleading_pid_file_does_not_stop_a_start(data_dir: Path, left: str) -> None:
     """A pid file whose number another process has by now, or a torn one, is overcome (33)."""
     (data_dir / "postgres" / "postmaster.pid").write_text(left)

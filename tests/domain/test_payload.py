@@ -18,9 +18,11 @@ from app.domain.formats import ToolDefinition, parse_tool
 from app.domain.frames import STUB_TOOL, Frame, check_tools, fixed_usage, tools_from
 from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
-from app.domain.payload import MOST_MARKS, Payload, render_payload
+from app.domain.payload import Payload, render_payload
 from app.domain.policy import Policy
+from app.domain.prompt import MOST_MARKS, View, assembler_for
 from app.domain.sections import PromptSection, SectionKind, merge_sections, system_text
+from app.domain.strategies import Span
 from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from tests.domain.histories import ANTHROPIC, CHAT, QUICK, provider_validate, third
 from tests.domain.test_prompt import Case, cases, folded
@@ -96,7 +98,7 @@ def count_marks(value: Any) -> int:
 
 
 @given(cases(), FRAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_payloads_are_valid_requests(case: Case, frame: Frame) -> None:
     """Messages, system and tools together satisfy the provider's types and rules (K1)."""
     _, body = rendered(case, frame)
@@ -216,9 +218,6 @@ def test_a_changed_prefix_changes_its_hash() -> None:
 
 def folded_empty() -> Any:
     """Return the items of an empty view."""
-    from app.domain.prompt import View, assembler_for
-    from app.domain.strategies import Span
-
     return assembler_for(CHAT, View(spans=(Span(1, 2),)), third).items()
 
 

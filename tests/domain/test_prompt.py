@@ -1,4 +1,4 @@
-"""The prompt's items: valid for their provider, stable inside an epoch, counted exactly (G2, K1)."""
+"""The prompt's items: valid for their provider, stable in an epoch, counted exactly (G2, K1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from app.domain.compaction import summary_cost, summary_view
 from app.domain.fitting import fit
 from app.domain.formats import FORMATS
 from app.domain.log import LogRow
-from app.domain.messages import NO_RESULT, FormatName, Message, Role, Text, ToolCall, clean
+from app.domain.messages import (
+    NO_RESULT,
+    FormatName,
+    Message,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+)
 from app.domain.policy import Policy, SandwichPolicy, SlidingWindowPolicy, StrategyName, SummaryRole
 from app.domain.prompt import (
     CONTINUE_NOTE,
@@ -188,7 +197,7 @@ def items_of(
 
 
 @given(cases())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
     """Any view of any log, at any point of it, satisfies the provider's types and rules (K1)."""
     assembler = assembler_for(case.format, case.view, third)
@@ -276,7 +285,7 @@ def test_reading_the_items_changes_nothing(case: Case) -> None:
 @given(cases())
 @QUICK
 def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
-    """What closes a call at the end of the log may still be replaced by its result (decision 17)."""
+    """What closes a call at the end of the log may yet give way to its result (decision 17)."""
     open_calls = set(case.log.open_calls)
     shown = {call_id for made in case.shown for call_id in made.call_ids}
     items = folded(case).items()
@@ -298,7 +307,7 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_counts_are_those_of_the_items_returned(case: Case) -> None:
     """Conversation and summary tokens equal a count of the items from scratch (C1, decision 12)."""
     assembler = folded(case, [])
@@ -373,9 +382,9 @@ def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
     wanted = [
         part.block
         for made in case.shown
-        if made.seq > case.view.reasoning_after and made.role is Role.ASSISTANT
+        if made.seq > case.view.reasoning_after
         for part in made.message().parts
-        if getattr(part, "block", None) is not None and part.block["type"] in THINKING  # type: ignore[union-attr, index]
+        if isinstance(part, Reasoning) and part.block is not None
     ]
     sent = [
         block

@@ -63,7 +63,7 @@ def test_prefixes_end_after_static_cacheable_kinds(layers: list[list[PromptSecti
 
 
 def test_defaults_of_a_section() -> None:
-    """Kind defaults to base, order to the place in the list; text is made sendable (decision 21)."""
+    """Kind defaults to base, order to the place; text is made sendable (decision 21)."""
     section = section_from({"name": "a", "content": "x\ud800"}, 3)
     assert section == PromptSection("a", "x\ufffd", SectionKind.BASE, True, 3)
     given_order = {"name": "a", "content": "", "kind": "skill", "cacheable": False, "order": 0}

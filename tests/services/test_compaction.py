@@ -40,7 +40,7 @@ GOOD = "<summary>what was said</summary>"
 
 @pytest.fixture
 def database_watched(database: PostgresDatabase) -> WatchedDatabase:
-    """This test's database, watched."""
+    """The database of this test, watched."""
     return WatchedDatabase(database)
 
 

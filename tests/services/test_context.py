@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -166,11 +167,11 @@ async def test_any_build_of_any_log_fits_or_says_overflow(
             before = None
             continue
         check(build, exact=format is CHAT)
-        assert (build["cache_break_reason"] is None) == (
-            before is None or build["epoch"] == before["epoch"] or build["epoch"] == 1
-        ) or before is None
         if before is not None and build["epoch"] == before["epoch"]:
             assert is_extension(build, before)
+            assert build["cache_break_reason"] is None
+        elif before is not None:
+            assert build["cache_break_reason"] is not None
         cold = await harness.build(cid, ask, harness.cold())
         assert cold.text == build.text
         assert cold["prefix_hash"] == build["prefix_hash"]
@@ -222,7 +223,7 @@ async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
         builds.append(await harness.build(cid, ASKS[format]))
     assert {build["epoch"] for build in builds} == {1}
     assert {build["cache_break_reason"] for build in builds} == {None}
-    for earlier, later in zip(builds, builds[1:], strict=False):
+    for earlier, later in pairwise(builds):
         assert is_extension(later, earlier)
     assert len({build["build_id"] for build in builds}) == len(builds)
     assert builds[-1]["through_seq"] == 1 + 5 * 8
@@ -431,8 +432,8 @@ async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
     await harness.append(cid, user("read it all"))
     for number in range(8):
         await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 200))
-    for format in ASKS:
-        build = await harness.build(cid, ASKS[format])
+    for format, ask in ASKS.items():
+        build = await harness.build(cid, ask)
         check(build, exact=format is CHAT)
         assert "tool_results_cleared" in build["degraded"]
         assert "[tool output trimmed; ref=" in build.contents
@@ -446,11 +447,11 @@ async def test_images_in_results_reach_every_format(harness: Harness) -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     content = [{"type": "text", "text": "see"}, image]
     await harness.append(cid, user("look"), asks("a"), result("a", content), user("and?"))
-    for format in ASKS:
-        build = await harness.build(cid, ASKS[format])
+    for format, ask in ASKS.items():
+        build = await harness.build(cid, ask)
         check(build, exact=format is CHAT)
         assert "https://example.org/a.png" in build.contents
-        cold = await harness.build(cid, ASKS[format], harness.cold())
+        cold = await harness.build(cid, ask, harness.cold())
         assert cold.text == build.text
 
 
@@ -583,7 +584,7 @@ async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> Non
     await harness.append(cid, user("next"))
     moved = await harness.build(cid)
     assert moved["cache_break_reason"] == "window_moved"
-    assert [item["content"] for item in moved.messages][0] == "[Earlier messages are not shown.]"
+    assert moved.messages[0]["content"] == "[Earlier messages are not shown.]"
     check(moved, exact=True)
     cold = await harness.build(cid, None, harness.cold())
     assert cold.text == moved.text
@@ -645,7 +646,7 @@ async def test_appends_and_builds_at_once(harness: Harness) -> None:
     for builds in (chat, anthropic):
         for build in builds:
             check(build, exact=build["format"] == CHAT)
-        for earlier, later in zip(builds, builds[1:], strict=False):
+        for earlier, later in pairwise(builds):
             assert is_extension(later, earlier)
     last = await harness.build(cid)
     cold = await harness.build(cid, None, harness.cold())
@@ -706,9 +707,9 @@ async def test_without_room_for_windows_builds_are_the_same(harness: Harness) ->
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
     for number in range(3):
         await harness.append(cid, user(f"{number}"), asks("a"), result("a"))
-        for format in ASKS:
-            rich_build = await harness.build(cid, ASKS[format])
-            assert (await poor.build(cid, ASKS[format])).text == rich_build.text
+        for ask in ASKS.values():
+            rich_build = await harness.build(cid, ask)
+            assert (await poor.build(cid, ask)).text == rich_build.text
 
 
 async def test_a_conversation_made_anew_shows_nothing_old(harness: Harness) -> None:
@@ -762,3 +763,26 @@ async def test_idempotent_appends_are_built_once(harness: Harness) -> None:
     await harness.log.append(TENANT, cid, request)
     await harness.log.append(TENANT, cid, request)
     assert len((await harness.build(cid)).messages) == 1
+
+
+async def test_what_a_reduction_left_out_stays_out(harness: Harness) -> None:
+    """A later reduction of the same lane goes on from the view it finds (decision 13, D6)."""
+    own = policy(50_000, 100, sandwich={"preserve_top": 2, "preserve_bottom": 2})
+    cid = await harness.conversation(own)
+    small = Ask(max_context_tokens=800)
+    await harness.append(cid, user("first " * 400), says("second " * 400), user("third"))
+    cut = await harness.build(cid, small)
+    check(cut, exact=True)
+    assert "emergency_cut" in cut["degraded"]
+    assert "[2 earlier messages were left out to fit the window.]" in cut.contents
+    reduced = cut
+    while reduced["epoch"] == cut["epoch"]:
+        await harness.append(cid, user("why " * 20), says("so " * 20))
+        reduced = await harness.build(cid, small)
+        check(reduced, exact=True)
+    assert reduced["summary_used"]
+    assert "third" in reduced.contents
+    assert "first first" not in reduced.contents
+    assert "[2 earlier messages were left out to fit the window.]" in reduced.contents
+    cold = await harness.build(cid, small, harness.cold())
+    assert cold.text == reduced.text

@@ -14,7 +14,7 @@ from app.domain.frames import Ask, Frame
 from app.domain.messages import FormatName
 from app.domain.policy import CounterName
 from app.domain.records import Conversation, Head, Settings
-from app.services.frames import Frames, model_info
+from app.services.frames import Frames
 from tests.services.fakes import MODEL, MODELS, TOKENIZER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -78,9 +78,8 @@ async def test_layers_merge_by_name_and_leaf() -> None:
     )
     ask = Ask(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
     made = await frame(ask, own=own, agent=agent)
-    assert [section.content for section in made.sections] == ["own", "base", "asked"] or {
-        section.content for section in made.sections
-    } == {"own", "base", "asked"}
+    contents = {section.name: section.content for section in made.sections}
+    assert contents == {"a": "own", "b": "base", "c": "asked"}
     assert [tool.name for tool in made.tools] == ["t", "u"]
     sandwich = made.policy.sandwich
     assert (sandwich.preserve_top, sandwich.preserve_bottom) == (7, 2)
@@ -151,11 +150,11 @@ async def test_a_tenants_own_entry_overrides_the_registry() -> None:
         )
     )
     assert made.required_limits().total == 4_000
-    info = model_info("m", entry)
-    assert info is not None
-    assert info.sources == {"context_window": "tenant", "input_price": "tenant"}
-    assert info.exact
-    assert model_info("m", None) is None
+    assert made.info is not None
+    sources = made.info.sources
+    assert sources["context_window"] == sources["input_price"] == "tenant"
+    assert sources["max_output_tokens"] != "tenant"
+    assert (made.info.input_price, made.info.exact) == (0.5, True)
 
 
 async def test_equal_layers_give_the_same_frame_object() -> None:

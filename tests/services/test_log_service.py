@@ -37,7 +37,12 @@ def harness(database: PostgresDatabase) -> Harness:
 
 async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
     """Return messages of the log as they were appended."""
-    wanted = {"after_seq": 0, "before_seq": 10**9, "order": "asc", "limit": 1000} | page
+    wanted: dict[str, Any] = {
+        "after_seq": 0,
+        "before_seq": 10**9,
+        "order": "asc",
+        "limit": 1000,
+    } | page
     _, found = await harness.log.page(TENANT, cid, **wanted)
     return [json.loads(message.body) for message in found]
 
