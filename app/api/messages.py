@@ -123,8 +123,9 @@ async def list_messages(
 
 
 def _item(message: StoredMessage, conversation: Conversation) -> dict[str, Any]:
-    return {
-        **jsontext.loads(message.body),
+    """Return the message as it came, with the service's fields; those it hides are in `given`."""
+    body: dict[str, Any] = jsontext.loads(message.body)
+    own = {
         "id": message.id,
         "seq": message.seq,
         "turn": message.turn,
@@ -135,3 +136,5 @@ def _item(message: StoredMessage, conversation: Conversation) -> dict[str, Any]:
         "conversation_id": conversation.conversation_id,
         "agent_id": conversation.agent_id,
     }
+    hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
+    return {**body, **own, "given": hidden or None}

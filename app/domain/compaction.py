@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.budget import Limits
+from app.domain.frames import Frame
 from app.domain.policy import Policy, SummaryRole
 from app.domain.prompt import View
 from app.domain.records import Head
-from app.domain.strategies import ENDLESS, STRATEGIES, Keep, Plan, Room, Slide, Span, Summarise
+from app.domain.strategies import ENDLESS, STRATEGIES, Keep, Room, Slide, Span, Summarise
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText
 from app.domain.turns import Entry
 
@@ -79,6 +80,25 @@ def room_for(limits: Limits, policy: Policy, fixed: int, summary: int, factor: f
     )
 
 
+class Pending:
+    """A compaction of this conversation is running; nobody waits for it (decision 15)."""
+
+
+def plan_for(
+    entries: Sequence[Entry], head: Head, frame: Frame, used: int, *, forced: bool
+) -> Keep | Summarise:
+    """Return what to compact of the visible entries, judged by the policy's own window.
+
+    `used` are the payload's tokens. Over the window any gain is worth it: the alternative is to
+    leave messages out.
+    """
+    limits = frame.policy_limits or frame.required_limits()
+    reserve = max(summary_room(limits), head.summary_tokens)
+    room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
+    needed = forced or used > limits.capacity
+    return plan_compaction(entries, head.span, room, frame.policy, limits, forced=needed)
+
+
 def plan_compaction(
     entries: Sequence[Entry],
     covered: Span | None,
@@ -87,7 +107,7 @@ def plan_compaction(
     limits: Limits,
     *,
     forced: bool,
-) -> Plan:
+) -> Keep | Summarise:
     """Return what the strategy would compact, if it is worth its while (rule 2)."""
     if not policy.compaction.enabled:
         return Keep("compaction is disabled")
@@ -100,6 +120,21 @@ def plan_compaction(
         if gain < least and not forced:
             return Keep("too little would be freed")
     return plan
+
+
+def keep_left_out(spans: Sequence[Span], summarised: Span) -> tuple[Span, tuple[Span, ...]]:
+    """Return the span to summarise and what stays shown before it, one span at most.
+
+    What an earlier reduction of the spans left out does not come back.
+    """
+    top = [
+        Span(span.start, min(span.end, summarised.start))
+        for span in spans
+        if span.start < summarised.start
+    ]
+    if len(top) > 1:
+        summarised = Span(top[1].start, summarised.end)
+    return summarised, tuple(top[:1])
 
 
 def fresh_spans(span: Span, covered: Span | None) -> tuple[Span, ...]:

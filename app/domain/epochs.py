@@ -26,12 +26,13 @@ OWN_WINDOW = 0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an epoch starts from."""
+    """What an epoch starts from; `degraded` names what its view had to give up (C4)."""
 
     view: View
     total: int
     max_output_tokens: int
     stub_tools: bool
+    degraded: tuple[str, ...] = ()
 
     def as_json(self) -> str:
         """Return the text that is stored as the epoch's frame."""
@@ -42,7 +43,13 @@ class Start:
 def start_from(text: str) -> Start:
     """Read a stored frame back; every build of the epoch does."""
     raw = jsontext.loads(text)
-    return Start(_view(raw["view"]), raw["total"], raw["max_output_tokens"], raw["stub_tools"])
+    return Start(
+        _view(raw["view"]),
+        raw["total"],
+        raw["max_output_tokens"],
+        raw["stub_tools"],
+        tuple(raw["degraded"]),
+    )
 
 
 def _view(raw: Mapping[str, Any]) -> View:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app.domain.messages import Role
@@ -80,6 +80,16 @@ def _spans(kept: Sequence[Entry]) -> tuple[Span, ...]:
     starts = (kept[0].seq, *(after for _, after in gaps))
     ends = (*(before for before, _ in gaps), ENDLESS)
     return tuple(map(Span, starts, ends))
+
+
+def fit_with_note(
+    history: Sequence[Entry], trimmed_through: int, room: Room, note_tokens: int
+) -> Fitted | None:
+    """Return what `fit` does, with room left for a note wherever messages are left out."""
+    fitted = fit(history, trimmed_through, room)
+    if fitted is not None and fitted.shown is None:
+        return fitted
+    return fit(history, trimmed_through, replace(room, summary=room.summary + note_tokens))
 
 
 def _cost(history: Sequence[Entry], trimmed_through: int) -> int:

@@ -47,9 +47,11 @@ class Ask:
 class Frame:
     """A resolved frame; `raw_fixed` counts sections and tools before the factor.
 
+    `texts` holds sections, tools and policy as JSON by their hashes, for the epoch's record.
+
     `limits` is what this request may use, None with `problem` saying why no window is known.
-    `policy_limits` leaves the request's own window out: what compaction is judged by
-    (decision 13).
+    `policy_limits` leaves the request's own window, model and reserve out: what compaction is
+    judged by (decision 13).
     """
 
     policy: Policy
@@ -66,6 +68,7 @@ class Frame:
     sections_hash: str
     tools_hash: str
     policy_hash: str
+    texts: Mapping[str, str]
 
     def required_limits(self) -> Limits:
         """Return the limits, or raise what makes them unknown."""
@@ -79,7 +82,7 @@ class Frame:
         """Whether the request's window is smaller than the policy's (decision 13)."""
         if self.limits is None or self.policy_limits is None:
             return self.policy_limits is None
-        return self.limits.total < self.policy_limits.total
+        return self.limits.effective_window < self.policy_limits.effective_window
 
     def usage(self, conversation: int, summary: int, extra_tools: int = 0) -> Usage:
         """Return the usage of a payload from raw counts (decision 12)."""

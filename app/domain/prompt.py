@@ -21,11 +21,13 @@ from app.domain import jsontext
 from app.domain.formats import anthropic, openai_chat
 from app.domain.formats.wire import sendable_id
 from app.domain.log import LogRow
-from app.domain.messages import NO_RESULT, FormatName, Message, Reasoning, Role, Text, clean
-from app.domain.strategies import Span
+from app.domain.messages import NO_RESULT, FormatName, Message, Reasoning, Role, Text
+from app.domain.strategies import ENDLESS, Span
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText, count_message, count_rendered
 from app.domain.turns import TRIMMED_TOKENS
 
+MOST_REF = 36
+"""Characters of an id that a placeholder may hold; a client's own can be longer."""
 SUMMARY_PREFIX = "[Earlier conversation summary: "
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
@@ -60,6 +62,13 @@ class View:
         return any(span.start <= seq < span.end for span in self.spans)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it shows the log as it is, so that nothing was made after another prefix."""
+        return self.spans == (Span(1, ENDLESS),) and not (
+            self.summary or self.note or self.trimmed_through
+        )
+
+    @property
     def cuts_the_start(self) -> bool:
         """Whether the log's first message is not shown."""
         return not self.shows(1)
@@ -77,7 +86,8 @@ class View:
 def placeholder(row: LogRow) -> str:
     """Return the text that stands for a trimmed tool result (F3, N11)."""
     size = sum(len(part.text.encode()) for part in row.message().parts if isinstance(part, Text))
-    return f"[tool output trimmed; ref={row.id}; {size:,} bytes]"
+    ref = row.id if len(row.id) <= MOST_REF else f"seq {row.seq}"
+    return f"[tool output trimmed; ref={ref}; {size:,} bytes]"
 
 
 @dataclass(slots=True)
@@ -162,9 +172,6 @@ class Assembler(ABC):
 
     def _trimmed(self, row: LogRow) -> bool:
         return row.seq <= self.view.trimmed_through and row.tokens > TRIMMED_TOKENS
-
-    def _note_message(self, text: str) -> Message:
-        return clean(Message(Role.USER, (Text(text),)))
 
     @abstractmethod
     def _feed_message(self, row: LogRow) -> None: ...

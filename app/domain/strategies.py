@@ -121,10 +121,14 @@ class Sandwich:
     ) -> Plan:
         """Return the summary range that leaves both preserved ends verbatim."""
         want_top, want_bottom = policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
-        if covered is None and len(history) <= want_top + want_bottom:
+        few = covered is None and len(history) <= want_top + want_bottom
+        if few and room.holds(_kept_trimmed(history, len(history), len(history))):
             return Keep("not enough messages")
         top, bottom = self._ends(history, covered, room, policy)
         top, bottom, shrunk = _shrink(history, top, bottom, room)
+        if shrunk and not room.holds(_kept_trimmed(history, top, bottom)):
+            # Summarising the rest would lose the newest user message, which alone may fit (E6).
+            return Keep("the last messages alone do not fit")
         return _summary_plan(history, covered, top, bottom, shrunk)
 
     def _ends(

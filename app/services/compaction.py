@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from app.domain.compaction import (
     CompactResult,
+    Pending,
     fresh_spans,
-    plan_compaction,
-    room_for,
+    plan_for,
     summary_cost,
     summary_room,
     summary_view,
 )
-from app.domain.errors import Conflict, NotFound
+from app.domain.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.frames import Ask, Frame
 from app.domain.records import Compaction, Conversation
-from app.domain.strategies import Keep, Slide, Span, Summarise
+from app.domain.strategies import Keep, Span, Summarise
 from app.domain.summaries import ContextState, SummaryAsk
 from app.domain.turns import Entry
 from app.services.condensing import condense
 from app.services.frames import Frames
 from app.services.ports import Database
 from app.services.summariser import Summariser, SummaryResult
+
+REST_MS = 30_000
+"""How long builds leave a conversation alone that could not be compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    until: float
+    failed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,10 @@ class Situation:
         """Messages of the payload as it is now, the summary among them."""
         return len(self.entries) + (self.conversation.head.span is not None)
 
+    def outside(self, span: Span) -> list[Entry]:
+        """Return the entries that a summary of `span` leaves verbatim."""
+        return [entry for entry in self.entries if not span.start <= entry.seq < span.end]
+
 
 class CompactionService:
     """Runs compactions, one at a time for each conversation of this process."""
@@ -76,6 +89,7 @@ class CompactionService:
         self._summariser = summariser
         self._new_id = new_id
         self._now_ms = now_ms
+        self._resting: dict[str, _Rest] = {}
         # A lock lives as long as somebody holds it or waits for it.
         self._running: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -91,15 +105,34 @@ class CompactionService:
 
     async def compact_for_build(
         self, tenant_id: str, conversation_id: str, request: Ask, view_version: int
-    ) -> CompactResult | None:
-        """Compact inside a build; None when another one changed the view meanwhile."""
+    ) -> CompactResult | Keep | Pending | None:
+        """Compact inside a build; None when another one changed the view meanwhile.
+
+        After a failure, or when there was nothing to do, a conversation is left alone for a
+        while, so that builds, which come often, neither wait nor try again and again (E9).
+        """
+        if conversation_id in self._running:
+            return Pending()
+        rest = self._resting.get(conversation_id)
+        if rest is not None and rest.until > self._now_ms():
+            if rest.failed:
+                raise ServiceUnavailable("The summariser failed a moment ago")
+            return Keep("nothing could be compacted a moment ago")
         async with self._alone(conversation_id):
             situation = await self._situation(tenant_id, conversation_id, request)
             if situation.conversation.head.view_version != view_version:
                 return None
-            with suppress(Conflict):
-                return await self._run(situation, "proactive", CompactAsk())
-            return None
+            try:
+                result = await self._run(situation, "proactive", CompactAsk())
+            except Conflict:
+                return None
+            except ServiceUnavailable:
+                self._rest(conversation_id, failed=True)
+                raise
+            if not result.compacted:
+                self._rest(conversation_id, failed=False)
+                return Keep(result.reason or "")
+            return result
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None when there is none (D6)."""
@@ -124,6 +157,11 @@ class CompactionService:
             summary_range=(receipt.span.start, receipt.span.end),
             compressed_at=receipt.created_at.isoformat(),
         )
+
+    def _rest(self, conversation_id: str, *, failed: bool) -> None:
+        now = self._now_ms()
+        self._resting = {key: rest for key, rest in self._resting.items() if rest.until > now}
+        self._resting[conversation_id] = _Rest(now + REST_MS, failed)
 
     @asynccontextmanager
     async def _alone(self, conversation_id: str) -> AsyncIterator[None]:
@@ -165,7 +203,15 @@ class CompactionService:
 
     async def _run(self, situation: Situation, trigger: str, ask: CompactAsk) -> CompactResult:
         started = self._now_ms()
-        plan = self._plan(situation, forced=trigger == "forced")
+        if not situation.entries:
+            return _nothing(situation, "the conversation has no messages", ())
+        plan = plan_for(
+            situation.entries,
+            situation.conversation.head,
+            situation.frame,
+            situation.before_tokens,
+            forced=trigger == "forced",
+        )
         if isinstance(plan, Keep):
             return _nothing(situation, plan.reason, ())
         policy = situation.frame.policy
@@ -177,21 +223,6 @@ class CompactionService:
             return _nothing(situation, "the summary would not be shorter", (policy.strategy,))
         await self._apply(situation.conversation, receipt)
         return _result(receipt)
-
-    def _plan(self, situation: Situation, *, forced: bool) -> Keep | Summarise:
-        frame, head = situation.frame, situation.conversation.head
-        if not situation.entries:
-            return Keep("the conversation has no messages")
-        limits = frame.policy_limits or frame.required_limits()
-        reserve = max(summary_room(limits), head.summary_tokens)
-        room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
-        # Over the window any gain is worth it; the alternative is to leave messages out.
-        needed = forced or situation.before_tokens > limits.capacity
-        plan = plan_compaction(
-            situation.entries, head.span, room, frame.policy, limits, forced=needed
-        )
-        assert not isinstance(plan, Slide)
-        return plan
 
     async def _summarise(
         self, situation: Situation, plan: Summarise, ask: CompactAsk
@@ -225,9 +256,7 @@ class CompactionService:
     ) -> Compaction:
         frame, head = situation.frame, situation.conversation.head
         cost = summary_cost(summary_view(plan.span, result.text, frame.policy), frame.count)
-        left = [
-            entry for entry in situation.entries if not plan.span.start <= entry.seq < plan.span.end
-        ]
+        left = situation.outside(plan.span)
         return Compaction(
             compaction_id=self._new_id(),
             parent_id=head.compaction_id,
@@ -249,9 +278,7 @@ class CompactionService:
     def _preview(self, situation: Situation, plan: Summarise) -> CompactResult:
         """Return what a compaction would do, a summary taking all the room it may (E7)."""
         limits = situation.frame.policy_limits or situation.frame.required_limits()
-        left = [
-            entry for entry in situation.entries if not plan.span.start <= entry.seq < plan.span.end
-        ]
+        left = situation.outside(plan.span)
         shown = sum(entry.tokens for entry in left)
         room = min(summary_room(limits), plan.freed_tokens)
         nothing = _nothing(situation, "dry run", (situation.frame.policy.strategy,))

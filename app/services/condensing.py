@@ -27,14 +27,17 @@ async def condense(
     No session is open while a model is called. Raises ServiceUnavailable as `summarise` does.
     """
     result: SummaryResult | None = None
-    for page in _pages(spans):
+    pages = _pages(spans)
+    for page in pages:
         async with database.session() as records:
             rows = await records.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
         messages = [row.message() for row in rows]
         if not messages:
             continue
         carried = result.text if result is not None else previous
-        latest = await summariser.summarise(messages, carried, ask, model, max_tokens)
+        latest = await summariser.summarise(
+            messages, carried, ask, model, max_tokens, is_end=page is pages[-1]
+        )
         result = _added(result, latest)
     if result is None:
         return await summariser.summarise((), previous, ask, model, max_tokens)

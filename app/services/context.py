@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +19,10 @@ from app.domain.budget import Limits, Pressure, Usage, measure, read_pressure
 from app.domain.compaction import (
     NOTE_TOKENS,
     CompactResult,
+    Pending,
     base_view,
     fresh_spans,
+    keep_left_out,
     room_for,
     summary_cost,
     summary_room,
@@ -41,7 +43,7 @@ from app.domain.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.fitting import fit
+from app.domain.fitting import fit_with_note
 from app.domain.frames import STUB_TOOL, Ask, Frame, check_tools
 from app.domain.log import LogRow
 from app.domain.messages import FormatName
@@ -49,7 +51,7 @@ from app.domain.payload import render_payload
 from app.domain.policy import StrategyName
 from app.domain.prompt import Assembler, Items, View, assembler_for
 from app.domain.records import ContextRead, Epoch
-from app.domain.strategies import ENDLESS, STRATEGIES, Room, Slide, Span, Summarise
+from app.domain.strategies import ENDLESS, STRATEGIES, Keep, Room, Slide, Span, Summarise
 from app.domain.summaries import SummaryAsk
 from app.domain.tokens import estimate_tool_defs_tokens
 from app.domain.turns import Entry, entry
@@ -64,8 +66,11 @@ _MOST_ROUNDS = 6
 _MOST_UNKNOWN_TOKENS = 260_000
 """How much a build reads before it knows the window; longer logs are planned from their counts."""
 _THREAD_BYTES = 200_000
+_PASSING = ("summariser_unavailable", "compaction_pending")
+"""Steps that say something about one build, not about what it shows."""
 
-CompactForBuild = Callable[[str, str, Ask, int], Any]
+CompactForBuild = Callable[[str, str, Ask, int], Awaitable[CompactResult | Keep | Pending | None]]
+"""Compacts a conversation as a build wants it; None says that its view has changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,15 @@ class _Build:
     compacts: bool = True
     held: Window | None = None
     held_epoch_id: str = ""
+
+    def degrade(self, *steps: str) -> None:
+        """Name what the payload had to give up, each step once (C4)."""
+        self.degraded += [step for step in steps if step not in self.degraded]
+
+    @property
+    def lasting_steps(self) -> tuple[str, ...]:
+        """The steps that shape the view, and so hold for its whole epoch."""
+        return tuple(step for step in self.degraded if step not in _PASSING)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -168,6 +182,7 @@ class ContextService:
 
     async def _look(self, build: _Build) -> _Picture:
         """Read the conversation and settle the view to start from."""
+        build.degraded = [step for step in build.degraded if step in _PASSING]
         read = await self._read(build)
         if read.conversation.head.head_seq == 0:
             raise ValidationError("Conversation has no messages")
@@ -187,6 +202,8 @@ class ContextService:
         if view is None:
             read = await self._with_summary(read)
             view = base_view(read.conversation.head, read.summary, frame.policy)
+        elif prior is not None:
+            build.degrade(*start_from(prior.frame).degraded)
         picture = _Picture(read, frame, limits, view, [])
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
@@ -274,11 +291,16 @@ class ContextService:
 
     async def _compacted(self, build: _Build, picture: _Picture) -> bool:
         """Compact when the pressure asks for it; true when the view changed (C3, E6)."""
-        frame, limits = picture.frame, picture.limits
+        frame, limits = picture.frame, picture.frame.policy_limits
         policy = frame.policy.compaction
-        if not build.compacts or frame.is_reduction or not policy.enabled:
+        if not build.compacts or limits is None or not policy.enabled:
             return False
+        if STRATEGIES[frame.policy.strategy].trigger(frame.policy) is None:
+            return False
+        head = picture.read.conversation.head
         usage = _usage(picture)
+        if frame.is_reduction:
+            usage = frame.usage(head.tokens - head.hidden_tokens, head.summary_tokens)
         level = read_pressure(usage.total, limits).pressure
         forced = level is Pressure.BLOCKED or usage.total > limits.capacity
         if not forced and (level is not Pressure.COMPACT or not policy.auto):
@@ -289,16 +311,21 @@ class ContextService:
                 build.tenant_id,
                 build.conversation_id,
                 build.ask,
-                picture.read.conversation.head.view_version,
+                head.view_version,
             )
         except (ServiceUnavailable, ValidationError):
-            build.degraded.append("summariser_unavailable")
+            build.degrade("summariser_unavailable")
+            return False
+        if isinstance(result, Pending):
+            build.degrade("compaction_pending")
+            return False
+        if isinstance(result, Keep):
             return False
         if result is None:
             build.compacts = True
             return True
         build.compaction = result
-        return bool(result.compacted)
+        return True
 
     async def _reduce(self, build: _Build, picture: _Picture) -> None:
         """Make the view fit by steps that need no model (C4, decision 13)."""
@@ -320,21 +347,15 @@ class ContextService:
             await self._summarise(build, picture, plan)
             room = self._room(picture, overshoot)
         summary = summary_cost(picture.view, frame.count)
-        fitted = fit(
-            picture.entries, picture.view.trimmed_through, replace(room, summary=summary)
-        ) or fit(
+        fitted = fit_with_note(
             picture.entries,
             picture.view.trimmed_through,
-            replace(room, summary=summary + NOTE_TOKENS),
+            replace(room, summary=summary),
+            NOTE_TOKENS,
         )
         if fitted is None:
             raise _overflow(_usage(picture), limits)
-        if fitted.shown is not None:
-            tight = replace(room, summary=summary + NOTE_TOKENS)
-            fitted = fit(picture.entries, picture.view.trimmed_through, tight)
-            if fitted is None:
-                raise _overflow(_usage(picture), limits)
-        build.degraded += [step for step in fitted.steps if step not in build.degraded]
+        build.degrade(*fitted.steps)
         view = replace(picture.view, trimmed_through=fitted.trimmed_through)
         if fitted.shown is not None:
             kept = [
@@ -359,7 +380,7 @@ class ContextService:
     async def _summarise(self, build: _Build, picture: _Picture, plan: Summarise) -> None:
         """Reduce this lane by an extractive summary, which is stored with its epoch alone."""
         view, frame = picture.view, picture.frame
-        span, top = _beside(view.spans, plan.span)
+        span, top = keep_left_out(view.spans, plan.span)
         result = await condense(
             self._database,
             self._summariser,
@@ -370,9 +391,9 @@ class ContextService:
             None,
             summary_room(picture.limits),
         )
-        build.degraded.append("extractive_summary")
+        build.degrade("extractive_summary")
         if plan.shrunk:
-            build.degraded.append("preserved_ranges_summarised")
+            build.degrade("preserved_ranges_summarised")
         picture.view = replace(
             summary_view(span, result.text, frame.policy),
             spans=(*top, Span(span.end, ENDLESS)),
@@ -420,10 +441,15 @@ class ContextService:
             reason = break_reason(last, before, picture.frame, limits, version, view, stub)
             if reason is None:
                 return before, None
-        # Reasoning is bound to the prefix it was made after: a new prefix drops it (E10, A10).
-        head_seq = picture.read.conversation.head.head_seq
-        view = replace(view, reasoning_after=head_seq if reason is not None else 0)
-        return Start(view, limits.total, limits.max_output_tokens, stub), reason
+        # Reasoning is bound to the prefix it was made after: another prefix drops it (E10, A10).
+        after = 0
+        if build.ask.format is not FormatName.OPENAI_CHAT and not (
+            reason is None and view.is_whole
+        ):
+            after = picture.read.conversation.head.head_seq
+        view = replace(view, reasoning_after=after)
+        start = Start(view, limits.total, limits.max_output_tokens, stub, build.lasting_steps)
+        return start, reason
 
     async def _refold(self, build: _Build, picture: _Picture) -> None:
         end = picture.read.conversation.head.head_seq + 1
@@ -458,13 +484,9 @@ class ContextService:
             epoch = last
         else:
             epoch = self._epoch(build, picture, start, reason, last)
-            texts = {
-                epoch.sections_hash: repr(picture.frame.sections),
-                epoch.tools_hash: repr(picture.frame.tools),
-            }
             async with self._database.session() as records:
                 if not await records.contexts.add_epoch(
-                    build.conversation_id, epoch, start.view.spans, texts
+                    build.conversation_id, epoch, start.view.spans, picture.frame.texts
                 ):
                     return False
         window.epoch_id, window.frame = epoch.epoch_id, epoch.frame
@@ -533,7 +555,7 @@ class ContextService:
             "summary_used": window.view.summary is not None,
             "new_state": _new_state(build, read),
             "compaction": build.compaction,
-            "degraded": build.degraded,
+            "degraded": list(dict.fromkeys(build.degraded)),
             "deferred_tools": 0,
             "delta": False,
         }
@@ -564,23 +586,8 @@ def _read_spans(read: ContextRead, ask: Ask) -> tuple[Span, ...]:
     ):
         return start_from(prior.frame).view.spans
     if head.span is None:
-        return (Span(1, 2**62),)
-    return (Span(1, head.span.start), Span(head.span.end, 2**62))
-
-
-def _beside(spans: tuple[Span, ...], summarised: Span) -> tuple[Span, tuple[Span, ...]]:
-    """Return the span to summarise and what stays shown before it, one span at most.
-
-    What an earlier reduction left out does not come back.
-    """
-    top = [
-        Span(span.start, min(span.end, summarised.start))
-        for span in spans
-        if span.start < summarised.start
-    ]
-    if len(top) > 1:
-        summarised = Span(top[1].start, summarised.end)
-    return summarised, tuple(top[:1])
+        return (Span(1, ENDLESS),)
+    return (Span(1, head.span.start), Span(head.span.end, ENDLESS))
 
 
 def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
@@ -607,7 +614,7 @@ def _slide(picture: _Picture) -> None:
     plan = STRATEGIES[policy.strategy].plan(picture.entries, None, room, policy)
     if not isinstance(plan, Slide):
         return
-    spans = (Span(plan.tail_start, 2**62),)
+    spans = (Span(plan.tail_start, ENDLESS),)
     if spans != picture.view.spans:
         picture.view = replace(picture.view, spans=spans, note=None)
         picture.entries = [item for item in picture.entries if picture.view.shows(item.seq)]

@@ -133,7 +133,25 @@ class ConversationService:
                 metadata = jsontext.dumps(patch.metadata)
             changed = replace(found, settings=settings, counter=counter, metadata=metadata)
             await records.conversations.change(tenant_id, changed)
+            await self._drop_state_of_another_strategy(records, found, changed)
             return self._shown(await self._get(records, tenant_id, conversation_id))
+
+    async def _drop_state_of_another_strategy(
+        self, records: Records, before: Conversation, after: Conversation
+    ) -> None:
+        """Show everything again when the strategy changes (D6)."""
+        if before.head.compaction_id is None:
+            return
+        receipt = await records.contexts.find_compaction(
+            before.conversation_id, before.head.compaction_id
+        )
+        if receipt is not None and receipt.strategy != self._frames.policy_of(after).strategy:
+            await records.contexts.show_compaction(
+                before.conversation_id,
+                None,
+                hidden_tokens=0,
+                view_version=before.head.view_version,
+            )
 
     async def set_sections(
         self, tenant_id: str, conversation_id: str, sections: Sequence[Mapping[str, Any]]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.budget import Limits, limits_for
-from app.domain.errors import ContextError, ContextLimitUnknown
+from app.domain.errors import ContextError
 from app.domain.frames import Ask, Frame, digest, fixed_usage, tools_from
-from app.domain.limits import INEXACT_MARGIN, ModelInfo, Window, overlaid, resolve_window
+from app.domain.limits import INEXACT_MARGIN, ModelInfo, overlaid, resolve_window
 from app.domain.policy import CounterName, OnUnknownModel, Policy, as_json, effective
 from app.domain.records import Conversation
 from app.domain.sections import merge_sections, section_from
@@ -25,6 +26,8 @@ from app.services.ports import Models, Tokenizer
 
 _LARGE = 32_768
 """Characters of settings from which counting leaves the event loop."""
+_FRAME_CHARS = 4_096
+"""What a frame holds besides its sections and tools, roughly."""
 
 
 class Frames:
@@ -37,13 +40,14 @@ class Frames:
         service_policy: Mapping[str, Any],
         default_model: str | None,
         *,
-        most: int = 1024,
+        most_chars: int = 16 * 2**20,
     ) -> None:
         self._models = models
         self._tokenizer = tokenizer
         self._service_policy = service_policy
-        self._known: OrderedDict[tuple[Any, ...], Frame] = OrderedDict()
-        self._most = most
+        self._known: OrderedDict[tuple[Any, ...], tuple[Frame, int]] = OrderedDict()
+        self._chars = 0
+        self._most_chars = most_chars
         self.default_model = default_model
 
     def counter(self, name: str) -> CountText:
@@ -75,22 +79,28 @@ class Frames:
             conversation.model_entry,
             ask,
         )
-        frame = self._known.get(key)
-        if frame is None:
-            size = sum(
-                len(layer.sections) + len(layer.tools)
-                for layer in (conversation.agent, conversation.settings, ask or Ask())
-            )
-            if size > _LARGE:
-                frame = await asyncio.to_thread(self._resolve, conversation, ask or Ask())
-            else:
-                frame = self._resolve(conversation, ask or Ask())
-            self._known[key] = frame
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
-        else:
+        known = self._known.get(key)
+        if known is not None:
             self._known.move_to_end(key)
+            return known[0]
+        layers = (conversation.agent, conversation.settings, ask or Ask())
+        size = sum(len(layer.sections) + len(layer.tools) for layer in layers)
+        if size > _LARGE:
+            frame = await asyncio.to_thread(self._resolve, conversation, ask or Ask())
+        else:
+            frame = self._resolve(conversation, ask or Ask())
+        self._keep(key, frame, size + _FRAME_CHARS)
         return frame
+
+    def _keep(self, key: tuple[Any, ...], frame: Frame, size: int) -> None:
+        """Hold a frame, as long as all that are held stay within their bound."""
+        if size > self._most_chars or key in self._known:
+            return
+        self._known[key] = (frame, size)
+        self._chars += size
+        while self._chars > self._most_chars:
+            _, (_, dropped) = self._known.popitem(last=False)
+            self._chars -= dropped
 
     def _resolve(self, conversation: Conversation, ask: Ask) -> Frame:
         layers = (conversation.agent, conversation.settings, ask)
@@ -111,7 +121,21 @@ class Frames:
         )
         tools = tools_from([jsontext.loads(layer.tools) for layer in layers])
         count = self.counter(conversation.counter)
-        limits, policy_limits, problem = _windows(policy, ask, info, tenant)
+        limits, problem = _limits(policy, ask, info, tenant)
+        stored = conversation.settings.model or conversation.agent.model or self.default_model
+        if stored is not None and stored != model:
+            policy_limits, _ = _limits(policy, Ask(), self._models.find(stored), None)
+        else:
+            policy_limits, _ = _limits(policy, Ask(), info, tenant)
+        texts = {
+            name: jsontext.dumps(value)
+            for name, value in (
+                ("sections", [asdict(section) for section in sections]),
+                ("tools", [asdict(tool) for tool in tools]),
+                ("policy", as_json(policy)),
+            )
+        }
+        hashes = {name: digest(text) for name, text in texts.items()}
         return Frame(
             policy=policy,
             model=model,
@@ -124,40 +148,30 @@ class Frames:
             raw_fixed=fixed_usage(sections, tools, count),
             factor=1.0,
             count=count,
-            sections_hash=digest(repr(sections)),
-            tools_hash=digest(repr(tools)),
-            policy_hash=digest(jsontext.dumps(as_json(policy))),
+            sections_hash=hashes["sections"],
+            tools_hash=hashes["tools"],
+            policy_hash=hashes["policy"],
+            texts={hashes[name]: text for name, text in texts.items()},
         )
 
 
-def _windows(
+def _limits(
     policy: Policy, ask: Ask, info: ModelInfo | None, tenant: ModelInfo | None
-) -> tuple[Limits | None, Limits | None, ContextError | None]:
-    """Return the request's limits, the policy's own, and why the first are unknown."""
-    output = ask.max_output_tokens or policy.budget.max_output_tokens
-    derive = policy.budget.on_unknown_model is OnUnknownModel.DERIVE
-
-    def resolved(requested: int | None) -> Limits:
+) -> tuple[Limits | None, ContextError | None]:
+    """Return the limits of a request, or why there are none."""
+    try:
         window = resolve_window(
-            requested, policy.budget.context_window, info, tenant, output, derive
+            ask.max_context_tokens,
+            policy.budget.context_window,
+            info,
+            tenant,
+            ask.max_output_tokens or policy.budget.max_output_tokens,
+            policy.budget.on_unknown_model is OnUnknownModel.DERIVE,
         )
-        return _limits(policy, window, tenant or info)
-
-    try:
-        own: Limits | None = resolved(None)
     except ContextError as error:
-        own, problem = None, error
-        if ask.max_context_tokens is None:
-            return None, None, problem
-    if ask.max_context_tokens is None:
-        return own, own, None
-    try:
-        return resolved(ask.max_context_tokens), own, None
-    except ContextLimitUnknown as error:
-        return None, own, error
-
-
-def _limits(policy: Policy, window: Window, info: ModelInfo | None) -> Limits:
+        return None, error
+    known = tenant or info
+    margin = known.margin if known is not None else INEXACT_MARGIN
     due_at = STRATEGIES[policy.strategy].trigger(policy)
-    margin = info.margin if info is not None else INEXACT_MARGIN
-    return limits_for(policy.budget, window.total, window.max_output_tokens, due_at, margin)
+    limits = limits_for(policy.budget, window.total, window.max_output_tokens, due_at, margin)
+    return limits, None

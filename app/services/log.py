@@ -77,15 +77,16 @@ class LogService:
         NotFound, Conflict, UnpairedToolResult or ValidationError, with nothing stored.
         """
         self._check_size(request)
-        drafts = await self._drafts(request, CounterName.TOKENIZER)
+        counter = self._database.held_counter(conversation_id) or CounterName.TOKENIZER
+        drafts = await self._drafts(request, counter)
         if request.idempotency_key is None:
             async with self._database.session() as records:
                 appended = await self._append(
-                    records, tenant_id, conversation_id, request, drafts, CounterName.TOKENIZER
+                    records, tenant_id, conversation_id, request, drafts, counter
                 )
                 if appended is not None:
                     return appended
-        return await self._append_locked(tenant_id, conversation_id, request, drafts)
+        return await self._append_locked(tenant_id, conversation_id, request, drafts, counter)
 
     async def page(
         self,
@@ -176,7 +177,12 @@ class LogService:
         )
 
     async def _append_locked(
-        self, tenant_id: str, conversation_id: str, request: Append, drafts: list[Draft]
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: Append,
+        drafts: list[Draft],
+        counter: str,
     ) -> Appended | dict[str, Any]:
         """Append under the head's lock, where the reason for a refusal can be told."""
         key, request_hash = request.idempotency_key, ""
@@ -190,7 +196,7 @@ class LogService:
                 kept = await records.log.kept_answer(conversation_id, key)
                 if kept is not None:
                     return _replayed(kept, request_hash)
-            if current.counter != CounterName.TOKENIZER:
+            if current.counter != counter:
                 drafts = await self._drafts(request, current.counter)
             answer = await self._append_checked(records, tenant_id, current, request, drafts)
             if key is not None:

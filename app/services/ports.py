@@ -301,6 +301,10 @@ class Records(Protocol):
 class Database(Protocol):
     """Opens sessions; no session is held open during a model call."""
 
+    def held_counter(self, conversation_id: str) -> str | None:
+        """Return the conversation's counter, if this process knows it."""
+        ...
+
     def session(self) -> AbstractAsyncContextManager[Records]:
         """Each sentence commits by itself."""
         ...

@@ -155,8 +155,12 @@ class Summariser:
         ask: SummaryAsk,
         model: str | None,
         max_summary_tokens: int,
+        *,
+        is_end: bool = True,
     ) -> SummaryResult:
         """Return a summary of `previous` and the messages together.
+
+        `is_end` tells that nothing follows the messages: then calls at their end are left out.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned (E9). Raises ValidationError without anything to summarise.
@@ -169,7 +173,7 @@ class Summariser:
             ask=ask,
             models=[model, *(name for name in self._settings.fallback_models if name != model)],
             max_tokens=max_summary_tokens,
-            pieces=await asyncio.to_thread(self._pieces, messages),
+            pieces=await asyncio.to_thread(self._pieces, messages, is_end),
             summary=previous,
         )
         while not await self._fold(run):
@@ -200,8 +204,8 @@ class Summariser:
                 return text
             most_chars = int(min(most_chars, len(text)) * max_tokens / tokens * 0.95)
 
-    def _pieces(self, messages: Sequence[Message]) -> list[str]:
-        texts = format_messages(without_trailing_calls(messages) or messages)
+    def _pieces(self, messages: Sequence[Message], is_end: bool) -> list[str]:
+        texts = format_messages((is_end and without_trailing_calls(messages)) or messages)
         return [mask_secrets(text, self._secrets) for text in texts]
 
     async def _fold(self, run: _Run) -> bool:

@@ -64,7 +64,6 @@ def upgrade() -> None:
             tenant_id TEXT NOT NULL,
             agent_id TEXT,
             model TEXT,
-            counter TEXT NOT NULL,
             policy TEXT DEFAULT '{}' NOT NULL,
             sections TEXT DEFAULT '[]' NOT NULL,
             tools TEXT DEFAULT '[]' NOT NULL,
@@ -132,6 +131,7 @@ def upgrade() -> None:
         """
         CREATE TABLE heads (
             conversation_id UUID NOT NULL,
+            counter TEXT NOT NULL,
             head_seq BIGINT DEFAULT '0' NOT NULL,
             turns BIGINT DEFAULT '0' NOT NULL,
             tokens BIGINT DEFAULT '0' NOT NULL,

@@ -37,6 +37,7 @@ SERVICE_FIELDS = {
     "created_at",
     "conversation_id",
     "agent_id",
+    "given",
 }
 JSON = {"content-type": "application/json"}
 
@@ -90,6 +91,7 @@ async def test_service_fields_win(client: httpx.AsyncClient) -> None:
     await append(client, path, user("x", seq=99, turn="y", token_count=-1, agent_id="me"))
     (item,) = await read(client, path)
     assert (item["seq"], item["turn"], item["agent_id"]) == (1, 1, None)
+    assert item["given"] == {"seq": 99, "turn": "y", "token_count": -1, "agent_id": "me"}
     assert item["token_count"] > 0
 
 
@@ -432,3 +434,15 @@ async def test_no_message_gives_a_500(settings: Settings) -> None:
             asyncio.run_coroutine_threadsafe(run(), loop).result(30)
 
         await asyncio.to_thread(check)
+
+
+async def test_equal_appends_at_once_store_one_message(client: httpx.AsyncClient) -> None:
+    """A retry that overtakes its first try is a no-op as well, never an error (A2)."""
+    path = await new_conversation(client)
+    for number in range(5):
+        body = {"messages": [user("same", id=f"m{number}")]}
+        answers = await asyncio.gather(
+            *(client.post(f"{path}/messages", json=body) for _ in range(6))
+        )
+        assert [answer.status_code for answer in answers] == [201] * 6
+        assert {answer.json()["messages"][0]["seq"] for answer in answers} == {number + 1}

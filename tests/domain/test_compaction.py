@@ -14,6 +14,7 @@ from app.domain.compaction import (
     MOST_SUMMARY_TOKENS,
     base_view,
     fresh_spans,
+    keep_left_out,
     plan_compaction,
     room_for,
     summary_cost,
@@ -149,3 +150,13 @@ def test_the_cost_of_a_summary_is_that_of_its_message(summary: str, note: str | 
     item = {"role": "user", "content": view.summary_text()}
     assert summary_cost(view, third) == count_payload_messages(CHAT, [item], third)
     assert summary_cost(View(spans=(Span(1, ENDLESS),)), third) == 0
+
+
+def test_what_was_left_out_stays_out() -> None:
+    """A later summary takes in what an earlier reduction left out, and shows none of it (D6)."""
+    whole = (Span(1, ENDLESS),)
+    assert keep_left_out(whole, Span(6, 40)) == (Span(6, 40), (Span(1, 6),))
+    assert keep_left_out((Span(20, ENDLESS),), Span(25, 40)) == (Span(25, 40), (Span(20, 25),))
+    lone = (Span(9, 10), Span(30, ENDLESS))
+    assert keep_left_out(lone, Span(35, 40)) == (Span(30, 40), (Span(9, 10),))
+    assert keep_left_out(lone, Span(9, 40)) == (Span(9, 40), ())

@@ -73,7 +73,16 @@ def reason(**changes: Any) -> str | None:
     return break_reason(**(defaults | changes))
 
 
-@given(st.builds(Start, VIEWS, st.integers(1, 2**70), st.integers(1, 2**40), st.booleans()))
+@given(
+    st.builds(
+        Start,
+        VIEWS,
+        st.integers(1, 2**62),
+        st.integers(1, 2**40),
+        st.booleans(),
+        st.lists(st.sampled_from(["a", "b"])).map(tuple),
+    )
+)
 @settings(deadline=None)
 def test_a_start_comes_back_from_storage(start: Start) -> None:
     """A stored frame reads back as the start it was, odd texts included (I5, decision 19)."""

@@ -56,6 +56,7 @@ def frame_of(
         sections_hash="s",
         tools_hash="t",
         policy_hash="p",
+        texts={},
     )
 
 

@@ -99,6 +99,10 @@ class WatchedDatabase:
         self._database = database
         self.after_read: Callable[[], Awaitable[None]] | None = None
 
+    def held_counter(self, conversation_id: str) -> str | None:
+        """Return what the real database holds."""
+        return self._database.held_counter(conversation_id)
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Records]:
         """Open a session and remember it for this task."""

@@ -197,10 +197,9 @@ async def test_overflow_only_when_the_last_words_do_not_fit(
     except ContextOverflow:
         async with harness.database.session() as records:
             entries = await records.log.entries(cid, 1, 10_000)
-        last = max(i for i, item in enumerate(entries) if item.role is not Role.TOOL)
-        group = sum(item.trimmed_tokens for item in entries[last:])
-        newest = max((e for e in entries if e.role is Role.USER), key=lambda e: e.seq, default=None)
-        assert max(group, newest.tokens if newest else 0) > 600 - 64 - 120
+        spoken = [item.tokens for item in entries if item.role is Role.USER]
+        beside = 64 + 32 + 100  # a summary, the note, tools and what a provider counts more
+        assert not spoken or spoken[-1] > 571 - beside
 
 
 # --- epochs ---------------------------------------------------------------------------------
@@ -425,6 +424,21 @@ async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> Non
     assert "short again" in build.contents
 
 
+@pytest.mark.parametrize("turns", [0, 8])
+async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, turns: int) -> None:
+    """When the last messages alone do not fit, the last resort is the user's own words (E6)."""
+    cid = await harness.conversation(policy(700, 100))
+    if turns:
+        await harness.talk(cid, turns, words=2)
+    await harness.append(cid, user("what now?"), says("word " * 1500))
+    for ask in ASKS.values():
+        build = await harness.build(cid, ask)
+        check(build, exact=ask.format is CHAT)
+        assert "what now?" in build.contents
+        assert "emergency_cut" in build["degraded"]
+    assert (await harness.stored(cid)).head.span is None
+
+
 async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
     """One turn of large results: the old ones are trimmed, named in `degraded` (C4, F3)."""
     own = policy(3000, 100, sandwich={"preserve_top": 1, "preserve_bottom": 20})
@@ -556,7 +570,7 @@ async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> N
     second = await harness.build(cid, small)
     check(second, exact=True)
     assert second["epoch"] == first["epoch"]
-    assert second["degraded"] == []
+    assert second["degraded"] == first["degraded"]
     assert is_extension(second, first)
     whole = await harness.build(cid)
     assert not whole["summary_used"]
@@ -606,14 +620,16 @@ async def test_two_builds_of_one_lane_at_once_agree(harness: Harness) -> None:
 
 
 async def test_builds_compact_once_between_them(harness: Harness) -> None:
-    """Builds at the trigger at once make one summary, and all of them show it (E6)."""
+    """Builds at the trigger at once make one summary; nobody waits for it (E6, decision 15)."""
     harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 955)
     builds = await asyncio.gather(*(harness.build(cid) for _ in range(3)))
-    assert len({build.text for build in builds}) == 1
     assert len(harness.gateway.calls) == 1
-    assert all(build["summary_used"] for build in builds)
+    for build in builds:
+        check(build, exact=True)
+        assert build["summary_used"] or build["degraded"] == ["compaction_pending"]
+    assert (await harness.build(cid))["summary_used"]
 
 
 async def test_two_processes_compact_at_once(harness: Harness) -> None:
@@ -763,26 +779,3 @@ async def test_idempotent_appends_are_built_once(harness: Harness) -> None:
     await harness.log.append(TENANT, cid, request)
     await harness.log.append(TENANT, cid, request)
     assert len((await harness.build(cid)).messages) == 1
-
-
-async def test_what_a_reduction_left_out_stays_out(harness: Harness) -> None:
-    """A later reduction of the same lane goes on from the view it finds (decision 13, D6)."""
-    own = policy(50_000, 100, sandwich={"preserve_top": 2, "preserve_bottom": 2})
-    cid = await harness.conversation(own)
-    small = Ask(max_context_tokens=800)
-    await harness.append(cid, user("first " * 400), says("second " * 400), user("third"))
-    cut = await harness.build(cid, small)
-    check(cut, exact=True)
-    assert "emergency_cut" in cut["degraded"]
-    assert "[2 earlier messages were left out to fit the window.]" in cut.contents
-    reduced = cut
-    while reduced["epoch"] == cut["epoch"]:
-        await harness.append(cid, user("why " * 20), says("so " * 20))
-        reduced = await harness.build(cid, small)
-        check(reduced, exact=True)
-    assert reduced["summary_used"]
-    assert "third" in reduced.contents
-    assert "first first" not in reduced.contents
-    assert "[2 earlier messages were left out to fit the window.]" in reduced.contents
-    cold = await harness.build(cid, small, harness.cold())
-    assert cold.text == reduced.text

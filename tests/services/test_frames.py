@@ -107,7 +107,7 @@ async def test_windows_of_request_and_policy() -> None:
     assert not (await frame(Ask(max_context_tokens=20_000), own=own)).is_reduction
     output = await frame(Ask(max_output_tokens=900), own=own)
     assert output.required_limits().max_output_tokens == 900
-    assert not output.is_reduction
+    assert output.is_reduction
 
 
 async def test_an_unknown_window_is_an_error_only_where_it_is_needed() -> None:
@@ -159,7 +159,7 @@ async def test_a_tenants_own_entry_overrides_the_registry() -> None:
 
 async def test_equal_layers_give_the_same_frame_object() -> None:
     """A frame is resolved once for each set of layers; the oldest is forgotten."""
-    few = Frames(MODELS, TOKENIZER, {}, MODEL, most=2)
+    few = Frames(MODELS, TOKENIZER, {}, MODEL, most_chars=9_000)
     first = await few.of(conversation())
     assert await few.of(conversation()) is first
     assert await few.of(replace(conversation(), head=Head(head_seq=5))) is first

@@ -151,12 +151,16 @@ ROWS = Statement(
         """
 )
 
+# The lock orders it with a deletion: nothing is left behind for a later conversation of the id.
 ADD_EPOCH = Statement(
     """
-        WITH texts AS (
+        WITH alive AS (
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
-            SELECT CAST(:conversation_id AS uuid), item.hash, item.body
-            FROM unnest(CAST(:hashes AS text[]), CAST(:texts AS text[])) AS item (hash, body)
+            SELECT alive.conversation_id, item.hash, item.body
+            FROM alive, unnest(CAST(:hashes AS text[]), CAST(:texts AS text[])) AS item (hash, body)
             ON CONFLICT (conversation_id, hash) DO NOTHING
         )
         INSERT INTO epochs (
@@ -170,7 +174,7 @@ ADD_EPOCH = Statement(
             CAST(:top_start AS bigint), CAST(:top_end AS bigint), CAST(:tail_start AS bigint),
             CAST(:frame AS text), CAST(:sections_hash AS text), CAST(:tools_hash AS text),
             CAST(:policy_hash AS text)
-        FROM heads h WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        FROM alive
         ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
         """
 )

@@ -21,16 +21,17 @@ ADD_CONVERSATION = Statement(
     """
         WITH added AS (
             INSERT INTO conversations (
-                conversation_id, tenant_id, agent_id, model, counter, policy, sections, tools,
+                conversation_id, tenant_id, agent_id, model, policy, sections, tools,
                 metadata
             ) VALUES (
                 CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
-                CAST(:model AS text), CAST(:counter AS text), CAST(:policy AS text),
+                CAST(:model AS text), CAST(:policy AS text),
                 CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text)
             ) ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id
         )
-        INSERT INTO heads (conversation_id) SELECT conversation_id FROM added
+        INSERT INTO heads (conversation_id, counter)
+        SELECT conversation_id, CAST(:counter AS text) FROM added
         """
 )
 FIND_CONVERSATION = Statement(
@@ -59,9 +60,14 @@ LIST_CONVERSATIONS = Statement(
 )
 CHANGE_CONVERSATION = Statement(
     """
+        WITH counted AS (
+            UPDATE heads SET counter = CAST(:counter AS text)
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND counter <> CAST(:counter AS text)
+        )
         UPDATE conversations
         SET agent_id = CAST(:agent_id AS text), model = CAST(:model AS text),
-            counter = CAST(:counter AS text), policy = CAST(:policy AS text),
+            policy = CAST(:policy AS text),
             sections = CAST(:sections AS text), tools = CAST(:tools AS text),
             metadata = CAST(:metadata AS text), updated_at = clock_timestamp()
         WHERE conversation_id = CAST(:conversation_id AS uuid)
@@ -150,7 +156,12 @@ KEPT_CREATION = Statement(
 # the second waits for the first and then finds its resource.
 KEEP_CREATION = Statement(
     """
-        INSERT INTO creations (tenant_id, key, request_hash, resource_id)
+        WITH expired AS (
+        DELETE FROM creations
+        WHERE tenant_id = CAST(:tenant_id AS text) AND key <> CAST(:key AS text)
+            AND created_at <= now() - interval '24 hours'
+    )
+    INSERT INTO creations (tenant_id, key, request_hash, resource_id)
         VALUES (CAST(:tenant_id AS text), CAST(:key AS text),
                 CAST(:request_hash AS text), CAST(:resource_id AS text))
         ON CONFLICT (tenant_id, key) DO UPDATE

@@ -54,6 +54,11 @@ class PostgresDatabase:
         self._store = store
         self._layers = Layers()
 
+    def held_counter(self, conversation_id: str) -> str | None:
+        """Return the conversation's counter, if this process knows it."""
+        held = self._layers.held(conversation_id).conversation
+        return held.counter if held is not None else None
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRecords]:
         """Each sentence commits by itself."""

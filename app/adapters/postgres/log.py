@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
+
+from asyncpg import UniqueViolationError
 
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
@@ -40,7 +43,7 @@ APPEND = Statement(
             WHERE h.conversation_id = CAST(:conversation_id AS uuid)
                 AND c.conversation_id = CAST(:conversation_id AS uuid)
                 AND c.tenant_id = CAST(:tenant_id AS text)
-                AND c.counter = CAST(:counter AS text)
+                AND h.counter = CAST(:counter AS text)
                 AND h.open_calls @> CAST(:needs AS text[])
                 AND (CAST(:expected_seq AS bigint) IS NULL
                     OR h.head_seq = CAST(:expected_seq AS bigint))
@@ -150,7 +153,12 @@ KEPT_ANSWER = Statement(
 
 KEEP_ANSWER = Statement(
     """
-        INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
+        WITH expired AS (
+        DELETE FROM idempotency_keys
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND key <> CAST(:key AS text)
+            AND created_at <= now() - interval '24 hours'
+    )
+    INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
         VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
                 CAST(:request_hash AS text), CAST(:answer AS text))
         ON CONFLICT (conversation_id, key) DO UPDATE
@@ -185,8 +193,7 @@ class LogRecords:
         """
         totals, turns = _running(drafts)
         held = self._layers.held(conversation_id)
-        row = await self._session.first(
-            APPEND,
+        row = await self._append(
             tenant_id=tenant_id,
             conversation_id=UUID(conversation_id),
             model=None,
@@ -217,6 +224,13 @@ class LogRecords:
             **held.parameters,
         )
         return self._layers.conversation_from(row, held) if row is not None else None
+
+    async def _append(self, **values: Any) -> Any | None:
+        try:
+            return await self._session.first(APPEND, **values)
+        except UniqueViolationError:
+            # An equal message came in while this one waited for the head.
+            return None
 
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None

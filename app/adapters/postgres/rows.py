@@ -25,7 +25,7 @@ def _unless_known(column: str, name: str) -> str:
 
 CONVERSATION_COLUMNS = ", ".join(
     (
-        "c.conversation_id, c.agent_id, c.counter, c.created_at, c.updated_at",
+        "c.conversation_id, c.agent_id, c.created_at, c.updated_at",
         "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
         f"coalesce({_KNOWN}, false) AS known",
         _unless_known("c.metadata", "metadata"),
@@ -40,7 +40,7 @@ CONVERSATION_COLUMNS = ", ".join(
     )
 )
 HEAD_COLUMNS = """
-    h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
+    h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens
 """
 LAYER_JOINS = """
@@ -104,7 +104,7 @@ NOTHING_HELD = Held().parameters
 class Layers:
     """The settings of conversations read lately, so that each read brings only what changed."""
 
-    def __init__(self, most: int = 4096) -> None:
+    def __init__(self, most: int = 1024) -> None:
         self._held: OrderedDict[tuple[str, str | None], Held] = OrderedDict()
         self._most = most
 
@@ -115,7 +115,7 @@ class Layers:
     def conversation_from(self, row: Any, held: Held, model: str | None = None) -> Conversation:
         """Read a conversation with its head from a row that was asked for with `held`."""
         if row["known"] and held.conversation is not None:
-            return replace(held.conversation, head=head_from(row))
+            return replace(held.conversation, counter=row["counter"], head=head_from(row))
         conversation = conversation_from(row)
         key = (conversation.conversation_id, model)
         self._held.pop(key, None)

@@ -39,6 +39,8 @@ _SESSION = {
     "application_name": "context-service",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
+    # Every statement has its index; a plan made while a table was tiny must not outlive that.
+    "enable_seqscan": "off",
 }
 
 

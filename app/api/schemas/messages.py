@@ -90,6 +90,10 @@ class StoredMessage(Answered):
     created_at: datetime = Field(description="When it was received.")
     conversation_id: str = Field(description="The conversation it belongs to.")
     agent_id: str | None = Field(description="The agent of that conversation.")
+    given: dict[str, Any] | None = Field(
+        description="Fields of the message as it came that the service's own of the same name hide;"
+        " null when there are none."
+    )
 
 
 _STORED: dict[str, Any] = {
@@ -103,6 +107,7 @@ _STORED: dict[str, Any] = {
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
     "agent_id": None,
+    "given": None,
 }
 
 
