@@ -98,7 +98,9 @@ async def _log(store: Store) -> tuple[LogService, str]:
     tokenizer = TiktokenTokenizer()
     tokenizer.load()
     records = PostgresDatabase(store)
-    frames = Frames(ModelRegistry(), tokenizer, {}, None)
+    registry = ModelRegistry()
+    registry.find(MODEL)  # the service loads it at its start, beside the event loop
+    frames = Frames(registry, tokenizer, {}, None)
     conversation_id = _new_id()
     async with records.transaction() as session:
         await session.conversations.add(

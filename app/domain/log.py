@@ -19,6 +19,7 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.errors import UnpairedToolResult, ValidationError
 from app.domain.formats import anthropic, openai_chat
+from app.domain.formats.wire import sendable_id
 from app.domain.messages import FormatName, Message, Role, ToolCall, clean, is_sendable
 from app.domain.tokens import CountText, count_message, media_message_overhead
 
@@ -172,8 +173,11 @@ def _call_ids(message: Message) -> tuple[str, ...]:
 
 
 def _check_ids(messages: Sequence[Message], pointer: str) -> None:
-    """Refuse call ids that no database text can hold; pairing would lose them."""
+    """Refuse call ids that could not be told apart, or that no database text can hold."""
     for message in messages:
+        sent = [sendable_id(call.id) for call in message.calls]
+        if len(set(sent)) < len(sent):
+            raise ValidationError.at(pointer, "Two tool calls have ids that providers confuse")
         for call_id in _call_ids(message):
             if not is_sendable(call_id):
                 raise ValidationError.at(

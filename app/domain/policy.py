@@ -104,6 +104,9 @@ class Policy:
     summary_role: SummaryRole = SummaryRole.USER
 
 
+MOST_TOKENS = 10**9
+"""No window is larger; what is would be a mistake in the request."""
+
 DEFAULTS: Mapping[str, Any] = asdict(Policy())
 """Every leaf with its default, nested as in JSON."""
 
@@ -196,6 +199,7 @@ def _problems(policy: Policy) -> list[Problem]:
     need(0 <= compaction.min_gain < 1, "/compaction/min_gain", "Must be from 0 to below 1")
     window = budget.context_window
     need(window is None or window > 0, "/budget/context_window", "Context limit must be positive")
+    need((window or 0) <= MOST_TOKENS, "/budget/context_window", f"At most {MOST_TOKENS} tokens")
     need(budget.max_output_tokens > 0, "/budget/max_output_tokens", "Must be positive")
     if window is not None and window > 0:
         need(

@@ -19,7 +19,7 @@ from app.domain.compaction import (
 )
 from app.domain.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.frames import Ask, Frame
-from app.domain.records import Compaction, Conversation
+from app.domain.records import Compaction, Conversation, Head
 from app.domain.strategies import Keep, Span, Summarise
 from app.domain.summaries import ContextState, SummaryAsk
 from app.domain.turns import Entry
@@ -36,6 +36,7 @@ REST_MS = 30_000
 class _Rest:
     until: float
     failed: bool
+    head_seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +105,12 @@ class CompactionService:
             return await self._run(situation, "forced", ask)
 
     async def compact_for_build(
-        self, tenant_id: str, conversation_id: str, request: Ask, view_version: int
+        self, tenant_id: str, conversation_id: str, request: Ask, head: Head
     ) -> CompactResult | Keep | Pending | None:
         """Compact inside a build; None when another one changed the view meanwhile.
 
-        After a failure, or when there was nothing to do, a conversation is left alone for a
-        while, so that builds, which come often, neither wait nor try again and again (E9).
+        After a failure a conversation is left alone for a while, and when there was nothing to
+        do until something is added: builds come often, and must not try again and again (E9).
         """
         if conversation_id in self._running:
             return Pending()
@@ -117,20 +118,21 @@ class CompactionService:
         if rest is not None and rest.until > self._now_ms():
             if rest.failed:
                 raise ServiceUnavailable("The summariser failed a moment ago")
-            return Keep("nothing could be compacted a moment ago")
+            if rest.head_seq == head.head_seq:
+                return Keep("nothing could be compacted, and nothing was added since")
         async with self._alone(conversation_id):
             situation = await self._situation(tenant_id, conversation_id, request)
-            if situation.conversation.head.view_version != view_version:
+            if situation.conversation.head.view_version != head.view_version:
                 return None
             try:
                 result = await self._run(situation, "proactive", CompactAsk())
             except Conflict:
                 return None
             except ServiceUnavailable:
-                self._rest(conversation_id, failed=True)
+                self._rest(conversation_id, head, failed=True)
                 raise
             if not result.compacted:
-                self._rest(conversation_id, failed=False)
+                self._rest(conversation_id, head, failed=False)
                 return Keep(result.reason or "")
             return result
 
@@ -158,10 +160,10 @@ class CompactionService:
             compressed_at=receipt.created_at.isoformat(),
         )
 
-    def _rest(self, conversation_id: str, *, failed: bool) -> None:
+    def _rest(self, conversation_id: str, head: Head, *, failed: bool) -> None:
         now = self._now_ms()
         self._resting = {key: rest for key, rest in self._resting.items() if rest.until > now}
-        self._resting[conversation_id] = _Rest(now + REST_MS, failed)
+        self._resting[conversation_id] = _Rest(now + REST_MS, failed, head.head_seq)
 
     @asynccontextmanager
     async def _alone(self, conversation_id: str) -> AsyncIterator[None]:

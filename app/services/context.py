@@ -50,7 +50,7 @@ from app.domain.messages import FormatName
 from app.domain.payload import render_payload
 from app.domain.policy import StrategyName
 from app.domain.prompt import Assembler, Items, View, assembler_for
-from app.domain.records import ContextRead, Epoch
+from app.domain.records import ContextRead, Epoch, Head
 from app.domain.strategies import ENDLESS, STRATEGIES, Keep, Room, Slide, Span, Summarise
 from app.domain.summaries import SummaryAsk
 from app.domain.tokens import estimate_tool_defs_tokens
@@ -69,7 +69,7 @@ _THREAD_BYTES = 200_000
 _PASSING = ("summariser_unavailable", "compaction_pending")
 """Steps that say something about one build, not about what it shows."""
 
-CompactForBuild = Callable[[str, str, Ask, int], Awaitable[CompactResult | Keep | Pending | None]]
+CompactForBuild = Callable[[str, str, Ask, Head], Awaitable[CompactResult | Keep | Pending | None]]
 """Compacts a conversation as a build wants it; None says that its view has changed meanwhile."""
 
 
@@ -311,7 +311,7 @@ class ContextService:
                 build.tenant_id,
                 build.conversation_id,
                 build.ask,
-                head.view_version,
+                head,
             )
         except (ServiceUnavailable, ValidationError):
             build.degrade("summariser_unavailable")
