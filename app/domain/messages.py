@@ -13,12 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NewType, TypeVar, assert_never
-
-ConversationId = NewType("ConversationId", str)
-AgentId = NewType("AgentId", str)
-TenantId = NewType("TenantId", str)
-MessageId = NewType("MessageId", str)
+from typing import Any, TypeVar, assert_never
 
 
 class Role(StrEnum):
