@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ def block(language: str, holding: str) -> str:
     return found
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_curl_session_can_be_pasted(served: str) -> None:
     """The shell session runs as printed and ends with two payloads (K1)."""
     script = block("sh", "BASE=").replace(LOCAL, served)

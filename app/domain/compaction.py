@@ -46,18 +46,25 @@ class CompactResult:
     duration_ms: int
 
 
+def spans_beside(covered: Span | None) -> tuple[Span, ...]:
+    """Return the seqs shown verbatim when a summary stands for `covered`, all without one."""
+    if covered is None:
+        return (Span(1, ENDLESS),)
+    top = (Span(1, covered.start),) if covered.start > 1 else ()
+    return (*top, Span(covered.end, ENDLESS))
+
+
 def base_view(head: Head, summary: str | None, policy: Policy) -> View:
     """Return what a head shows when nothing has to be reduced: the active compaction, if any."""
     if head.span is None:
-        return View(spans=(Span(1, ENDLESS),))
+        return View(spans_beside(None))
     return summary_view(head.span, summary or "", policy)
 
 
 def summary_view(span: Span, summary: str, policy: Policy) -> View:
     """Return the view in which a summary stands for a span."""
-    top = (Span(1, span.start),) if span.start > 1 else ()
     return View(
-        spans=(*top, Span(span.end, ENDLESS)),
+        spans=spans_beside(span),
         summary=summary,
         summary_span=span,
         summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
@@ -92,7 +99,7 @@ def plan_for(
     `used` are the payload's tokens. Over the window any gain is worth it: the alternative is to
     leave messages out.
     """
-    limits = frame.policy_limits or frame.required_limits()
+    limits = frame.judging_limits()
     reserve = max(summary_room(limits), head.summary_tokens)
     room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
     needed = forced or used > limits.capacity

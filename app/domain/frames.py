@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import jsontext
@@ -69,6 +69,9 @@ class Frame:
     tools_hash: str
     policy_hash: str
     texts: Mapping[str, str]
+    _wire_tools: dict[FormatName, bytes | None] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
 
     def required_limits(self) -> Limits:
         """Return the limits, or raise what makes them unknown."""
@@ -76,6 +79,16 @@ class Frame:
             assert self.problem is not None
             raise self.problem
         return self.limits
+
+    def judging_limits(self) -> Limits:
+        """Return what compaction is judged by: the policy's own limits, where there are any."""
+        return self.policy_limits or self.required_limits()
+
+    def wire_tools(self, format: FormatName) -> bytes | None:
+        """Return the tool list of a payload as JSON, written once; None without tools."""
+        if format not in self._wire_tools:
+            self._wire_tools[format] = wire_tools(self.tools, format)
+        return self._wire_tools[format]
 
     @property
     def is_reduction(self) -> bool:

@@ -51,7 +51,7 @@ def render_payload(
 ) -> Payload:
     """Assemble the payload; `cache_key` routes equal prefixes to the same cache."""
     limits = frame.required_limits()
-    tools = wire_tools((STUB_TOOL,) if stub_tools else frame.tools, format)
+    tools = wire_tools((STUB_TOOL,), format) if stub_tools else frame.wire_tools(format)
     if format is FormatName.ANTHROPIC:
         return _anthropic(frame, items, tools, limits.max_output_tokens)
     return _openai_chat(frame, items, tools, limits.max_output_tokens, cache_key)

@@ -72,6 +72,11 @@ class Conversation:
     head: Head
     model_entry: str | None = None
 
+    @property
+    def model(self) -> str | None:
+        """The model that the conversation or its agent names."""
+        return self.settings.model or self.agent.model
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:

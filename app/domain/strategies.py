@@ -28,6 +28,12 @@ class Span:
     end: int
 
 
+def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
+    """Return what there is of the spans in a log with this head."""
+    ended = (Span(span.start, min(span.end, head_seq + 1)) for span in spans)
+    return [span for span in ended if span.start < span.end]
+
+
 ENDLESS = 2**62
 """The end of a span that is still growing."""
 

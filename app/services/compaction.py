@@ -13,6 +13,7 @@ from app.domain.compaction import (
     Pending,
     fresh_spans,
     plan_for,
+    spans_beside,
     summary_cost,
     summary_room,
     summary_view,
@@ -20,7 +21,7 @@ from app.domain.compaction import (
 from app.domain.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.frames import Ask, Frame
 from app.domain.records import Compaction, Conversation, Head
-from app.domain.strategies import Keep, Span, Summarise
+from app.domain.strategies import Keep, Span, Summarise, spans_through
 from app.domain.summaries import ContextState, SummaryAsk
 from app.domain.turns import Entry
 from app.services.condensing import condense
@@ -191,13 +192,9 @@ class CompactionService:
                     conversation_id, head.compaction_id
                 )
                 summary = receipt.summary if receipt is not None else None
-            spans = [Span(1, head.head_seq + 1)]
-            if head.span is not None:
-                spans = [Span(1, head.span.start), Span(head.span.end, head.head_seq + 1)]
             entries = [
                 entry
-                for span in spans
-                if span.start < span.end
+                for span in spans_through(spans_beside(head.span), head.head_seq)
                 for entry in await records.log.entries(conversation_id, span.start, span.end)
             ]
         frame = await self._frames.of(found, request)
@@ -231,7 +228,6 @@ class CompactionService:
     ) -> SummaryResult:
         frame, head = situation.frame, situation.conversation.head
         policy = frame.policy.compaction
-        limits = frame.policy_limits or frame.required_limits()
         model = self._summariser.choose_model(ask.model, policy.model, frame.model)
         return await condense(
             self._database,
@@ -245,7 +241,7 @@ class CompactionService:
                 instructions=ask.instructions,
             ),
             model,
-            summary_room(limits),
+            summary_room(frame.judging_limits()),
         )
 
     def _receipt(
@@ -279,10 +275,9 @@ class CompactionService:
 
     def _preview(self, situation: Situation, plan: Summarise) -> CompactResult:
         """Return what a compaction would do, a summary taking all the room it may (E7)."""
-        limits = situation.frame.policy_limits or situation.frame.required_limits()
         left = situation.outside(plan.span)
         shown = sum(entry.tokens for entry in left)
-        room = min(summary_room(limits), plan.freed_tokens)
+        room = min(summary_room(situation.frame.judging_limits()), plan.freed_tokens)
         nothing = _nothing(situation, "dry run", (situation.frame.policy.strategy,))
         return replace(
             nothing,

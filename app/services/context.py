@@ -24,6 +24,7 @@ from app.domain.compaction import (
     fresh_spans,
     keep_left_out,
     room_for,
+    spans_beside,
     summary_cost,
     summary_room,
     summary_view,
@@ -51,7 +52,16 @@ from app.domain.payload import render_payload
 from app.domain.policy import StrategyName
 from app.domain.prompt import Assembler, Items, View, assembler_for
 from app.domain.records import ContextRead, Epoch, Head
-from app.domain.strategies import ENDLESS, STRATEGIES, Keep, Room, Slide, Span, Summarise
+from app.domain.strategies import (
+    ENDLESS,
+    STRATEGIES,
+    Keep,
+    Room,
+    Slide,
+    Span,
+    Summarise,
+    spans_through,
+)
 from app.domain.summaries import SummaryAsk
 from app.domain.tokens import estimate_tool_defs_tokens
 from app.domain.turns import Entry, entry
@@ -132,6 +142,12 @@ class _Picture:
         """Forget the folded window: the view is about to change."""
         self.window = self.items = None
 
+    def narrow(self, view: View) -> None:
+        """Show another view, which shows no message that this one does not."""
+        self.unfold()
+        self.view = view
+        self.entries = [item for item in self.entries if view.shows(item.seq)]
+
 
 class ContextService:
     """Builds payloads and reads budgets."""
@@ -198,12 +214,15 @@ class ContextService:
         if read.compacted_by is not None and read.compacted_by != frame.policy.strategy:
             await self._drop_state(read)
             return await self._look(build)
-        view, prior = _starting_view(read, frame, limits, build.ask)
-        if view is None:
+        prior = _prior(read, build.ask)
+        start = start_from(prior.frame) if prior is not None else None
+        head = read.conversation.head
+        if prior and start and same_ground(prior, start, frame, limits, head.view_version):
+            view = start.view
+            build.degrade(*start.degraded)
+        else:
             read = await self._with_summary(read)
-            view = base_view(read.conversation.head, read.summary, frame.policy)
-        elif prior is not None:
-            build.degrade(*start_from(prior.frame).degraded)
+            view = base_view(head, read.summary, frame.policy)
         picture = _Picture(read, frame, limits, view, [])
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
@@ -246,12 +265,10 @@ class ContextService:
 
     async def _drop_state(self, read: ContextRead) -> None:
         """Show everything again: another strategy made the active summary (D6)."""
+        conversation = read.conversation
         async with self._database.session() as records:
-            await records.contexts.show_compaction(
-                read.conversation.conversation_id,
-                None,
-                hidden_tokens=0,
-                view_version=read.conversation.head.view_version,
+            await records.contexts.hide_compaction(
+                conversation.conversation_id, conversation.head.view_version
             )
 
     async def _gather(self, build: _Build, picture: _Picture, prior: Epoch | None) -> None:
@@ -262,7 +279,7 @@ class ContextService:
             self._extend(window, read.rows)
             picture.show(window)
             return
-        spans = _read_spans(read, build.ask)
+        spans = _read_spans(read, prior)
         if read.rows_read and not warm and _covers(spans, view.spans):
             rows = [row for row in read.rows if view.shows(row.seq)]
             picture.show(await self._folded(build, picture, rows))
@@ -270,14 +287,10 @@ class ContextService:
         picture.entries = await self._entries(build, view, read)
 
     async def _entries(self, build: _Build, view: View, read: ContextRead) -> list[Entry]:
-        end = read.conversation.head.head_seq + 1
         found: list[Entry] = []
         async with self._database.session() as records:
-            for span in view.spans:
-                if span.start < min(span.end, end):
-                    found += await records.log.entries(
-                        build.conversation_id, span.start, min(span.end, end)
-                    )
+            for span in spans_through(view.spans, read.conversation.head.head_seq):
+                found += await records.log.entries(build.conversation_id, span.start, span.end)
         return found
 
     def _extend(self, window: Window, rows: list[LogRow]) -> None:
@@ -358,17 +371,13 @@ class ContextService:
         build.degrade(*fitted.steps)
         view = replace(picture.view, trimmed_through=fitted.trimmed_through)
         if fitted.shown is not None:
-            kept = [
-                item
-                for item in picture.entries
-                if any(span.start <= item.seq < span.end for span in fitted.shown)
-            ]
+            last_seq = picture.entries[-1].seq
+            picture.narrow(replace(view, spans=fitted.shown))
             span = view.summary_span
             told = span.end - span.start if span is not None else 0
-            dropped = picture.entries[-1].seq - len(kept) - told
+            dropped = last_seq - len(picture.entries) - told
             note = f"[{dropped} earlier messages were left out to fit the window.]"
-            view = replace(view, spans=fitted.shown, note=note)
-            picture.entries = kept
+            view = replace(picture.view, note=note)
         picture.view = view
 
     def _room(self, picture: _Picture, overshoot: int) -> Room:
@@ -394,13 +403,13 @@ class ContextService:
         build.degrade("extractive_summary")
         if plan.shrunk:
             build.degrade("preserved_ranges_summarised")
-        picture.view = replace(
+        summarised = replace(
             summary_view(span, result.text, frame.policy),
             spans=(*top, Span(span.end, ENDLESS)),
             note=view.note,
             trimmed_through=view.trimmed_through,
         )
-        picture.entries = [item for item in picture.entries if picture.view.shows(item.seq)]
+        picture.narrow(summarised)
 
     # --- folding --------------------------------------------------------------------------
 
@@ -452,15 +461,14 @@ class ContextService:
         return start, reason
 
     async def _refold(self, build: _Build, picture: _Picture) -> None:
-        end = picture.read.conversation.head.head_seq + 1
+        head_seq = picture.read.conversation.head.head_seq
         rows: list[LogRow] = []
         as_chat = build.ask.format is FormatName.OPENAI_CHAT
         async with self._database.session() as records:
-            for span in picture.view.spans:
-                if span.start < min(span.end, end):
-                    rows += await records.contexts.rows(
-                        build.conversation_id, span.start, min(span.end, end), as_chat=as_chat
-                    )
+            for span in spans_through(picture.view.spans, head_seq):
+                rows += await records.contexts.rows(
+                    build.conversation_id, span.start, span.end, as_chat=as_chat
+                )
         picture.show(await self._folded(build, picture, rows))
 
     async def _folded(self, build: _Build, picture: _Picture, rows: list[LogRow]) -> Window:
@@ -555,39 +563,25 @@ class ContextService:
             "summary_used": window.view.summary is not None,
             "new_state": _new_state(build, read),
             "compaction": build.compaction,
-            "degraded": list(dict.fromkeys(build.degraded)),
+            "degraded": build.degraded,
             "deferred_tools": 0,
             "delta": False,
         }
         return Built(body)
 
 
-def _starting_view(
-    read: ContextRead, frame: Frame, limits: Limits, ask: Ask
-) -> tuple[View | None, Epoch | None]:
-    """Return the last epoch of this window, and its view if that still holds."""
-    head = read.conversation.head
+def _prior(read: ContextRead, ask: Ask) -> Epoch | None:
+    """Return the lane's newest epoch of this request's window (decision 0005)."""
     prior = read.window_epoch or read.epoch
-    if prior is not None and prior.window == window_of(ask):
-        start = start_from(prior.frame)
-        if same_ground(prior, start, frame, limits, head.view_version):
-            return start.view, prior
-    return None, prior
+    return prior if prior is not None and prior.window == window_of(ask) else None
 
 
-def _read_spans(read: ContextRead, ask: Ask) -> tuple[Span, ...]:
+def _read_spans(read: ContextRead, prior: Epoch | None) -> tuple[Span, ...]:
     """Return the spans whose rows the select read; it follows the same rule (see READ)."""
-    prior = read.window_epoch or read.epoch
     head = read.conversation.head
-    if (
-        prior is not None
-        and prior.window == window_of(ask)
-        and prior.view_version == head.view_version
-    ):
+    if prior is not None and prior.view_version == head.view_version:
         return start_from(prior.frame).view.spans
-    if head.span is None:
-        return (Span(1, ENDLESS),)
-    return (Span(1, head.span.start), Span(head.span.end, ENDLESS))
+    return spans_beside(head.span)
 
 
 def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
@@ -616,9 +610,7 @@ def _slide(picture: _Picture) -> None:
         return
     spans = (Span(plan.tail_start, ENDLESS),)
     if spans != picture.view.spans:
-        picture.view = replace(picture.view, spans=spans, note=None)
-        picture.entries = [item for item in picture.entries if picture.view.shows(item.seq)]
-        picture.unfold()
+        picture.narrow(replace(picture.view, spans=spans, note=None))
 
 
 def _needs_stub(ask: Ask, picture: _Picture) -> bool:

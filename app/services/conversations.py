@@ -146,12 +146,7 @@ class ConversationService:
             before.conversation_id, before.head.compaction_id
         )
         if receipt is not None and receipt.strategy != self._frames.policy_of(after).strategy:
-            await records.contexts.show_compaction(
-                before.conversation_id,
-                None,
-                hidden_tokens=0,
-                view_version=before.head.view_version,
-            )
+            await records.contexts.hide_compaction(before.conversation_id, before.head.view_version)
 
     async def set_sections(
         self, tenant_id: str, conversation_id: str, sections: Sequence[Mapping[str, Any]]
@@ -231,7 +226,5 @@ class ConversationService:
         policy = self._policy(conversation)
         # The counter is fixed with the first message, whatever its agent says later.
         policy["budget"] = policy["budget"] | {"counter": conversation.counter}
-        model = (
-            conversation.settings.model or conversation.agent.model or self._frames.default_model
-        )
+        model = conversation.model or self._frames.default_model
         return ShownConversation(conversation, policy, model)

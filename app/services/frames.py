@@ -105,12 +105,8 @@ class Frames:
     def _resolve(self, conversation: Conversation, ask: Ask) -> Frame:
         layers = (conversation.agent, conversation.settings, ask)
         policy = self.policy_of(conversation)
-        model = (
-            ask.model
-            or conversation.settings.model
-            or conversation.agent.model
-            or self.default_model
-        )
+        stored = conversation.model or self.default_model
+        model = ask.model or stored
         info = self._models.find(model) if model else None
         tenant = None
         if model and conversation.model_entry is not None:
@@ -122,7 +118,6 @@ class Frames:
         tools = tools_from([jsontext.loads(layer.tools) for layer in layers])
         count = self.counter(conversation.counter)
         limits, problem = _limits(policy, ask, info, tenant)
-        stored = conversation.settings.model or conversation.agent.model or self.default_model
         if stored is not None and stored != model:
             policy_limits, _ = _limits(policy, Ask(), self._models.find(stored), None)
         else:

@@ -153,12 +153,16 @@ class ContextRecords(Protocol):
     async def show_compaction(
         self,
         conversation_id: str,
-        compaction: Compaction | None,
+        compaction: Compaction,
         *,
         hidden_tokens: int,
         view_version: int,
     ) -> bool:
-        """Make a compaction the active one, or none, if the view is still the one planned on."""
+        """Make a compaction the active one, if the view is still the one it was planned on."""
+        ...
+
+    async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
+        """Show the log as it is again, if the view is still this one."""
         ...
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:

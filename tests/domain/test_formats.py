@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,30 +33,13 @@ from app.domain.messages import (
     sendable_json,
 )
 from tests.domain import strategies_messages as given_
+from tests.domain.histories import provider_validate
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
 PNG = given_.png(30, 20)
 DATA_URL = f"data:image/png;base64,{PNG}"
 FUNCTION_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-
-
-@functools.cache
-def provider_validate() -> ModuleType:
-    """Import the checker of payloads against the SDK types, or skip where it is not at hand."""
-    root = Path(__file__).parents[2]
-    shared = Path(os.environ.get("CONTEXT_SHARED_DIR", root.parent / "shared"))
-    path = shared / "tools" / "provider_validate.py"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not there: set CONTEXT_SHARED_DIR")
-    spec = importlib.util.spec_from_file_location("provider_validate", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up while it is being executed.
-    __import__("sys").modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def assert_sendable(value: Any, sdk_type: Any) -> None:

@@ -209,6 +209,16 @@ SHOW_COMPACTION = Statement(
         """
 )
 
+HIDE_COMPACTION = Statement(
+    """
+        UPDATE heads
+        SET view_version = view_version + 1, compaction_id = NULL,
+            span_start = NULL, span_end = NULL, summary_tokens = 0, hidden_tokens = 0
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND view_version = CAST(:view_version AS bigint)
+        """
+)
+
 FIND_COMPACTION = Statement(
     """
         SELECT * FROM compactions
@@ -340,23 +350,29 @@ class ContextRecords:
     async def show_compaction(
         self,
         conversation_id: str,
-        compaction: Compaction | None,
+        compaction: Compaction,
         *,
         hidden_tokens: int,
         view_version: int,
     ) -> bool:
-        """Make a compaction the active one, or none, if the view is still the one planned on."""
+        """Make a compaction the active one, if the view is still the one it was planned on."""
         changed = await self._session.run(
             SHOW_COMPACTION,
             conversation_id=UUID(conversation_id),
-            compaction_id=UUID(compaction.compaction_id) if compaction else None,
-            span_start=compaction.span.start if compaction else None,
-            span_end=compaction.span.end if compaction else None,
-            summary_tokens=compaction.summary_tokens if compaction else 0,
+            compaction_id=UUID(compaction.compaction_id),
+            span_start=compaction.span.start,
+            span_end=compaction.span.end,
+            summary_tokens=compaction.summary_tokens,
             hidden_tokens=hidden_tokens,
             view_version=view_version,
         )
         return changed == 1
+
+    async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
+        """Show the log as it is again, if the view is still this one."""
+        await self._session.run(
+            HIDE_COMPACTION, conversation_id=UUID(conversation_id), view_version=view_version
+        )
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
         """Return a receipt, or None."""

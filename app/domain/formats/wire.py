@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
+from app.domain import jsontext
 from app.domain.errors import ValidationError
 from app.domain.messages import File, Image
 
@@ -215,21 +216,10 @@ _INVALID: Final = object()
 
 def _read_json(text: str) -> Any:
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = jsontext.loads_exact(text)
         json_at(value, "")
-    except (ValueError, RecursionError, ValidationError):
+    except (ValueError, ValidationError):
         return _INVALID
-    return value
-
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(constant)
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError(digits)
     return value
 
 
