@@ -1,4 +1,4 @@
-"""The command line: `context-service serve | migrate | demo | openapi`.
+"""The command line: `context-service serve | worker | migrate | demo | openapi`.
 
 1. A flag is another way to set its environment variable, and wins over it; so the processes
    started from here see the same settings.
@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,17 +54,31 @@ def setting(name: str, default: str) -> Callable[[Callable[..., Any]], Callable[
     )
 
 
+def no_worker(_context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+    """Set the variable of the setting `worker` to false (rule 1)."""
+    if is_set:
+        os.environ[variable("worker")] = "false"
+
+
 @cli.command()
 @setting("host", "127.0.0.1")
 @setting("port", "8080")
 @setting("database_url", "a private PostgreSQL")
 @setting("data_dir", "./data")
 @setting("workers", "1")
+@click.option(
+    "--no-worker",
+    is_flag=True,
+    callback=no_worker,
+    expose_value=False,
+    help="leave background jobs to `context-service worker`; as CONTEXT_WORKER=false",
+)
 def serve() -> None:
     """Start the service: the database if none is given, its migrations, then HTTP.
 
     Without --database-url a private PostgreSQL runs in the data directory for as long as the
-    service does. SIGTERM lets running requests finish and stops both within 10 s.
+    service does. Each process does background jobs as well. SIGTERM lets running requests
+    finish and stops everything within 10 s.
     """
     settings = read_settings()
     refuse_public_bind(settings)
@@ -72,6 +87,24 @@ def serve() -> None:
         with database(settings) as url:
             bring_up_to_date(settings.direct_database_url or url)
             answer(settings, listener)
+
+
+@cli.command()
+@setting("database_url", "the private PostgreSQL of the data directory")
+@setting("data_dir", "./data")
+@setting("worker_concurrency", "4")
+def worker() -> None:
+    """Do background jobs, such as compactions, in a process of its own.
+
+    Any number of them may run beside any number of services on one database. SIGTERM lets
+    running jobs finish for 3 s and gives the others back, within 10 s.
+    """
+    settings = read_settings()
+    with leaving_on_sigterm():
+        warm_up("app.worker", "app.adapters.postgres.queue", "uvloop")
+        with database(settings) as url:
+            bring_up_to_date(settings.direct_database_url or url)
+            do_jobs(replace(settings, database_url=url))
 
 
 @cli.command()
@@ -266,3 +299,14 @@ def answer(settings: Settings, listener: socket.socket) -> None:
             uvicorn.Server(config).run(sockets=[listener])
         else:
             Multiprocess(config, sockets=[listener]).run()
+
+
+def do_jobs(settings: Settings) -> None:
+    """Do background jobs until a signal says to stop."""
+    import uvloop
+
+    from app.worker import work
+
+    click.echo("Context Service worker", err=True)
+    uvloop.run(work(settings))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending already

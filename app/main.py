@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
-from uuid_utils import uuid7
 
 from app import logs
-from app.adapters.gateway import LiteLLMGateway
-from app.adapters.models import ModelRegistry
-from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.readiness import Readiness
-from app.adapters.postgres.store import Store
-from app.adapters.tokenizer import TiktokenTokenizer
 from app.api import (
     agents,
+    compactions,
     contexts,
     conversations,
     errors,
+    events,
     health,
+    jobs,
     messages,
     models,
     stateless,
@@ -35,18 +29,20 @@ from app.api import (
 )
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
-from app.domain.errors import ServiceUnavailable
+from app.composition import Parts, compose, new_id
 from app.services.agents import AgentService
-from app.services.compaction import CompactionService
 from app.services.context import ContextService
 from app.services.conversations import ConversationService
-from app.services.frames import Frames
+from app.services.events import EventService
+from app.services.jobs import JobService
 from app.services.log import LogService
+from app.services.pins import PinService
+from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.stateless import StatelessService
-from app.services.summariser import Summariser, SummariserSettings
 from app.services.windows import Windows
 from app.settings import Settings, SettingsError
+from app.worker import worker_of
 
 # The two hot paths first: routes are tried in this order.
 ROUTERS = (
@@ -54,7 +50,10 @@ ROUTERS = (
     contexts.hot_router,
     messages.router,
     contexts.router,
+    compactions.router,
     conversations.router,
+    events.router,
+    jobs.router,
     agents.router,
     stateless.router,
     tokens.router,
@@ -63,8 +62,6 @@ ROUTERS = (
     health.router,
 )
 
-_log = logging.getLogger("app.main")
-
 
 def build() -> FastAPI:
     """Return the app for the settings of the environment; what uvicorn calls."""
@@ -72,32 +69,21 @@ def build() -> FastAPI:
     if settings.database_url is None:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")
     logs.configure(settings.log_level)
-    return create_app(settings)
+    return create_app(settings, with_worker=settings.worker)
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Return the app; it connects when it starts, and starts without a database as well."""
-    store = Store(
-        settings.database_url or "",
-        min_size=settings.pool_min_size,
-        max_size=settings.pool_max_size,
-    )
-    tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
-    gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
+def create_app(settings: Settings, *, with_worker: bool = False) -> FastAPI:
+    """Return the app; it connects when it starts, and starts without a database as well.
+
+    `with_worker` has it do background work beside answering requests.
+    """
+    parts = compose(settings)
+    worker = worker_of(settings, parts) if with_worker else None
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        warm = threading.Thread(
-            target=_warm_up, args=(tokenizer, registry), name="warm-up", daemon=True
-        )
-        warm.start()
-        try:
-            await store.open()
-        except ServiceUnavailable:
-            _log.warning("database_unavailable")
-        yield
-        await gateway.close()
-        await store.close()
+        async with parts.opened(), worker.running() if worker else nullcontext():
+            yield
 
     app = FastAPI(
         title="Context Service",
@@ -113,64 +99,43 @@ def create_app(settings: Settings) -> FastAPI:
     errors.install(app)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
-    app.state.services = _services(settings, store, tokenizer, registry, gateway)
+    app.state.keep_alive_seconds = settings.events_keep_alive_seconds
+    app.state.services = _services(settings, parts)
     return app
 
 
-def _services(
-    settings: Settings,
-    store: Store,
-    tokenizer: TiktokenTokenizer,
-    registry: ModelRegistry,
-    gateway: LiteLLMGateway,
-) -> Services:
-    database = PostgresDatabase(store)
+def _services(settings: Settings, parts: Parts) -> Services:
+    database, frames, compaction = parts.database, parts.frames, parts.compaction
     policy = settings.policy_overrides
-    frames = Frames(registry, tokenizer, policy, settings.default_model)
-    summariser = Summariser(gateway, registry, tokenizer, _summariser_settings(settings))
-    compaction = CompactionService(database, frames, summariser, new_id, _now_ms)
     return Services(
         agents=AgentService(database, frames, policy, new_id),
         conversations=ConversationService(database, frames, policy, new_id),
-        log=LogService(database, frames, new_id, settings.max_batch),
+        log=LogService(database, frames, parts.queue, new_id, settings.max_batch),
         context=ContextService(
             database,
             frames,
-            summariser,
+            parts.summariser,
             Windows(settings.window_cache_bytes),
             compaction.compact_for_build,
+            compaction.cut,
             new_id,
         ),
         compaction=compaction,
-        registry=RegistryService(database, registry),
-        stateless=StatelessService(summariser, frames, registry, lambda: datetime.now(UTC)),
-        is_ready=Readiness(store).is_ready,
+        receipts=ReceiptService(database, frames),
+        pins=PinService(database, frames),
+        jobs=JobService(database, parts.queue, new_id),
+        events=EventService(
+            database,
+            lambda: datetime.now(UTC),
+            poll_seconds=settings.events_poll_seconds,
+            most_streams=settings.events_max_streams,
+        ),
+        registry=RegistryService(database, parts.registry),
+        stateless=StatelessService(
+            parts.summariser, frames, parts.registry, lambda: datetime.now(UTC)
+        ),
+        is_ready=Readiness(parts.store).is_ready,
     )
-
-
-def _summariser_settings(settings: Settings) -> SummariserSettings:
-    return SummariserSettings(
-        model=settings.summarizer_model,
-        allowed_models=settings.summarizer_allowed_models,
-        fallback_models=settings.summarizer_fallback_models,
-        timeout_seconds=settings.summarizer_timeout_seconds,
-        context_window=settings.summarizer_context_window,
-    )
-
-
-def new_id() -> str:
-    """Return a new UUIDv7, which sorts by time."""
-    return str(uuid7())
-
-
-def _now_ms() -> float:
-    return time.monotonic() * 1000
-
-
-def _warm_up(tokenizer: TiktokenTokenizer, registry: ModelRegistry) -> None:
-    """Load beside the event loop what the first requests need."""
-    tokenizer.load()
-    registry.find("")
 
 
 def _version() -> str:

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from app.domain.errors import ValidationError
 from app.domain.policy import DEFAULTS, effective, merge
+from app.domain.summaries import compile_patterns
 
 PREFIX = "CONTEXT_"
 POLICY_VARIABLE = "CONTEXT_POLICY"
@@ -63,6 +64,17 @@ def _seconds(text: str) -> float:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise ValueError(f"is not JSON: {exc}") from exc
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a JSON list of strings")
+    compile_patterns(value)
+    return tuple(value)
 
 
 def _directory(text: str) -> Path:
@@ -113,6 +125,15 @@ class Settings:
     data_dir: Path = _setting(
         DATA_DIR, "directory of the private PostgreSQL, made when missing", _directory
     )
+    worker: bool = _setting(
+        True,
+        "false: the processes that answer requests leave background jobs to other workers",
+        _boolean,
+    )
+    worker_concurrency: int = _setting(4, "background jobs at once per process", _number(1, 256))
+    sweep_seconds: float = _setting(
+        5.0, "how often a worker looks for background jobs that the queue lost", _seconds
+    )
     pool_min_size: int = _setting(1, "database connections kept open per process", _number(0))
     pool_max_size: int = _setting(10, "database connections at most per process", _number(1))
     log_level: str = _setting(
@@ -126,6 +147,15 @@ class Settings:
     window_cache_bytes: int = _setting(
         64 * 2**20, "memory per process for cached windows; 0 turns the cache off", _number(0)
     )
+    events_poll_seconds: float = _setting(
+        0.5, "how often followed conversations are looked at for new events", _seconds
+    )
+    events_keep_alive_seconds: float = _setting(
+        15.0, "how often an event stream without events sends a comment", _seconds
+    )
+    events_max_streams: int = _setting(
+        1000, "event streams open at once per process; more are answered with 503", _number(0)
+    )
     default_model: str | None = _setting(None, "model of conversations and agents that name none")
     summarizer_model: str | None = _setting(
         None, "LiteLLM name of the model that summarises; unset: built-in extractive summaries"
@@ -135,7 +165,10 @@ class Settings:
         None, "key of the summariser's API; unset: the provider's own variable", secret=True
     )
     summarizer_timeout_seconds: float = _setting(
-        60.0, "deadline of one summary, retries included", _seconds
+        60.0, "deadline of one call of the summariser", _seconds
+    )
+    summarizer_deadline_seconds: float = _setting(
+        300.0, "deadline of all calls of one compaction, retries and pauses included", _seconds
     )
     summarizer_fallback_models: tuple[str, ...] = _setting(
         (), "comma-separated models to try when the summariser fails", _names
@@ -147,6 +180,24 @@ class Settings:
     )
     summarizer_context_window: int = _setting(
         32_000, "window of a summariser that no registry knows, in tokens", _number(1)
+    )
+    summarizer_breaker_failures: int = _setting(
+        5, "failures in a row after which a summariser's model is left alone", _number(1)
+    )
+    summarizer_breaker_seconds: float = _setting(
+        30.0, "how long it is left alone before one call tries it again", _seconds
+    )
+    summarizer_calls_per_hour: int = _setting(
+        1000, "most calls of summarisers per tenant and clock hour", _number(0)
+    )
+    secret_masking: bool = _setting(
+        True, "false: secrets are not masked in what a summariser is sent", _boolean
+    )
+    secret_patterns: tuple[str, ...] | None = _setting(
+        None,
+        "JSON list of regular expressions (RE2) of what is masked, a first group being the secret"
+        " part; unset: common kinds of keys, tokens and passwords",
+        _patterns,
     )
     policy_overrides: Mapping[str, Any] = field(default_factory=dict)
 

@@ -18,6 +18,9 @@ MEASUREMENTS = {
     "start": "benchmarks.start",
     "stall": "benchmarks.stall",
     "io": "benchmarks.database_work",
+    "slow_model": "benchmarks.slow_model",
+    "compaction": "benchmarks.compaction",
+    "prefix": "benchmarks.prefix",
 }
 
 

@@ -58,7 +58,7 @@ def write(out: Path, sections: Iterable[tuple[str, str]]) -> None:
         for text in re.split(r"(?m)^(?=## )", out.read_text(encoding="utf-8"))[1:]:
             kept[text[3:].partition(":")[0]] = text.rstrip() + "\n"
     kept.update(sections)
-    order = ("session", "append", "start", "stall", "io")
+    order = ("session", "append", "start", "stall", "io", "slow_model", "compaction", "prefix")
     texts = [kept[name] for name in order if name in kept]
     out.write_text("\n".join([HEADER, *texts]), encoding="utf-8")
 

@@ -66,12 +66,50 @@ def floor_b(url: str, log: Path | None) -> Iterator[Served]:
 
 
 @contextmanager
+def worker(url: str, *, environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `context-service worker` over the PostgreSQL at `url`; leaves it by SIGTERM."""
+    command = [sys.executable, "-c", "from app.cli import main; main()", "worker"]
+    with _running([*command, "--database-url", url], environ, log) as process:
+        yield process
+
+
+@contextmanager
+def model_server(delay_seconds: float, log: Path) -> Iterator[Served]:
+    """Run the summarising model, whose every answer takes so long."""
+    port = _free_port()
+    command = [sys.executable, "-m", "benchmarks.model_server"]
+    command += ["--port", str(port), "--delay", str(delay_seconds)]
+    with _served(command, port, {}, log) as served:
+        yield served
+
+
+def summarised_by(model: Served) -> dict[str, str]:
+    """Return the environment of a service whose summaries this model writes, without a limit."""
+    return {
+        "CONTEXT_SUMMARIZER_MODEL": "openai/summariser",
+        "CONTEXT_SUMMARIZER_API_BASE": f"http://127.0.0.1:{model.port}/v1",
+        "CONTEXT_SUMMARIZER_API_KEY": "none",
+        "CONTEXT_SUMMARIZER_CONTEXT_WINDOW": "128000",
+        "CONTEXT_SUMMARIZER_CALLS_PER_HOUR": "1000000",
+    }
+
+
+@contextmanager
 def _served(
     command: list[str], port: int, environ: Mapping[str, str], log: Path | None
 ) -> Iterator[Served]:
+    began = time.perf_counter()
+    with _running(command, environ, log) as process:
+        _wait_until_ready(process, port, log)
+        yield Served(process, port, time.perf_counter() - began)
+
+
+@contextmanager
+def _running(
+    command: list[str], environ: Mapping[str, str], log: Path | None
+) -> Iterator[subprocess.Popen[bytes]]:
     inherited = {name: value for name, value in os.environ.items() if "CONTEXT_" not in name}
     output = log.open("ab") if log else subprocess.DEVNULL
-    began = time.perf_counter()
     process = subprocess.Popen(
         command,
         env=inherited | dict(environ),
@@ -80,8 +118,7 @@ def _served(
         stderr=output,
     )
     try:
-        _wait_until_ready(process, port, log)
-        yield Served(process, port, time.perf_counter() - began)
+        yield process
     finally:
         process.send_signal(signal.SIGTERM)
         try:

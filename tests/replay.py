@@ -32,13 +32,14 @@ from app.adapters.tokenizer import TiktokenTokenizer
 from app.demo import Answer, Client, Trace, Unreachable, read_traces
 from app.domain.formats import FORMATS, parse_tool
 from app.domain.messages import File, FormatName, Image, Text
-from app.domain.prompt import SUMMARY_PREFIX, WINDOW_NOTE
+from app.domain.prompt import WINDOW_NOTE
 from app.domain.tokens import (
     MESSAGE_OVERHEAD,
     count_payload_messages,
     count_system,
     estimate_tool_defs_tokens,
 )
+from app.domain.views import SUMMARY_PREFIX
 
 WINDOWS = (8_000, 32_000, 128_000)
 MAX_OUTPUT_TOKENS = 1_024

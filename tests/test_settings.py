@@ -55,6 +55,9 @@ def test_defaults() -> None:
         ("CONTEXT_MAX_BODY_BYTES", "1_000_000", "max_body_bytes", 1_000_000),
         ("CONTEXT_LOG_LEVEL", "WARNING", "log_level", "warning"),
         ("CONTEXT_DATABASE_URL", "postgresql://h/d", "database_url", "postgresql://h/d"),
+        ("CONTEXT_SECRET_PATTERNS", r'["id-\\d+"]', "secret_patterns", (r"id-\d+",)),
+        ("CONTEXT_SECRET_PATTERNS", "[]", "secret_patterns", ()),
+        ("CONTEXT_SECRET_MASKING", "false", "secret_masking", False),
     ],
 )
 def test_variable(name: str, text: str, field: str, value: object) -> None:
@@ -72,6 +75,12 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
         ("CONTEXT_ALLOW_UNAUTHENTICATED", "maybe"),
         ("CONTEXT_SUMMARIZER_TIMEOUT_SECONDS", "nan"),
         ("CONTEXT_LOG_LEVEL", "loud"),
+        ("CONTEXT_SECRET_PATTERNS", "id-"),
+        ("CONTEXT_SECRET_PATTERNS", '{"a": "b"}'),
+        ("CONTEXT_SECRET_PATTERNS", "[1]"),
+        ("CONTEXT_SECRET_PATTERNS", '["("]'),
+        ("CONTEXT_SECRET_PATTERNS", '["(?=a)b"]'),
+        ("CONTEXT_SECRET_PATTERNS", '["a*"]'),
         ("CONTEXT_DATABASE_URL", "mysql://h/d"),
         ("CONTEXT_MAX_BATCH", "1001"),
         ("CONTEXT_POOL_MIN_SIZE", "11"),

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
-import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
 from app.domain.errors import ServiceUnavailable
+from app.domain.overflow import overflow_in
 from app.domain.summaries import Completion, ModelCall
 
 _OFFLINE = {
@@ -29,13 +33,6 @@ _OFFLINE = {
     "LITELLM_LOG": "ERROR",
 }
 
-_TOO_LONG = re.compile(
-    r"context.{0,10}(?:length|window|limit|size)|too (?:long|many tokens|large)"
-    r"|maximum.{0,20}(?:tokens|context)|exceed.{0,20}(?:token|context)|reduce the length",
-    re.IGNORECASE,
-)
-"""How providers say that the input does not fit; LiteLLM recognises only some of it."""
-
 _REASONS = {
     400: "refused",
     401: "authentication",
@@ -44,7 +41,7 @@ _REASONS = {
     404: "refused",
     408: "timeout",
     409: "provider_error",
-    413: "context_window",
+    413: "rate_limited",  # those that are no overflow
     422: "refused",
     429: "rate_limited",
     504: "timeout",
@@ -85,7 +82,7 @@ class LiteLLMGateway:
                     api_key=self._api_key,
                 )
         except Exception as exc:  # LiteLLM raises its own, openai's, httpx's and plain errors
-            raise _unavailable(_reason(exc), call.model) from exc
+            raise _unavailable(_reason(exc), call.model, _retry_after(exc)) from exc
         return _completion(response, call.model)
 
     async def close(self) -> None:
@@ -115,8 +112,11 @@ def _litellm() -> Any:
     return litellm
 
 
-def _unavailable(reason: str, model: str) -> ServiceUnavailable:
-    return ServiceUnavailable(_DETAILS[reason], {"reason": reason, "model": model})
+def _unavailable(reason: str, model: str, retry_after: int | None = None) -> ServiceUnavailable:
+    facts: dict[str, Any] = {"reason": reason, "model": model}
+    if retry_after is not None:
+        facts["retry_after"] = retry_after
+    return ServiceUnavailable(_DETAILS[reason], facts)
 
 
 def _reason(exc: Exception) -> str:
@@ -129,13 +129,34 @@ def _reason(exc: Exception) -> str:
     if "ContentPolicyViolationError" in kinds:
         return "refused"
     status = getattr(exc, "status_code", None)
-    if status in {400, 422} and _TOO_LONG.search(str(exc)):
+    if _is_overflow(exc, status if isinstance(status, int) else None):
         return "context_window"
     if kinds & {"APIConnectionError", "TransportError"}:
         return "provider_error"
     if "APIResponseValidationError" in kinds:
         return "bad_answer"
     return _REASONS.get(status, "provider_error") if status else "provider_error"
+
+
+def _is_overflow(exc: Exception, status: int | None) -> bool:
+    body = getattr(exc, "body", None)
+    return overflow_in(str(exc), status) or overflow_in(
+        body if isinstance(body, str | Mapping) else None, status
+    )
+
+
+def _retry_after(exc: Exception) -> int | None:
+    """Return the whole seconds that the provider asks to wait, None when it asks for none."""
+    headers = getattr(exc, "litellm_response_headers", None)
+    asked = str(headers.get("retry-after", "")) if isinstance(headers, Mapping) else ""
+    try:
+        seconds = float(asked)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return None
+    return math.ceil(max(0.0, seconds)) if math.isfinite(seconds) else None
 
 
 def _completion(response: Any, model: str) -> Completion:
@@ -151,6 +172,8 @@ def _completion(response: Any, model: str) -> Completion:
         raise _unavailable("bad_answer", model) from exc
     if refusal or finish_reason == "content_filter":
         raise _unavailable("refused", model)
+    if overflow_in(_native_finish_reason(choice)):
+        raise _unavailable("context_window", model)
     return Completion(
         text=str(text),
         finish_reason=finish_reason,
@@ -158,6 +181,13 @@ def _completion(response: Any, model: str) -> Completion:
         output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
         has_tool_calls=tool_calls,
     )
+
+
+def _native_finish_reason(choice: Any) -> str | None:
+    """Return the provider's own word, which LiteLLM translates to `stop` if it is a new one."""
+    extra = getattr(choice, "provider_specific_fields", None) or {}
+    native = extra.get("native_finish_reason")
+    return native if isinstance(native, str) else None
 
 
 def _refusal(message: Any) -> str | None:

@@ -1,7 +1,8 @@
-"""`/v1/conversations/{id}/context` and what belongs to it: budget, state, compaction."""
+"""`/v1/conversations/{id}/context` and what belongs to it: budget, state, overflow."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -12,10 +13,10 @@ from app.api.routing import DirectRoute, WireRoute
 from app.api.schemas.budgets import Reading
 from app.api.schemas.contexts import (
     BuiltContext,
-    CompactionAsk,
-    CompactResult,
     ContextAsk,
     ContextState,
+    OverflowAnswer,
+    OverflowAsk,
 )
 from app.api.schemas.sections import given
 from app.api.wire import Json, MalformedJson
@@ -30,8 +31,8 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.frames import Ask
+from app.domain.overflow import overflow_in
 from app.services import readings
-from app.services.compaction import CompactAsk
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
@@ -95,38 +96,44 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Res
 async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
     """Return the active summary and the seqs it stands for; nulls before any compaction."""
     known_id = conversation_id_from(conversation_id)
-    state = await services(request).compaction.state(TENANT, known_id)
+    state = await services(request).receipts.state(TENANT, known_id)
     nothing = dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
     return Json(state or nothing)
 
 
 @router.post(
-    f"{_PATH}/compact",
-    operation_id="compact",
-    summary="Compact now",
-    response_model=CompactResult,
+    f"{_PATH}/overflow",
+    operation_id="overflow",
+    summary="Cut what a provider found too long",
+    response_model=OverflowAnswer,
     responses=problems_of(
         NotFound,
         Conflict,
         ValidationError,
         ContextLimitUnknown,
+        ContextOverflow,
         MalformedJson,
         PayloadTooLarge,
         ServiceUnavailable,
     ),
 )
-async def compact(
-    request: Request, conversation_id: ConversationPath, body: CompactionAsk | None = None
+async def overflow(
+    request: Request, conversation_id: ConversationPath, body: OverflowAsk | None = None
 ) -> Response:
-    """Summarise what the strategy allows, whatever the pressure; `compacted` tells if it did.
+    """Drop the oldest half of the turns, and return the payload to try again with.
 
-    `503` when the model fails: then the context is as it was. The log never changes.
+    For when the provider refuses a payload as too long. No model is needed. The log keeps
+    everything, a note in the context tells what is missing, and the compaction can be undone.
+    Send the provider's `error` to have it checked: another one is `422` and cuts nothing.
     """
     known_id = conversation_id_from(conversation_id)
-    ask = CompactAsk()
+    ask = _ASK
     if body is not None:
-        ask = CompactAsk(body.model, body.instructions, body.dry_run)
-    return Json(await services(request).compaction.compact(TENANT, known_id, ask))
+        if body.error is not None and not overflow_in(body.error):
+            raise ValidationError.at("/error", "This error does not say that the input is too long")
+        ask = _ask(body)
+    result, built = await services(request).context.overflow(TENANT, known_id, ask)
+    return Json({**asdict(result), "context": built.body})
 
 
 def _ask(body: ContextAsk) -> Ask:

@@ -40,6 +40,14 @@ def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
     raise _bad()
 
 
+def decode_id(cursor: str, kind: str) -> str:
+    """Read the id that a page of `kind` ended with."""
+    match _values(cursor):
+        case [str(given), str(resource_id)] if given == kind and UUID.fullmatch(resource_id):
+            return resource_id
+    raise _bad()
+
+
 def decode_name(cursor: str, kind: str) -> str:
     """Read the name that a page of `kind` ended with."""
     match _values(cursor):

@@ -15,7 +15,11 @@ from app.services.agents import AgentService
 from app.services.compaction import CompactionService
 from app.services.context import ContextService
 from app.services.conversations import ConversationService
+from app.services.events import EventService
+from app.services.jobs import JobService
 from app.services.log import LogService
+from app.services.pins import PinService
+from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.stateless import StatelessService
 
@@ -34,6 +38,10 @@ class Services:
     log: LogService
     context: ContextService
     compaction: CompactionService
+    receipts: ReceiptService
+    pins: PinService
+    events: EventService
+    jobs: JobService
     registry: RegistryService
     stateless: StatelessService
     is_ready: Callable[[], Awaitable[bool]]

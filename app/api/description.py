@@ -25,7 +25,8 @@ budget, and nothing is ever lost.
 
 TAGS = [
     {"name": "messages", "description": "The log of a conversation: append-only, never rewritten."},
-    {"name": "context", "description": "Payloads, budgets and compactions of a conversation."},
+    {"name": "context", "description": "Payloads, budgets and events of a conversation."},
+    {"name": "compactions", "description": "Compacting now, receipts, undo, and jobs to poll."},
     {"name": "conversations", "description": "Conversations and their settings."},
     {"name": "agents", "description": "Settings that several conversations share."},
     {"name": "stateless", "description": "The same on messages that are sent along."},

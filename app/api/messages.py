@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.api import cursors
 from app.api.deps import (
@@ -18,6 +18,7 @@ from app.api.deps import (
 )
 from app.api.errors import problems_of
 from app.api.routing import DirectRoute, WireRoute
+from app.api.schemas.compactions import Pinned
 from app.api.schemas.fields import MOST_SEQ
 from app.api.schemas.messages import Appended, MessagePage, MessagesAppend
 from app.api.wire import Json, MalformedJson
@@ -30,11 +31,21 @@ from app.domain.errors import (
     UnpairedToolResult,
     ValidationError,
 )
+from app.domain.messages import is_sendable
 from app.domain.records import Conversation, StoredMessage
 from app.services.log import Append
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
+
+MOST_ID = 256
+MessagePath = Annotated[
+    str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
+]
+Scope = Annotated[
+    Literal["message", "turn"],
+    Query(description="`turn`: everything from its user message up to the next one."),
+]
 
 _PATH = "/v1/conversations/{conversation_id}/messages"
 
@@ -118,11 +129,64 @@ async def list_messages(
     )
     more = len(page) > limit
     following = cursors.encode("messages", given_order, page[limit - 1].seq) if more else None
-    items = [_item(message, conversation) for message in page[:limit]]
+    items = [message_item(message, conversation) for message in page[:limit]]
     return Json({"data": items, "next_cursor": following})
 
 
-def _item(message: StoredMessage, conversation: Conversation) -> dict[str, Any]:
+@router.put(
+    f"{_PATH}/{{message_id:path}}/pin",
+    operation_id="pin_message",
+    summary="Pin a message",
+    response_model=Pinned,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def pin_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    scope: Scope = "message",
+) -> Response:
+    """Keep a message in the context verbatim, with the calls and results it belongs to.
+
+    It is never summarised, cleared or dropped, and is shown again where it was. Pins take at
+    most half of what the window leaves for history, else `422`.
+    """
+    known_id = conversation_id_from(conversation_id)
+    seqs = await services(request).pins.pin(
+        TENANT, known_id, message_id_from(message_id), whole_turn=scope == "turn"
+    )
+    return Json({"seqs": seqs})
+
+
+@router.delete(
+    f"{_PATH}/{{message_id:path}}/pin",
+    operation_id="unpin_message",
+    summary="Unpin a message",
+    response_model=Pinned,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def unpin_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    scope: Scope = "message",
+) -> Response:
+    """Let the next compaction have the message again; until then it stays as it is shown."""
+    known_id = conversation_id_from(conversation_id)
+    seqs = await services(request).pins.unpin(
+        TENANT, known_id, message_id_from(message_id), whole_turn=scope == "turn"
+    )
+    return Json({"seqs": seqs})
+
+
+def message_id_from(text: str) -> str:
+    """Return the id of a path; what could be no message's id is found nowhere."""
+    if not 0 < len(text) <= MOST_ID or not is_sendable(text):
+        raise NotFound(f"No message {text!r}", {"id": text})
+    return text
+
+
+def message_item(message: StoredMessage, conversation: Conversation) -> dict[str, Any]:
     """Return the message as it came, with the service's fields; those it hides are in `given`."""
     body: dict[str, Any] = jsontext.loads(message.body)
     own = {

@@ -1,30 +1,41 @@
 """Compaction: from a plan to a receipt, and from a receipt to a view (D6, D7, E7, E8).
 
-1. A compaction replaces one half-open range of seqs by a summary. Ranges of a conversation's
-   successive compactions contain one another: each takes in the summary before it.
+1. A compaction replaces the view by one that hides or clears more. The log never changes.
 2. It is worth its while only if it frees enough (D7); a forced one only has to free something.
-3. It is applied only to the view it was planned on. The log never changes.
+3. It is applied only to the view it was planned on, and never over a pin (D8).
+4. What was hidden without a summary, because it had to be left out in a hurry, is taken into the
+   next summary that is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from app.domain.budget import Limits
 from app.domain.frames import Frame
-from app.domain.policy import Policy, SummaryRole
-from app.domain.prompt import View
-from app.domain.records import Head
-from app.domain.strategies import ENDLESS, STRATEGIES, Keep, Room, Slide, Span, Summarise
+from app.domain.messages import Role
+from app.domain.policy import CompactionMode, Policy, StrategyName, SummaryRole
+from app.domain.records import Compaction, Conversation, Head
+from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText
-from app.domain.turns import Entry
+from app.domain.turns import Entry, entry
+from app.domain.views import SUMMARY_PREFIX, Span, Summary, View, hidden_by, spans_beside
 
 LEAST_SUMMARY_TOKENS = 64
 MOST_SUMMARY_TOKENS = 2048
 SUMMARY_SHARE = 0.1
+TREE_SHARE = 0.2
+MOST_TREE_TOKENS = 8192
+TREE_NODES = 8
+"""So many summaries of a tree fit at their largest; more fold into the next level."""
+LABEL_TOKENS = 20
+"""What the message of a summary costs besides its text."""
 NOTE_TOKENS = 32
 """Room for the note that says what was left out."""
+RESUME_SHARE = 0.05
+"""The share of the window a log grows by before a compaction is tried again (decision 24)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +57,83 @@ class CompactResult:
     duration_ms: int
 
 
-def spans_beside(covered: Span | None) -> tuple[Span, ...]:
-    """Return the seqs shown verbatim when a summary stands for `covered`, all without one."""
-    if covered is None:
-        return (Span(1, ENDLESS),)
-    top = (Span(1, covered.start),) if covered.start > 1 else ()
-    return (*top, Span(covered.end, ENDLESS))
+class Pending:
+    """A compaction of this conversation is running; nobody waits for it (decision 15)."""
 
 
-def base_view(head: Head, summary: str | None, policy: Policy) -> View:
-    """Return what a head shows when nothing has to be reduced: the active compaction, if any."""
-    if head.span is None:
-        return View(spans_beside(None))
-    return summary_view(head.span, summary or "", policy)
+@dataclass(frozen=True, slots=True)
+class DueLine:
+    """Where a compaction becomes due: raw tokens of history and summary, and messages (C3, E6).
+
+    None is never.
+    """
+
+    tokens: int | None = None
+    messages: int | None = None
+
+    def reached(self, head: Head) -> bool:
+        """Whether a head is over the line, and not told to wait (decision 24)."""
+        if head.tokens < head.resume_at:
+            return False
+        shown = head.shown_tokens + head.summary_tokens
+        messages = head.head_seq - head.hidden_messages
+        return (self.tokens is not None and shown >= self.tokens) or (
+            self.messages is not None and messages > self.messages
+        )
 
 
-def summary_view(span: Span, summary: str, policy: Policy) -> View:
-    """Return the view in which a summary stands for a span."""
-    return View(
-        spans=spans_beside(span),
-        summary=summary,
-        summary_span=span,
-        summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
-    )
+NEVER_DUE = DueLine()
+
+
+def due_line(frame: Frame) -> DueLine:
+    """Return where a background compaction is due by this frame, nowhere if it never is."""
+    policy, limits = frame.policy.compaction, frame.policy_limits
+    if not (policy.enabled and policy.auto) or policy.mode is CompactionMode.INLINE:
+        return NEVER_DUE
+    if limits is None or limits.due_at is None:
+        return NEVER_DUE
+    used = limits.due_at * limits.effective_window
+    tokens = math.ceil(used / frame.factor) - frame.raw_fixed.fixed
+    return DueLine(tokens, policy.max_messages)
+
+
+def resume_at(head: Head, limits: Limits) -> int:
+    """Return how large the log has to grow before it is compacted by itself again."""
+    return head.tokens + int(RESUME_SHARE * limits.effective_window)
+
+
+# --- the room -------------------------------------------------------------------------------
 
 
 def summary_room(limits: Limits) -> int:
-    """Return how many tokens a summary may take in this window."""
+    """Return how many tokens the text of one summary may take in this window."""
+    return _summary_reserve(limits) - LABEL_TOKENS
+
+
+def tree_room(limits: Limits) -> int:
+    """Return how many tokens the texts of all summaries of a tree may take together (D3)."""
+    return max(LEAST_SUMMARY_TOKENS, _tree_reserve(limits) - TREE_NODES * LABEL_TOKENS)
+
+
+def node_room(limits: Limits) -> int:
+    """Return how many tokens the text of one summary of a tree may take."""
+    return max(LEAST_SUMMARY_TOKENS // 2, tree_room(limits) // TREE_NODES)
+
+
+def reserve_for(strategy: StrategyName, limits: Limits) -> int:
+    """Return what a strategy keeps free for the messages of its summaries, labels included."""
+    is_tree = strategy is StrategyName.TREE_SUMMARY
+    return _tree_reserve(limits) if is_tree else _summary_reserve(limits)
+
+
+def _summary_reserve(limits: Limits) -> int:
     share = int(limits.effective_window * SUMMARY_SHARE)
     return max(LEAST_SUMMARY_TOKENS, min(share, MOST_SUMMARY_TOKENS))
+
+
+def _tree_reserve(limits: Limits) -> int:
+    share = int(limits.effective_window * TREE_SHARE)
+    return max(2 * LEAST_SUMMARY_TOKENS, min(share, MOST_TREE_TOKENS))
 
 
 def room_for(limits: Limits, policy: Policy, fixed: int, summary: int, factor: float) -> Room:
@@ -87,72 +146,270 @@ def room_for(limits: Limits, policy: Policy, fixed: int, summary: int, factor: f
     )
 
 
-class Pending:
-    """A compaction of this conversation is running; nobody waits for it (decision 15)."""
+# --- the plan -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked of one compaction beyond the policy.
+
+    `forced` takes any gain, `deep` goes as low as the strategy can, `strategy` and
+    `target_tokens` replace the policy's for this one (E7).
+    """
+
+    forced: bool = False
+    deep: bool = False
+    strategy: StrategyName | None = None
+    target_tokens: int | None = None
 
 
 def plan_for(
-    entries: Sequence[Entry], head: Head, frame: Frame, used: int, *, forced: bool
-) -> Keep | Summarise:
+    entries: Sequence[Entry], head: Head, frame: Frame, used: int, wish: Wish
+) -> Keep | Compact:
     """Return what to compact of the visible entries, judged by the policy's own window.
 
     `used` are the payload's tokens. Over the window any gain is worth it: the alternative is to
     leave messages out.
     """
-    limits = frame.judging_limits()
-    reserve = max(summary_room(limits), head.summary_tokens)
-    room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
-    needed = forced or used > limits.capacity
-    return plan_compaction(entries, head.span, room, frame.policy, limits, forced=needed)
-
-
-def plan_compaction(
-    entries: Sequence[Entry],
-    covered: Span | None,
-    room: Room,
-    policy: Policy,
-    limits: Limits,
-    *,
-    forced: bool,
-) -> Keep | Summarise:
-    """Return what the strategy would compact, if it is worth its while (rule 2)."""
+    policy, limits = frame.policy, frame.judging_limits()
     if not policy.compaction.enabled:
         return Keep("compaction is disabled")
-    plan = STRATEGIES[policy.strategy].plan(entries, covered, room, policy)
+    own = STRATEGIES[policy.strategy]
+    strategy = STRATEGIES[wish.strategy or policy.strategy]
+    if own.trigger(policy) is None:
+        strategy = own  # what never compacts by its policy does not do so for one call either
+    reserve = max(reserve_for(strategy.name, limits), head.summary_tokens)
+    room = room_for(limits, policy, frame.raw_fixed.fixed, reserve, frame.factor)
+    room = replace(room, summary_now=max(NOTE_TOKENS, head.summary_tokens))
+    if wish.target_tokens is not None:
+        room = replace(room, target=int(wish.target_tokens / frame.factor))
+    deep = wish.deep and wish.target_tokens is None
+    plan = strategy.plan(entries, head.span, room, policy, deep=deep, failures=head.failures)
     if isinstance(plan, Slide):
-        return Keep(f"{policy.strategy} keeps no summary: its window moves with each build")
-    if isinstance(plan, Summarise):
-        gain = plan.freed_tokens - (room.summary if covered is None else 0)
-        least = 1 if forced else policy.compaction.min_gain * limits.effective_window
-        if gain < least and not forced:
+        return Keep(f"{strategy.name} keeps no summary: its window moves with each build")
+    if isinstance(plan, Compact) and not (wish.forced or used > limits.capacity):
+        gain = plan.freed_tokens - (reserve if plan.summarises and not head.summary_tokens else 0)
+        if gain < policy.compaction.min_gain * limits.effective_window:
             return Keep("too little would be freed")
     return plan
 
 
-def keep_left_out(spans: Sequence[Span], summarised: Span) -> tuple[Span, tuple[Span, ...]]:
-    """Return the span to summarise and what stays shown before it, one span at most.
+def fresh_spans(hidden: Span, summarised: Span | None, released: Iterable[int]) -> list[Span]:
+    """Return what a new summary of a hidden range has to be made of.
 
-    What an earlier reduction of the spans left out does not come back.
+    That is what no summary stands for yet, and the `released` seqs, which were kept until now.
     """
-    top = [
-        Span(span.start, min(span.end, summarised.start))
-        for span in spans
-        if span.start < summarised.start
+    if summarised is None:
+        return [hidden]
+    parts = [Span(hidden.start, min(summarised.start, hidden.end))]
+    parts += [Span(seq, seq + 1) for seq in sorted(released) if summarised.holds(seq)]
+    parts.append(Span(max(summarised.end, hidden.start), hidden.end))
+    return [part for part in parts if part.start < part.end]
+
+
+def chunks_for(plan: Compact, view: View, chunk_size: int) -> list[Span]:
+    """Return the chunks of a tree: the plan's, and what was left out since its last summary.
+
+    A tree grows at its end only, so nothing before its summaries is among them, nor is a chunk
+    that would hold kept messages alone.
+    """
+    start = view.summarised.end if view.summarised is not None else 0
+    chunks = [chunk for chunk in plan.chunks if chunk.start >= start]
+    if (hidden := view.hidden) is not None:
+        missed = range(max(start, hidden.start), hidden.end, chunk_size)
+        gaps = (Span(at, min(at + chunk_size, hidden.end)) for at in missed)
+        kept = set(plan.kept)
+        chunks += [gap for gap in gaps if not kept.issuperset(range(gap.start, gap.end))]
+    return sorted(chunks, key=lambda chunk: chunk.start)
+
+
+# --- the view -------------------------------------------------------------------------------
+
+
+def base_view(head: Head, active: View | None, policy: Policy) -> View:
+    """Return what a head shows when nothing has to be reduced: the active compaction's view."""
+    if active is None:
+        return View()
+    return replace(
+        active,
+        spans=spans_beside(active.hidden, head.kept),
+        untrimmed=tuple(seq for seq in head.kept if seq <= active.trimmed_through),
+        summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
+    )
+
+
+def unhidden(head: Head) -> Head:
+    """Return the head as it is once its compaction is no longer shown."""
+    return replace(
+        head,
+        view_version=head.view_version + 1,
+        view_cause="policy_changed",
+        compaction_id=None,
+        span=None,
+        kept=(),
+        summary_tokens=0,
+        hidden_tokens=0,
+        hidden_messages=0,
+        resume_at=0,
+        failures=0,
+    )
+
+
+def view_after(
+    view: View,
+    plan: Compact,
+    summaries: Sequence[Summary],
+    retain: str | None,
+    pinned: Iterable[int],
+) -> View:
+    """Return the view that a plan makes of another, once its summaries are there."""
+    through = max(view.trimmed_through, plan.trimmed_through)
+    hidden = plan.hidden or view.hidden
+    kept = plan.kept if plan.hidden is not None else view.kept
+    spans = spans_beside(hidden, kept)
+    after = replace(
+        view,
+        spans=spans,
+        summaries=tuple(_inside(summaries, hidden_by(spans))),
+        retain=retain,
+        note=None,
+        trimmed_through=through,
+        untrimmed=tuple(sorted(seq for seq in {*kept, *pinned} if seq <= through)),
+    )
+    return with_note(after, untold=0 if plan.summarises else len(plan.released))
+
+
+def _inside(summaries: Iterable[Summary], hidden: Span | None) -> Iterator[Summary]:
+    """Yield the summaries of what is hidden: what is shown at its edges has none (N10)."""
+    for summary in summaries:
+        start, end = summary.span.start, summary.span.end
+        if hidden is not None:
+            start, end = max(start, hidden.start), min(end, hidden.end)
+            if start < end:
+                yield replace(summary, span=Span(start, end))
+
+
+def with_note(view: View, untold: int = 0) -> View:
+    """Return the view with a note of the messages that no summary tells of, if there are any.
+
+    `untold` are more of them: those that were kept while the summary around them was made.
+    """
+    hidden = view.hidden
+    if hidden is None:
+        return replace(view, note=None)
+    told = [
+        Span(max(summary.span.start, hidden.start), min(summary.span.end, hidden.end))
+        for summary in view.summaries
     ]
-    if len(top) > 1:
-        summarised = Span(top[1].start, summarised.end)
-    return summarised, tuple(top[:1])
+    left_out = untold + hidden.end - hidden.start - len(view.kept)
+    left_out -= sum(max(0, span.end - span.start) for span in told)
+    left_out += sum(span.holds(seq) for span in told for seq in view.kept)
+    note = f"[{left_out} earlier messages were left out to fit the window.]"
+    return replace(view, note=note if left_out > 0 else None)
 
 
-def fresh_spans(span: Span, covered: Span | None) -> tuple[Span, ...]:
-    """Return the parts of a span that no earlier summary stands for."""
-    if covered is None:
-        return (span,)
-    parts = (Span(span.start, covered.start), Span(covered.end, span.end))
-    return tuple(part for part in parts if part.start < part.end)
+def kept_of(view: View) -> tuple[int, ...]:
+    """Return the seqs a head keeps for a view: those shown in its hidden range, and not cleared."""
+    return tuple(sorted({*view.kept, *view.untrimmed}))
+
+
+def newly_kept(
+    view: View, kept: Sequence[int], pinned: Iterable[Entry]
+) -> tuple[tuple[int, ...], int, int]:
+    """Return what a head keeps once messages are pinned, with the tokens and messages it gains.
+
+    `view` is the active compaction's own, `kept` what the head keeps already.
+    """
+    hidden, have = view.hidden, set(kept)
+    tokens = messages = 0
+    for item in pinned:
+        if item.seq in have:
+            continue
+        if hidden is not None and hidden.holds(item.seq):
+            tokens, messages = tokens + item.tokens, messages + 1
+        elif view.trims(item.seq) and item.role is Role.TOOL:
+            tokens += item.tokens - entry(item.seq, item.role, item.tokens).trimmed_tokens
+        else:
+            continue
+        have.add(item.seq)
+    return tuple(sorted(have)), tokens, messages
+
+
+def as_shown(entries: Iterable[Entry], view: View) -> list[Entry]:
+    """Return the entries a view shows, each at what it costs there.
+
+    One kept in the hidden range is not cleared any more: it is hidden once it need not be kept.
+    """
+    hidden = view.hidden
+    return [_at_cost(item, view, hidden) for item in entries if view.shows(item.seq)]
+
+
+def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
+    if view.trims(item.seq):
+        return replace(item, tokens=item.trimmed_tokens)
+    if hidden is not None and hidden.holds(item.seq):
+        return replace(item, trimmed_tokens=item.tokens)
+    return item
+
+
+def shown_cost(summary: str, count: CountText) -> int:
+    """Return the tokens of the message that carries a summary's text."""
+    return MESSAGE_OVERHEAD + count(f"{SUMMARY_PREFIX}{summary}]")
 
 
 def summary_cost(view: View, count: CountText) -> int:
-    """Return the tokens of the message that carries a view's summary, 0 without one."""
-    text = view.summary_text()
-    return MESSAGE_OVERHEAD + count(text) if text is not None else 0
+    """Return the tokens of the messages that stand for what a view hides, 0 without any."""
+    return sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a compaction is planned on: the conversation, its frame, what it shows."""
+
+    tenant_id: str
+    conversation: Conversation
+    frame: Frame
+    view: View
+    entries: tuple[Entry, ...]
+
+    @property
+    def head(self) -> Head:
+        """The head it was read with."""
+        return self.conversation.head
+
+    @property
+    def shown(self) -> list[Entry]:
+        """The entries at what they cost now."""
+        return as_shown(self.entries, self.view)
+
+    def tokens_in(self, view: View) -> int:
+        """Return the tokens of a payload that shows this view of the same log."""
+        shown = sum(entry.tokens for entry in as_shown(self.entries, view))
+        return self.frame.usage(shown, summary_cost(view, self.frame.count)).total
+
+    def messages_in(self, view: View) -> int:
+        """Return the messages of such a payload, those that stand for others among them."""
+        return len(as_shown(self.entries, view)) + len(view.summary_texts())
+
+
+# --- the receipt ----------------------------------------------------------------------------
+
+
+def result_of(receipt: Compaction) -> CompactResult:
+    """Return what a caller is told of a compaction that was applied."""
+    has_summary = bool(receipt.view.summaries)
+    return CompactResult(
+        compacted=True,
+        reason=None,
+        compaction_id=receipt.compaction_id,
+        before_tokens=receipt.before_tokens,
+        after_tokens=receipt.after_tokens,
+        before_msg_count=receipt.before_msg_count,
+        after_msg_count=receipt.after_msg_count,
+        strategies_run=receipt.strategies_run,
+        summary_range=(receipt.span.start, receipt.span.end) if has_summary else None,
+        model=receipt.model,
+        summary_tokens=receipt.summary_tokens,
+        cost_usd=receipt.cost_usd,
+        duration_ms=receipt.duration_ms,
+    )

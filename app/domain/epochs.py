@@ -8,17 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
 
 from app.domain import jsontext
 from app.domain.budget import Limits
 from app.domain.frames import Ask, Frame
-from app.domain.prompt import View
-from app.domain.records import Epoch
-from app.domain.strategies import Span
+from app.domain.records import Epoch, Head
+from app.domain.views import View, view_from
 
 OWN_WINDOW = 0
 """The `window` of an epoch built for the policy's own window, not for a request's."""
@@ -44,24 +41,11 @@ def start_from(text: str) -> Start:
     """Read a stored frame back; every build of the epoch does."""
     raw = jsontext.loads(text)
     return Start(
-        _view(raw["view"]),
+        view_from(raw["view"]),
         raw["total"],
         raw["max_output_tokens"],
         raw["stub_tools"],
         tuple(raw["degraded"]),
-    )
-
-
-def _view(raw: Mapping[str, Any]) -> View:
-    span = raw["summary_span"]
-    return View(
-        spans=tuple(Span(**item) for item in raw["spans"]),
-        summary=raw["summary"],
-        summary_span=Span(**span) if span else None,
-        note=raw["note"],
-        trimmed_through=raw["trimmed_through"],
-        reasoning_after=raw["reasoning_after"],
-        summary_as_system=raw["summary_as_system"],
     )
 
 
@@ -90,7 +74,7 @@ def break_reason(
     before: Start,
     frame: Frame,
     limits: Limits,
-    version: int,
+    head: Head,
     view: View,
     stub_tools: bool,
 ) -> str | None:
@@ -104,10 +88,12 @@ def break_reason(
     if last.policy_hash != frame.policy_hash:
         return "policy_changed"
     old = before.view
-    if last.view_version != version or (old.summary, old.note) != (view.summary, view.note):
+    if last.view_version != head.view_version:
+        return head.view_cause or "compaction"
+    if old.summary_texts() != view.summary_texts():
         return "compaction"
-    if old.spans != view.spans or old.summary_span != view.summary_span:
+    if old.spans != view.spans:
         return "window_moved"
-    if old.trimmed_through != view.trimmed_through:
+    if (old.trimmed_through, old.untrimmed) != (view.trimmed_through, view.untrimmed):
         return "tool_results_cleared"
     return None

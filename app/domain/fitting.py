@@ -3,26 +3,31 @@
 1. Steps run in order, each only if the view is still over: trim the older tool results, drop
    the oldest half of the turns (again and again; inside a single turn, of its call groups),
    keep only the newest user message, trim every tool result.
-2. User text is never cut (decision 14).
+2. User text is never cut (decision 14). A pinned call group is neither trimmed nor dropped, and
+   stays where it stands (D8).
 3. A step frees down to the target where it can, so that the next builds change nothing (D7).
 4. Each step that ran is named, in order.
-5. What cannot fit even then is None: the caller answers CONTEXT_OVERFLOW.
+5. What cannot fit even then, such as pins beside the newest user message, is None: the caller
+   answers CONTEXT_OVERFLOW.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from app.domain.messages import Role
-from app.domain.strategies import ENDLESS, Room, Span
+from app.domain.strategies import Room
 from app.domain.turns import (
     Entry,
+    call_groups,
     group_boundary_after,
     group_boundary_before,
     parse_turn_boundaries,
+    pinned_seqs,
 )
+from app.domain.views import ENDLESS, Span
 
 TRIMMED = "tool_results_cleared"
 EMERGENCY = "emergency_cut"
@@ -33,97 +38,221 @@ ALL_TRIMMED = "all_tool_results_cleared"
 class Fitted:
     """A reduction of the visible history.
 
-    Tool results with `seq <= trimmed_through` give way to placeholders. `shown` holds the seqs
-    that stay visible, the last span open for what is still to come; None leaves all visible.
-    `steps` says what was done.
+    Tool results with `seq <= trimmed_through` give way to placeholders, but for the pinned ones
+    in `untrimmed`. `shown` holds the seqs that stay visible, the last span open for what is
+    still to come; None leaves all visible. `steps` says what was done.
     """
 
     trimmed_through: int
     shown: tuple[Span, ...] | None
     steps: tuple[str, ...]
+    untrimmed: tuple[int, ...] = ()
 
 
-def fit(history: Sequence[Entry], trimmed_through: int, room: Room) -> Fitted | None:
+def fit(
+    history: Sequence[Entry], trimmed_through: int, room: Room, covered: Span | None = None
+) -> Fitted | None:
     """Return the smallest reduction of `history` that fits `room`, or None.
 
-    `history` is what the view shows verbatim, in order; tool results up to
-    `trimmed_through` are placeholders already, and stay so.
+    `history` is what the view shows verbatim, in order; tool results up to `trimmed_through`
+    are placeholders already, and stay so. `covered` is the range the view hides.
     """
+    view = _Visible(tuple(history), pinned_seqs(history), _end(history, covered))
     trim = trimmed_through
-    if room.holds(_cost(history, trim)):
-        return Fitted(trim, None, ())
+    if room.holds(view.cost(0, trim)):
+        return view.fitted(0, trim, trimmed_through, ())
     steps: list[str] = []
-    trim = max(trim, _trim(history, trim, room))
+    trim = max(trim, _trim(view, trimmed_through, room))
     if trim > trimmed_through:
         steps.append(TRIMMED)
-    if room.holds(_cost(history, trim)):
-        return Fitted(trim, None, tuple(steps))
-    kept = _halve(history, trim, room)
-    if len(kept) < len(history):
+    if room.holds(view.cost(0, trim)):
+        return view.fitted(0, trim, trimmed_through, tuple(steps))
+    cut = _halve(view, trim, room)
+    if view.drops(cut):
         steps.append(EMERGENCY)
-    if not room.holds(_cost(kept, trim)) and room.holds(_cost(kept, kept[-1].seq)):
+    last_seq = view.history[-1].seq if history else trim
+    if not room.holds(view.cost(cut, trim)) and room.holds(view.cost(cut, last_seq)):
         steps.append(ALL_TRIMMED)
-        trim = kept[-1].seq
-    if room.holds(_cost(kept, trim)):
-        left = _spans(kept) if len(kept) < len(history) else None
-        return Fitted(trim, left, tuple(steps))
-    newest = next((entry for entry in reversed(history) if entry.role is Role.USER), None)
-    if newest is None or not room.holds(newest.tokens):
-        return None
-    shown = (Span(newest.seq, newest.seq + 1), Span(history[-1].seq + 1, ENDLESS))
-    return Fitted(trim, shown, tuple(dict.fromkeys((*steps, EMERGENCY))))
-
-
-def _spans(kept: Sequence[Entry]) -> tuple[Span, ...]:
-    """Return the seqs of what is kept, gaps left out: a summary may stand for them."""
-    gaps = [(a.seq + 1, b.seq) for a, b in pairwise(kept) if b.seq != a.seq + 1]
-    starts = (kept[0].seq, *(after for _, after in gaps))
-    ends = (*(before for before, _ in gaps), ENDLESS)
-    return tuple(map(Span, starts, ends))
+        trim = last_seq
+    if room.holds(view.cost(cut, trim)):
+        return view.fitted(cut, trim, trimmed_through, tuple(steps))
+    return _only_newest(view, trim, trimmed_through, room, steps)
 
 
 def fit_with_note(
-    history: Sequence[Entry], trimmed_through: int, room: Room, note_tokens: int
+    history: Sequence[Entry],
+    trimmed_through: int,
+    room: Room,
+    note_tokens: int,
+    covered: Span | None = None,
 ) -> Fitted | None:
     """Return what `fit` does, with room left for a note wherever messages are left out."""
-    fitted = fit(history, trimmed_through, room)
+    fitted = fit(history, trimmed_through, room, covered)
     if fitted is not None and fitted.shown is None:
         return fitted
-    return fit(history, trimmed_through, replace(room, summary=room.summary + note_tokens))
+    noted = replace(room, summary=room.summary + note_tokens)
+    return fit(history, trimmed_through, noted, covered)
 
 
-def _cost(history: Sequence[Entry], trimmed_through: int) -> int:
+def newest_alone(
+    history: Sequence[Entry], trimmed_through: int, room: Room, covered: Span | None
+) -> Fitted | None:
+    """Return what leaves only the newest user message and the pins, None if they do not fit."""
+    view = _Visible(tuple(history), pinned_seqs(history), _end(history, covered))
+    return _only_newest(view, trimmed_through, trimmed_through, room, ())
+
+
+def emergency(history: Sequence[Entry], covered: Span | None) -> tuple[Span, ...] | None:
+    """Return the spans to show after a provider said "too long"; None if nothing can go (E6).
+
+    The oldest half of the turns is dropped, at least one; of a single turn the oldest half of
+    its call groups, until only the newest user message is left, which always stays. Pins stay
+    too, and do not count. What else was kept in the covered range is one turn.
+    """
+    newest = next((entry.seq for entry in reversed(history) if entry.role is Role.USER), None)
+    units = _droppable_turns(history, covered, newest)
+    if len(units) == 1 and (newest is None or units[0][0].seq > newest):
+        (turn,) = units
+        units = [turn[start:end] for start, end in call_groups(turn)]
+    gone = {entry.seq for unit in units[: max(1, len(units) // 2)] for entry in unit}
+    left = [entry for entry in history if entry.seq not in gone]
+    if not gone or not left:
+        return None
+    return _spans(left, _end(history, covered))
+
+
+def _droppable_turns(
+    history: Sequence[Entry], covered: Span | None, newest: int | None
+) -> list[list[Entry]]:
+    """Return the turns, oldest first, without what stays; those that stay whole are left out."""
+    pinned = pinned_seqs(history)
+
+    def is_inside(entry: Entry) -> bool:
+        return covered is not None and covered.holds(entry.seq) and entry.seq != newest
+
+    turns: list[list[Entry]] = []
+    for inside, part in groupby(history, is_inside):
+        entries = list(part)
+        starts = [0] if inside else parse_turn_boundaries(entries)
+        turns += [entries[start:end] for start, end in pairwise([*starts, len(entries)])]
+    loose = (
+        [entry for entry in turn if entry.seq not in pinned and entry.seq != newest]
+        for turn in turns
+    )
+    return [turn for turn in loose if turn]
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """What a view shows, and which of it is pinned; `end` is where what is to come begins."""
+
+    history: tuple[Entry, ...]
+    pinned: frozenset[int]
+    end: int
+
+    def kept(self, cut: int) -> list[Entry]:
+        """Return what is left after a cut: the pins before it, and all that follows."""
+        pins = (entry for entry in self.history[:cut] if entry.seq in self.pinned)
+        return [*pins, *self.history[cut:]]
+
+    def drops(self, cut: int) -> bool:
+        """Whether a cut drops anything."""
+        return any(entry.seq not in self.pinned for entry in self.history[:cut])
+
+    def cost(self, cut: int, trimmed_through: int) -> int:
+        """Return the tokens left after a cut, results up to a seq as placeholders."""
+        return _cost(self.kept(cut), trimmed_through, self.pinned)
+
+    def fitted(self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]) -> Fitted:
+        """Return a cut and a trim as a reduction."""
+        kept = self.kept(cut)
+        shown = _spans(kept, self.end) if self.drops(cut) else None
+        return Fitted(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
+
+    def untrimmed(self, kept: Sequence[Entry], trimmed_before: int, trim: int) -> tuple[int, ...]:
+        """Return the seqs of pinned results that a new trim passes over."""
+        return tuple(
+            entry.seq
+            for entry in kept
+            if entry.role is Role.TOOL
+            and entry.seq in self.pinned
+            and trimmed_before < entry.seq <= trim
+        )
+
+
+def _end(history: Sequence[Entry], covered: Span | None) -> int:
+    """Return the seq from which on nothing is hidden."""
+    end = history[-1].seq + 1 if history else 1
+    return max(end, covered.end) if covered is not None else end
+
+
+def _spans(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
+    """Return the seqs of what is kept, gaps left out: a summary may stand for them."""
+    gaps = [(a.seq + 1, b.seq) for a, b in pairwise(kept) if b.seq != a.seq + 1]
+    starts = (kept[0].seq, *(after for _, after in gaps))
+    ends = (*(before for before, _ in gaps), kept[-1].seq + 1)
+    spans = tuple(map(Span, starts, ends))
+    if ends[-1] == end:
+        return (*spans[:-1], Span(starts[-1], ENDLESS))
+    return (*spans, Span(end, ENDLESS))
+
+
+def _cost(history: Iterable[Entry], trimmed_through: int, pinned: frozenset[int]) -> int:
     return sum(
-        entry.trimmed_tokens if entry.seq <= trimmed_through else entry.tokens for entry in history
+        entry.trimmed_tokens
+        if entry.seq <= trimmed_through and entry.seq not in pinned
+        else entry.tokens
+        for entry in history
     )
 
 
-def _trim(history: Sequence[Entry], trimmed_through: int, room: Room) -> int:
+def _trim(view: _Visible, trimmed_through: int, room: Room) -> int:
     """Return the seq up to which results are trimmed, oldest first, the last group kept."""
-    last_group = group_boundary_before(history, len(history) - 1)
-    cost = _cost(history, trimmed_through)
+    last_group = group_boundary_before(view.history, len(view.history) - 1)
+    cost = view.cost(0, trimmed_through)
     through = trimmed_through
-    for entry in history[:last_group]:
+    for entry in view.history[:last_group]:
         if room.aims_at(cost):
             break
-        if entry.seq > trimmed_through and entry.trimmed_tokens < entry.tokens:
+        if entry.seq <= trimmed_through or entry.seq in view.pinned:
+            continue
+        if entry.trimmed_tokens < entry.tokens:
             cost -= entry.tokens - entry.trimmed_tokens
             through = entry.seq
     return through
 
 
-def _halve(history: Sequence[Entry], trim: int, room: Room) -> Sequence[Entry]:
-    """Drop the oldest half of the turns, then of the last turn's call groups, while over."""
-    kept = history
-    while not room.holds(_cost(kept, trim)):
-        turns = parse_turn_boundaries(kept)
+def _halve(view: _Visible, trim: int, room: Room) -> int:
+    """Return the cut that drops the oldest half of the turns while over, then of the last's groups.
+
+    The last call group stays.
+    """
+    cut = 0
+    while not room.holds(view.cost(cut, trim)):
+        left = view.history[cut:]
+        turns = parse_turn_boundaries(left)
         if len(turns) > 1:
-            cut = turns[len(turns) // 2]
+            further = turns[len(turns) // 2]
         else:
-            cut = group_boundary_after(kept, max(1, len(kept) // 2))
-            if cut >= len(kept):
-                cut = group_boundary_before(kept, len(kept) - 1)
-        if cut <= 0:
+            further = group_boundary_after(left, max(1, len(left) // 2))
+            if further >= len(left):
+                further = group_boundary_before(left, len(left) - 1)
+        if further <= 0:
             break
-        kept = kept[cut:]
-    return kept
+        cut += further
+    return cut
+
+
+def _only_newest(
+    view: _Visible, trim: int, trimmed_before: int, room: Room, steps: Sequence[str]
+) -> Fitted | None:
+    """Return the last resort: the newest user message and the pins, if they fit."""
+    newest = next((entry for entry in reversed(view.history) if entry.role is Role.USER), None)
+    if newest is None:
+        return None
+    kept = [entry for entry in view.history if entry is newest or entry.seq in view.pinned]
+    if not room.holds(_cost(kept, trim, view.pinned)):
+        return None
+    shown = _spans(kept, view.end)
+    named = tuple(dict.fromkeys((*steps, EMERGENCY)))
+    return Fitted(trim, shown, named, view.untrimmed(kept, trimmed_before, trim))

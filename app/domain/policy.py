@@ -9,21 +9,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, cast, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from app.domain.errors import Problem, ValidationError
 
 
 class StrategyName(StrEnum):
-    """The strategies this version plans with (D1, D2)."""
+    """The strategies (D)."""
 
     SANDWICH = "sandwich"
     SLIDING_WINDOW = "sliding_window"
     FULL_HISTORY = "full_history"
+    TREE_SUMMARY = "tree_summary"
+    RETAIN_SUMMARY = "retain_summary"
+    CHAIN = "chain"
+
+
+class ChainStep(StrEnum):
+    """The steps a chain is made of (D5)."""
+
+    CLEAR_TOOL_RESULTS = "clear_tool_results"
+    SUMMARIZE = "summarize"
+    TRUNCATE = "truncate"
+
+
+class CompactionMode(StrEnum):
+    """Where a due compaction runs: after the turn, or inside the build that needs it (E6)."""
+
+    BACKGROUND = "background"
+    INLINE = "inline"
 
 
 class CounterName(StrEnum):
@@ -67,16 +85,30 @@ class SlidingWindowPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeSummaryPolicy:
+    """How many messages one summary of the tree takes in, and how many levels there are (D3)."""
+
+    chunk_size: int = 20
+    levels: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """When and how summaries are made (E1, D7); ratios are of the effective window."""
+    """When and how summaries are made (E1, E6, D7); ratios are of the effective window."""
 
     enabled: bool = True
     auto: bool = True
+    threshold_ratio: float = 0.8
     model: str | None = None
     summary_prompt: str | None = None
     summary_directives: tuple[str, ...] = ()
+    retain_prompt: str | None = None
+    retain_directives: tuple[str, ...] = ()
+    retain_last_turns: int = 1
+    mode: CompactionMode = CompactionMode.BACKGROUND
     target: float = 0.5
     min_gain: float = 0.1
+    max_messages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +131,22 @@ class Policy:
     strategy: StrategyName = StrategyName.SANDWICH
     sandwich: SandwichPolicy = field(default_factory=SandwichPolicy)
     sliding_window: SlidingWindowPolicy = field(default_factory=SlidingWindowPolicy)
+    tree_summary: TreeSummaryPolicy = field(default_factory=TreeSummaryPolicy)
+    chain: tuple[ChainStep, ...] = tuple(ChainStep)
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
     budget: BudgetPolicy = field(default_factory=BudgetPolicy)
     summary_role: SummaryRole = SummaryRole.USER
+    preserve_user_messages: bool = False
 
+
+MOST_LEVELS = 10
+"""A tree this high stands for more messages than a log can have."""
 
 MOST_TOKENS = 10**9
 """No window is larger; what is would be a mistake in the request."""
+
+_LEAST_CHUNK = 2
+_SHARE = "Must be above 0 and at most 1"
 
 DEFAULTS: Mapping[str, Any] = asdict(Policy())
 """Every leaf with its default, nested as in JSON."""
@@ -169,10 +210,13 @@ def _leaf(hint: Any, value: Any, pointer: str) -> Any:
         except ValueError:
             words = ", ".join(hint)
             raise ValidationError.at(pointer, f"{value!r} is none of {words}") from None
-    if hint == tuple[str, ...]:
-        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise ValidationError.at(pointer, "A list of strings is needed here")
+        kind = get_args(hint)[0]
+        if kind is str:
             return tuple(value)
-        raise ValidationError.at(pointer, "A list of strings is needed here")
+        return tuple(_leaf(kind, item, f"{pointer}/{i}") for i, item in enumerate(value))
     wanted = {bool: bool, int: int, float: (int, float), int | None: int, str | None: str}[hint]
     if not isinstance(value, cast(Any, wanted)) or (isinstance(value, bool) and hint is not bool):
         raise ValidationError.at(pointer, f"{value!r} has the wrong type")
@@ -180,41 +224,51 @@ def _leaf(hint: Any, value: Any, pointer: str) -> Any:
 
 
 def _problems(policy: Policy) -> list[Problem]:
-    found: list[Problem] = []
+    rules = (*_strategy_rules(policy), *_compaction_rules(policy.compaction))
+    rules += tuple(_budget_rules(policy.budget))
+    return [Problem(pointer, detail) for holds, pointer, detail in rules if not holds]
 
-    def need(holds: bool, pointer: str, detail: str) -> None:
-        if not holds:
-            found.append(Problem(pointer, detail))
 
-    budget, sandwich, compaction = policy.budget, policy.sandwich, policy.compaction
-    need(sandwich.preserve_top >= 0, "/sandwich/preserve_top", "Must not be negative")
-    need(sandwich.preserve_bottom >= 1, "/sandwich/preserve_bottom", "Must be at least 1")
-    need(policy.sliding_window.keep_last_n >= 1, "/sliding_window/keep_last_n", "At least 1")
-    need(
-        0 < sandwich.compression_threshold <= 1,
-        "/sandwich/compression_threshold",
-        "Must be above 0 and at most 1",
-    )
-    need(0 < compaction.target < 1, "/compaction/target", "Must be between 0 and 1")
-    need(0 <= compaction.min_gain < 1, "/compaction/min_gain", "Must be from 0 to below 1")
-    window = budget.context_window
-    need(window is None or window > 0, "/budget/context_window", "Context limit must be positive")
-    need((window or 0) <= MOST_TOKENS, "/budget/context_window", f"At most {MOST_TOKENS} tokens")
-    need(budget.max_output_tokens > 0, "/budget/max_output_tokens", "Must be positive")
-    if window is not None and window > 0:
-        need(
-            budget.max_output_tokens < window,
-            "/budget/max_output_tokens",
-            "max_output_tokens must be smaller than context_window",
-        )
+def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
+    """Yield what has to hold, with the place and the text of a problem if it does not."""
+    sandwich, tree = policy.sandwich, policy.tree_summary
+    yield sandwich.preserve_top >= 0, "/sandwich/preserve_top", "Must not be negative"
+    yield sandwich.preserve_bottom >= 1, "/sandwich/preserve_bottom", "Must be at least 1"
+    yield _is_share(sandwich.compression_threshold), "/sandwich/compression_threshold", _SHARE
+    yield policy.sliding_window.keep_last_n >= 1, "/sliding_window/keep_last_n", "At least 1"
+    yield tree.chunk_size >= _LEAST_CHUNK, "/tree_summary/chunk_size", "Must be at least 2"
+    yield 1 <= tree.levels <= MOST_LEVELS, "/tree_summary/levels", f"From 1 to {MOST_LEVELS}"
+    yield len(policy.chain) > 0, "/chain", "At least one step is needed"
+    yield len(set(policy.chain)) == len(policy.chain), "/chain", "No step may stand there twice"
+
+
+def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str, str]]:
+    most = compaction.max_messages
+    yield 0 < compaction.target < 1, "/compaction/target", "Must be between 0 and 1"
+    yield 0 <= compaction.min_gain < 1, "/compaction/min_gain", "Must be from 0 to below 1"
+    yield _is_share(compaction.threshold_ratio), "/compaction/threshold_ratio", _SHARE
+    turns = compaction.retain_last_turns
+    yield turns >= 0, "/compaction/retain_last_turns", "Must not be negative"
+    yield most is None or most >= 1, "/compaction/max_messages", "Must be at least 1"
+
+
+def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
+    window, output = budget.context_window, budget.max_output_tokens
+    place = "/budget/context_window"
+    yield window is None or window > 0, place, "Context limit must be positive"
+    yield (window or 0) <= MOST_TOKENS, place, f"At most {MOST_TOKENS} tokens"
+    yield output > 0, "/budget/max_output_tokens", "Must be positive"
+    smaller = window is None or window <= 0 or output < window
+    wanted = "max_output_tokens must be smaller than context_window"
+    yield smaller, "/budget/max_output_tokens", wanted
     for name in ("notice_at", "compact_trigger", "hard_block"):
-        need(0 < getattr(budget, name) <= 1, f"/budget/{name}", "Must be above 0 and at most 1")
-    need(
-        budget.compact_trigger <= budget.hard_block,
-        "/budget/hard_block",
-        "hard_block must not be below compact_trigger",
-    )
-    return found
+        yield _is_share(getattr(budget, name)), f"/budget/{name}", _SHARE
+    wanted = "hard_block must not be below compact_trigger"
+    yield budget.compact_trigger <= budget.hard_block, "/budget/hard_block", wanted
+
+
+def _is_share(ratio: float) -> bool:
+    return 0 < ratio <= 1
 
 
 def as_json(policy: Policy) -> dict[str, Any]:

@@ -22,13 +22,12 @@ from app.domain.formats import anthropic, openai_chat
 from app.domain.formats.wire import sendable_id
 from app.domain.log import LogRow
 from app.domain.messages import NO_RESULT, FormatName, Message, Reasoning, Role, Text
-from app.domain.strategies import ENDLESS, Span
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText, count_message, count_rendered
 from app.domain.turns import TRIMMED_TOKENS
+from app.domain.views import View
 
 MOST_REF = 36
 """Characters of an id that a placeholder may hold; a client's own can be longer."""
-SUMMARY_PREFIX = "[Earlier conversation summary: "
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
@@ -38,49 +37,6 @@ MOST_MARKS = 4
 """Anthropic takes at most this many cache marks in a payload (A7)."""
 LOOKBACK_BLOCKS = 19
 """Anthropic finds an earlier cache entry at most this many blocks before a mark (A8)."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What of a log is shown: the frozen part of an epoch.
-
-    `spans` are the seqs shown verbatim, ascending; the last one is open. `summary` stands for
-    `summary_span` and is placed before the first span that starts after it. Tool results up to
-    `trimmed_through` are placeholders. Reasoning after `reasoning_after` is replayed (A10, A11).
-    """
-
-    spans: tuple[Span, ...]
-    summary: str | None = None
-    summary_span: Span | None = None
-    note: str | None = None
-    trimmed_through: int = 0
-    reasoning_after: int = 0
-    summary_as_system: bool = False
-
-    def shows(self, seq: int) -> bool:
-        """Whether the message with this seq is shown verbatim."""
-        return any(span.start <= seq < span.end for span in self.spans)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it shows the log as it is, so that nothing was made after another prefix."""
-        return self.spans == (Span(1, ENDLESS),) and not (
-            self.summary or self.note or self.trimmed_through
-        )
-
-    @property
-    def cuts_the_start(self) -> bool:
-        """Whether the log's first message is not shown."""
-        return not self.shows(1)
-
-    def summary_text(self) -> str | None:
-        """Return the text that stands where messages are left out."""
-        parts = []
-        if self.summary is not None:
-            parts.append(f"{SUMMARY_PREFIX}{self.summary}]")
-        if self.note is not None:
-            parts.append(self.note)
-        return "\n".join(parts) if parts else None
 
 
 def placeholder(row: LogRow) -> str:
@@ -124,12 +80,12 @@ class Assembler(ABC):
         self.has_calls = False
         self._ids = CallIds()
         self._open: dict[str, str] = {}
-        self._summary_pending = view.summary_text() is not None
+        self._summary_texts = view.summary_texts()
         self._started = False
 
     def feed(self, row: LogRow) -> None:
         """Fold one row; rows come in log order, each once, only those the view shows."""
-        if self._summary_pending and self._summary_goes_before(row.seq):
+        if self._summary_texts and self._summary_goes_before(row.seq):
             self._put_summary()
         if row.role is Role.TOOL:
             call_id = row.call_ids[0]
@@ -147,20 +103,19 @@ class Assembler(ABC):
 
     def finish(self) -> None:
         """Fold what stands after the last row: a summary of everything before."""
-        if self._summary_pending:
+        if self._summary_texts:
             self._put_summary()
 
     def _summary_goes_before(self, seq: int) -> bool:
-        span = self.view.summary_span
-        return span is None or seq >= span.start
+        hidden = self.view.hidden
+        return hidden is None or seq >= hidden.start
 
     def _put_summary(self) -> None:
-        text = self.view.summary_text()
-        assert text is not None
-        self._summary_pending = False
+        texts, self._summary_texts = self._summary_texts, ()
         self._end_group()
         before = self.tokens
-        self._put_note(text, as_system=self.view.summary_as_system)
+        for text in texts:
+            self._put_note(text, as_system=self.view.summary_as_system)
         self.summary_tokens = self.tokens - before
         self.tokens = before
 
@@ -171,7 +126,7 @@ class Assembler(ABC):
         self._flush_media()
 
     def _trimmed(self, row: LogRow) -> bool:
-        return row.seq <= self.view.trimmed_through and row.tokens > TRIMMED_TOKENS
+        return row.tokens > TRIMMED_TOKENS and self.view.trims(row.seq)
 
     @abstractmethod
     def _feed_message(self, row: LogRow) -> None: ...

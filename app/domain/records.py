@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from app.domain.log import LogRow
-from app.domain.strategies import Span
+from app.domain.views import Span, Summary, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ class Head:
     """The moving end of a conversation's log, and the state of its view.
 
     `tokens` sums the whole log in the conversation's counter, `hidden_tokens` those that the
-    active compaction replaces. `view_version` rises with every change of what is shown.
+    active compaction takes out of the payload. What it hides lies in `span`, but for the seqs
+    in `kept`. `view_version` rises with every change of what is shown, `view_cause` says why.
+    Until the log has `resume_at` tokens nothing is compacted in the background (decision 24).
+    `is_due` tells of the due mark, `failures` counts compactions that failed in a row, and
+    `is_resting` says that the next attempt has to wait. `became_due` is the append's own word.
     """
 
     head_seq: int = 0
@@ -52,6 +57,19 @@ class Head:
     span: Span | None = None
     summary_tokens: int = 0
     hidden_tokens: int = 0
+    hidden_messages: int = 0
+    kept: tuple[int, ...] = ()
+    view_cause: str | None = None
+    resume_at: int = 0
+    is_due: bool = False
+    is_resting: bool = False
+    became_due: bool = False
+    failures: int = 0
+
+    @property
+    def shown_tokens(self) -> int:
+        """Tokens of the messages a build shows, the summary not among them."""
+        return self.tokens - self.hidden_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +131,83 @@ class Epoch:
     policy_hash: str
 
 
+class Trigger(StrEnum):
+    """What made a compaction run (E6)."""
+
+    BACKGROUND = "background"
+    PROACTIVE = "proactive"
+    FORCED = "forced"
+    EMERGENCY = "emergency"
+
+
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The receipt of one reduction (E8); `span` holds the seqs its summary stands for."""
+    """The receipt of one reduction (E8).
+
+    `span` is the whole range hidden since, `view` what is shown in its place, with `made` the
+    summaries made for it (the view may hold older ones, or have folded a new one away again).
+    `strategy` is what ran, `policy_strategy` what the policy said then. `model` is None where
+    none was asked. `hidden_tokens`, `hidden_messages` and `summary_tokens` go to the head.
+    """
 
     compaction_id: str
     parent_id: str | None
     trigger: str
     strategy: str
+    policy_strategy: str
+    strategies_run: tuple[str, ...]
     span: Span
-    summary: str
+    view: View
+    made: tuple[Summary, ...]
     summary_tokens: int
+    hidden_tokens: int
+    hidden_messages: int
     before_tokens: int
     after_tokens: int
     before_msg_count: int
     after_msg_count: int
-    model: str
-    prompt_hash: str
+    model: str | None
+    prompt_hash: str | None
+    calls: int
+    input_tokens: int
+    output_tokens: int
     cost_usd: float | None
     duration_ms: int
     created_at: datetime | None = None
+    undone_at: datetime | None = None
+
+    @property
+    def summary(self) -> str | None:
+        """The text that stands for the range, None where nothing was summarised."""
+        texts = [summary.text for summary in self.view.summaries]
+        return "\n\n".join(texts) if texts else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a head is to show: a view, whose receipt made it, and what it takes out of the log."""
+
+    view: View
+    compaction_id: str | None
+    summary_tokens: int
+    hidden_tokens: int
+    hidden_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work a caller may wait for; `status` is queued, running, done or failed."""
+
+    job_id: str
+    tenant_id: str
+    conversation_id: str
+    kind: str
+    ask: str
+    status: str
+    result: str | None
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +215,18 @@ class ContextRead:
     """What one select tells a build.
 
     `epoch` is the lane's newest; `window_epoch` the newest of this request's window, when that
-    is another. `rows` are the shown messages not in hand yet, when `rows_read`.
+    is another. `view` is the active compaction's, None without one or where the epoch in hand
+    has it. `pins` are the pinned seqs. `rows` are the shown messages not in hand yet, when
+    `rows_read`.
     """
 
     conversation: Conversation
     epoch: Epoch | None
     window_epoch: Epoch | None
-    summary: str | None
-    compacted_by: str | None
+    view: View | None
+    compacted_for: str | None
     compacted_at: datetime | None
     has_other_lane: bool
+    pins: tuple[int, ...]
     rows_read: bool
     rows: list[LogRow]

@@ -5,6 +5,7 @@
    their calls directly, so a position is inside a group exactly when a tool message stands there.
 3. No cut separates a call from its result (A4, N1, N2).
 4. Cuts are made at turn starts; inside one oversized turn, between call groups (N4).
+5. A pin protects the whole call group its message belongs to (D8).
 
 A cut at index `i` splits a history into `[0, i)` and `[i, len)`; `0` and `len` cut nothing.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from app.domain.messages import Role
@@ -32,23 +34,25 @@ class Entry:
     """What planning needs to know of one message.
 
     `tokens` is its cost as it would be sent, `trimmed_tokens` the cost once a tool result has
-    given way to its placeholder (equal to `tokens` for everything else).
+    given way to its placeholder (equal to `tokens` for everything else). A `pinned` one is
+    neither summarised nor cleared nor dropped (D8).
     """
 
     seq: int
     role: Role
     tokens: int
     trimmed_tokens: int
+    pinned: bool = False
 
 
 TRIMMED_TOKENS = 80
 """The most a trimmed tool result costs: its placeholder, its call's id, its overhead."""
 
 
-def entry(seq: int, role: Role, tokens: int) -> Entry:
+def entry(seq: int, role: Role, tokens: int, pinned: bool = False) -> Entry:
     """Return the entry of a stored message; only larger tool results can be trimmed."""
-    trimmed = min(tokens, TRIMMED_TOKENS) if role is Role.TOOL else tokens
-    return Entry(seq, role, tokens, trimmed)
+    can_trim = role is Role.TOOL and not pinned
+    return Entry(seq, role, tokens, min(tokens, TRIMMED_TOKENS) if can_trim else tokens, pinned)
 
 
 def parse_turn_boundaries(history: Sequence[HasRole]) -> list[int]:
@@ -81,6 +85,22 @@ def group_boundary_after(history: Sequence[HasRole], index: int) -> int:
     while not is_group_boundary(history, index):
         index += 1
     return index
+
+
+def call_groups(history: Sequence[HasRole]) -> list[tuple[int, int]]:
+    """Return the range of every call group; a message without results is a group by itself."""
+    cuts = [index for index, item in enumerate(history) if not index or item.role is not Role.TOOL]
+    return list(pairwise([*cuts, len(history)])) if history else []
+
+
+def pinned_seqs(history: Sequence[Entry]) -> frozenset[int]:
+    """Return the seqs that pins protect: every message of a group with a pinned one (rule 5)."""
+    if not any(entry.pinned for entry in history):
+        return frozenset()
+    groups = (history[start:end] for start, end in call_groups(history))
+    return frozenset(
+        entry.seq for group in groups if any(entry.pinned for entry in group) for entry in group
+    )
 
 
 def find_safe_boundary(history: Sequence[HasRole], target: int) -> int:

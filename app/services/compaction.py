@@ -1,99 +1,117 @@
-"""Compaction as an act: plan, summarise outside any transaction, apply if still valid (E3, E7)."""
+"""Compaction as an act: plan, summarise outside any transaction, apply if still valid (E3, E7).
+
+1. One compaction of a conversation runs at a time, whichever process runs it: it holds a lease.
+2. A forced one waits for another to end; a build and a job in the background do not (decision 15).
+3. A failure leaves the view as it was. It is counted, and automatic ones rest for a while, longer
+   after each failure in a row, so that no loop calls a broken model again and again (E9).
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from weakref import WeakValueDictionary
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from app.domain import jsontext
 from app.domain.compaction import (
     CompactResult,
     Pending,
+    Situation,
+    Wish,
+    as_shown,
+    base_view,
+    chunks_for,
+    due_line,
     fresh_spans,
+    node_room,
     plan_for,
-    spans_beside,
+    reserve_for,
+    result_of,
+    resume_at,
+    shown_cost,
     summary_cost,
     summary_room,
-    summary_view,
+    unhidden,
+    view_after,
+    with_note,
 )
-from app.domain.errors import Conflict, NotFound, ServiceUnavailable
-from app.domain.frames import Ask, Frame
-from app.domain.records import Compaction, Conversation, Head
-from app.domain.strategies import Keep, Span, Summarise, spans_through
-from app.domain.summaries import ContextState, SummaryAsk
-from app.domain.turns import Entry
+from app.domain.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
+from app.domain.events import EventType
+from app.domain.frames import Ask
+from app.domain.policy import StrategyName
+from app.domain.records import Compaction, Conversation, Head, Shown, Trigger
+from app.domain.strategies import Compact, Keep, next_fold
+from app.domain.summaries import SummaryAsk
+from app.domain.turns import pinned_seqs
+from app.domain.views import Span, Summary, View, spans_through
 from app.services.condensing import condense
 from app.services.frames import Frames
-from app.services.ports import Database
-from app.services.summariser import Summariser, SummaryResult
+from app.services.leases import Leases
+from app.services.ports import Database, Records
+from app.services.summariser import Effort, Summariser, SummaryResult
 
-REST_MS = 30_000
-"""How long builds leave a conversation alone that could not be compacted."""
+LEAST_REST_SECONDS = 30.0
+MOST_REST_SECONDS = 3600.0
+MOST_WAIT_SECONDS = 300.0
+"""How long a forced compaction waits for another one to end."""
+_MOST_FRUITLESS = 10_000
 
-
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    until: float
-    failed: bool
-    head_seq: int
+_log = logging.getLogger("app.compaction")
 
 
 @dataclass(frozen=True, slots=True)
 class CompactAsk:
-    """A forced compaction; `instructions` and `model` are for this call alone."""
+    """A compaction somebody asks for; all of it is for this call alone (E7)."""
 
     model: str | None = None
     instructions: str | None = None
+    strategy: StrategyName | None = None
+    target_tokens: int | None = None
     dry_run: bool = False
 
+    def as_json(self) -> str:
+        """Return the text that a job keeps of it."""
+        return jsontext.dumps(asdict(self))
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What a compaction is planned on: the conversation, its frame, what it shows."""
 
-    conversation: Conversation
-    frame: Frame
-    entries: tuple[Entry, ...]
-    summary: str | None
+def ask_from(text: str) -> CompactAsk:
+    """Read back what a job was asked."""
+    raw = jsontext.loads(text)
+    strategy = StrategyName(raw["strategy"]) if raw["strategy"] else None
+    return CompactAsk(**{**raw, "strategy": strategy})
 
-    @property
-    def before_tokens(self) -> int:
-        """Tokens of the payload as it is now."""
-        head = self.conversation.head
-        shown = sum(entry.tokens for entry in self.entries)
-        return self.frame.usage(shown, head.summary_tokens).total
 
-    @property
-    def before_messages(self) -> int:
-        """Messages of the payload as it is now, the summary among them."""
-        return len(self.entries) + (self.conversation.head.span is not None)
+@dataclass(slots=True)
+class _Made:
+    """What became of a plan: the view it led to, and the summaries made on the way."""
 
-    def outside(self, span: Span) -> list[Entry]:
-        """Return the entries that a summary of `span` leaves verbatim."""
-        return [entry for entry in self.entries if not span.start <= entry.seq < span.end]
+    plan: Compact
+    view: View
+    made: list[Summary] = field(default_factory=list)
 
 
 class CompactionService:
-    """Runs compactions, one at a time for each conversation of this process."""
+    """Runs compactions, one at a time for each conversation."""
 
     def __init__(
         self,
         database: Database,
         frames: Frames,
         summariser: Summariser,
+        leases: Leases,
         new_id: Callable[[], str],
         now_ms: Callable[[], float],
     ) -> None:
         self._database = database
         self._frames = frames
         self._summariser = summariser
+        self._leases = leases
         self._new_id = new_id
         self._now_ms = now_ms
-        self._resting: dict[str, _Rest] = {}
-        # A lock lives as long as somebody holds it or waits for it.
-        self._running: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._fruitless: dict[str, Hashable] = {}
+
+    # --- the three paths ------------------------------------------------------------------
 
     async def compact(self, tenant_id: str, conversation_id: str, ask: CompactAsk) -> CompactResult:
         """Compact now, whatever the pressure (E7).
@@ -101,78 +119,149 @@ class CompactionService:
         Raises NotFound, ValidationError for a model that may not summarise,
         ContextLimitUnknown, or ServiceUnavailable with the previous state unchanged (E9).
         """
-        async with self._alone(conversation_id):
+        situation = await self._situation(tenant_id, conversation_id)
+        if ask.dry_run:
+            return self._preview(situation, ask)
+        async with self._leases.wait(conversation_id, MOST_WAIT_SECONDS):
             situation = await self._situation(tenant_id, conversation_id)
-            return await self._run(situation, "forced", ask)
+            return await self._run(situation, Trigger.FORCED, ask)
+
+    def check(self, ask: CompactAsk) -> None:
+        """Raise ValidationError for a model that may not summarise, before a job is made of it."""
+        self._summariser.choose_model(ask.model, None, None)
 
     async def compact_for_build(
-        self, tenant_id: str, conversation_id: str, request: Ask, head: Head
+        self, tenant_id: str, conversation_id: str, request: Ask, head: Head, ground: Hashable
     ) -> CompactResult | Keep | Pending | None:
         """Compact inside a build; None when another one changed the view meanwhile.
 
         After a failure a conversation is left alone for a while, and when there was nothing to
-        do until something is added: builds come often, and must not try again and again (E9).
+        do until its `ground` changes, which stands for all that a plan goes by: builds come
+        often, and must not try again and again (E9).
         """
-        if conversation_id in self._running:
-            return Pending()
-        rest = self._resting.get(conversation_id)
-        if rest is not None and rest.until > self._now_ms():
-            if rest.failed:
-                raise ServiceUnavailable("The summariser failed a moment ago")
-            if rest.head_seq == head.head_seq:
-                return Keep("nothing could be compacted, and nothing was added since")
-        async with self._alone(conversation_id):
-            situation = await self._situation(tenant_id, conversation_id, request)
-            if situation.conversation.head.view_version != head.view_version:
-                return None
-            try:
-                result = await self._run(situation, "proactive", CompactAsk())
-            except Conflict:
-                return None
-            except ServiceUnavailable:
-                self._rest(conversation_id, head, failed=True)
-                raise
-            if not result.compacted:
-                self._rest(conversation_id, head, failed=False)
-                return Keep(result.reason or "")
-            return result
+        if head.is_resting:
+            raise ServiceUnavailable("The summariser failed a moment ago")
+        if self._fruitless.get(conversation_id) == ground:
+            return Keep("nothing could be compacted, and nothing has changed since")
+        try:
+            async with self._leases.held(conversation_id) as is_mine:
+                if not is_mine:
+                    return Pending()
+                result = await self._run_for_build(tenant_id, conversation_id, request, head)
+        except Conflict:
+            return None
+        if isinstance(result, Keep):
+            self._remember_fruitless(conversation_id, ground)
+        return result
 
-    async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
-        """Return the active summary and its range of seqs, None when there is none (D6)."""
+    async def work(self, tenant_id: str, conversation_id: str, job_id: str | None) -> None:
+        """Do what a worker was woken for: a job somebody waits for, or what is due (E6).
+
+        Raises only what the queue should try again, such as a database that does not answer.
+        """
+        if job_id is not None:
+            await self._work_on_job(tenant_id, conversation_id, job_id)
+            return
         async with self._database.session() as records:
-            found = await records.conversations.find(
-                tenant_id, conversation_id, self._frames.default_model
-            )
-            if found is None:
-                raise NotFound.conversation(conversation_id)
-            if found.head.compaction_id is None:
-                return None
-            receipt = await records.contexts.find_compaction(
-                conversation_id, found.head.compaction_id
-            )
-        if receipt is None or receipt.created_at is None:
-            return None
-        if receipt.strategy != self._frames.policy_of(found).strategy:
-            return None
-        return ContextState(
-            strategy=receipt.strategy,
-            summary=receipt.summary,
-            summary_range=(receipt.span.start, receipt.span.end),
-            compressed_at=receipt.created_at.isoformat(),
+            await records.jobs.clear_due(conversation_id)
+        try:
+            async with self._leases.held(conversation_id) as is_mine:
+                if is_mine:
+                    await self._work_on_due(tenant_id, conversation_id)
+                    return
+        except Conflict:
+            pass
+        # Another one compacts, or changed the view: the sweep looks whether it is still due.
+        async with self._database.session() as records:
+            await records.jobs.mark_due(conversation_id)
+
+    async def cut(self, situation: Situation, spans: tuple[Span, ...]) -> CompactResult:
+        """Apply an emergency cut: show these spans only, with no model's help (E6)."""
+        started = self._now_ms()
+        view = with_note(replace(situation.view, spans=spans))
+        hidden = view.hidden
+        assert hidden is not None, "a cut hides something"
+        steps = (Trigger.EMERGENCY.value,)
+        plan = Compact(steps=steps, freed_tokens=0, hidden=hidden, summarises=False)
+        receipt = self._receipt(
+            situation, _Made(plan, view), Trigger.EMERGENCY, None, self._effort(situation), started
         )
+        await self._apply(situation, receipt)
+        return result_of(receipt)
 
-    def _rest(self, conversation_id: str, head: Head, *, failed: bool) -> None:
-        now = self._now_ms()
-        self._resting = {key: rest for key, rest in self._resting.items() if rest.until > now}
-        self._resting[conversation_id] = _Rest(now + REST_MS, failed, head.head_seq)
+    # --- in the background ----------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _alone(self, conversation_id: str) -> AsyncIterator[None]:
-        lock = self._running.get(conversation_id)
-        if lock is None:
-            lock = self._running[conversation_id] = asyncio.Lock()
-        async with lock:
-            yield
+    async def _work_on_job(self, tenant_id: str, conversation_id: str, job_id: str) -> None:
+        async with self._database.session() as records:
+            job = await records.jobs.find(tenant_id, job_id)
+            if job is None or job.status in {"done", "failed"}:
+                return
+            await records.jobs.change(conversation_id, job_id, "running")
+        try:
+            result = await self.compact(tenant_id, conversation_id, ask_from(job.ask))
+        except ContextError as error:
+            told = {"code": error.code, "detail": error.detail, **error.facts}
+            async with self._database.session() as records:
+                await records.jobs.change(
+                    conversation_id, job_id, "failed", error=jsontext.dumps(told)
+                )
+            return
+        async with self._database.session() as records:
+            await records.jobs.change(
+                conversation_id, job_id, "done", result=jsontext.dumps(asdict(result))
+            )
+
+    async def _work_on_due(self, tenant_id: str, conversation_id: str) -> None:
+        try:
+            situation = await self._situation(tenant_id, conversation_id)
+        except NotFound:
+            return
+        if situation.head.is_resting or not due_line(situation.frame).reached(situation.head):
+            return
+        try:
+            result = await self._run(situation, Trigger.BACKGROUND, CompactAsk())
+        except NotFound:
+            return  # deleted meanwhile
+        except (ServiceUnavailable, ValidationError):
+            await self._postpone(situation)
+        else:
+            if not result.compacted:
+                await self._let_grow(situation)
+
+    async def _run_for_build(
+        self, tenant_id: str, conversation_id: str, request: Ask, head: Head
+    ) -> CompactResult | Keep | None:
+        situation = await self._situation(tenant_id, conversation_id, request)
+        if situation.head.view_version != head.view_version:
+            return None
+        try:
+            result = await self._run(situation, Trigger.PROACTIVE, CompactAsk())
+        except ServiceUnavailable:
+            await self._postpone(situation)
+            raise
+        if not result.compacted:
+            return Keep(result.reason or "")
+        return result
+
+    async def _let_grow(self, situation: Situation) -> None:
+        """Leave alone, until it has grown, what cannot be compacted any further."""
+        limits = situation.frame.judging_limits()
+        async with self._database.session() as records:
+            await records.contexts.let_grow(
+                situation.conversation.conversation_id, resume_at(situation.head, limits)
+            )
+
+    async def _postpone(self, situation: Situation) -> None:
+        rest = min(LEAST_REST_SECONDS * 2 ** min(situation.head.failures, 16), MOST_REST_SECONDS)
+        async with self._database.session() as records:
+            await records.jobs.postpone(situation.conversation.conversation_id, rest)
+
+    def _remember_fruitless(self, conversation_id: str, ground: Hashable) -> None:
+        if len(self._fruitless) >= _MOST_FRUITLESS:
+            self._fruitless.clear()
+        self._fruitless[conversation_id] = ground
+
+    # --- planning -------------------------------------------------------------------------
 
     async def _situation(
         self, tenant_id: str, conversation_id: str, request: Ask | None = None
@@ -186,125 +275,350 @@ class CompactionService:
             )
             if found is None:
                 raise NotFound.conversation(conversation_id)
-            head, summary = found.head, None
-            if head.compaction_id is not None:
-                receipt = await records.contexts.find_compaction(
-                    conversation_id, head.compaction_id
-                )
-                summary = receipt.summary if receipt is not None else None
+            frame = await self._frames.of(found, request)
+            active = await _active(records, found)
+            if active is not None and active.policy_strategy != frame.policy.strategy:
+                # Another strategy made what is shown: this one starts from the log (D6).
+                await records.contexts.hide_compaction(conversation_id, found.head.view_version)
+                found = replace(found, head=unhidden(found.head))
+                active = None
+            view = base_view(found.head, active.view if active else None, frame.policy)
             entries = [
                 entry
-                for span in spans_through(spans_beside(head.span), head.head_seq)
+                for span in spans_through(view.spans, found.head.head_seq)
                 for entry in await records.log.entries(conversation_id, span.start, span.end)
             ]
-        frame = await self._frames.of(found, request)
-        return Situation(found, frame, tuple(entries), summary)
+        return Situation(tenant_id, found, frame, view, tuple(entries))
 
-    async def _run(self, situation: Situation, trigger: str, ask: CompactAsk) -> CompactResult:
-        started = self._now_ms()
+    def _plan(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> Keep | Compact:
         if not situation.entries:
-            return _nothing(situation, "the conversation has no messages", ())
-        plan = plan_for(
-            situation.entries,
-            situation.conversation.head,
+            return Keep("the conversation has no messages")
+        forced = trigger is Trigger.FORCED
+        return plan_for(
+            situation.shown,
+            situation.head,
             situation.frame,
-            situation.before_tokens,
-            forced=trigger == "forced",
+            situation.tokens_in(situation.view),
+            Wish(forced, forced, ask.strategy, ask.target_tokens),
         )
+
+    async def _run(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> CompactResult:
+        started = self._now_ms()
+        plan = self._plan(situation, trigger, ask)
         if isinstance(plan, Keep):
             return _nothing(situation, plan.reason, ())
-        policy = situation.frame.policy
-        if ask.dry_run:
-            return self._preview(situation, plan)
-        result = await self._summarise(situation, plan, ask)
-        receipt = self._receipt(situation, plan, result, trigger, started)
+        effort = self._effort(situation)
+        await self._tell(situation, EventType.STARTED, {"trigger": trigger, "steps": plan.steps})
+        try:
+            made = await self._make(situation, plan, trigger, ask, effort)
+        except (ServiceUnavailable, ValidationError) as error:
+            told = {"trigger": trigger, "reason": error.facts.get("reason", error.code)}
+            await self._tell(situation, EventType.FAILED, {**told, "calls": effort.calls})
+            _log.warning("compaction_failed", extra={**told, "calls": effort.calls})
+            raise
+        receipt = self._receipt(situation, made, trigger, ask.strategy, effort, started)
         if receipt.after_tokens >= receipt.before_tokens:
-            return _nothing(situation, "the summary would not be shorter", (policy.strategy,))
-        await self._apply(situation.conversation, receipt)
-        return _result(receipt)
+            told = {"trigger": trigger, "reason": "no_gain", "calls": effort.calls}
+            await self._tell(situation, EventType.FAILED, told)
+            return _nothing(situation, "the summary would not be shorter", plan.steps)
+        try:
+            await self._apply(situation, receipt)
+        except Conflict:
+            told = {"trigger": trigger, "reason": "context_changed", "calls": effort.calls}
+            await self._tell(situation, EventType.FAILED, told)
+            raise
+        return result_of(receipt)
 
-    async def _summarise(
-        self, situation: Situation, plan: Summarise, ask: CompactAsk
+    def _preview(self, situation: Situation, ask: CompactAsk) -> CompactResult:
+        """Return what a compaction would do, its summary taking all the room it may (E7)."""
+        self._model(situation, ask)  # one that may not summarise is refused here as well
+        plan = self._plan(situation, Trigger.FORCED, ask)
+        if isinstance(plan, Keep):
+            return _nothing(situation, plan.reason, ())
+        frame, limits = situation.frame, situation.frame.judging_limits()
+        view = view_after(situation.view, plan, *self._expected(situation, plan, ask))
+        tokens = sum(entry.tokens for entry in as_shown(situation.entries, view))
+        room = summary_cost(view, frame.count)
+        if plan.summarises:
+            reserve = reserve_for(ask.strategy or frame.policy.strategy, limits)
+            room = min(reserve, plan.freed_tokens)
+        span = plan.hidden or view.hidden
+        return replace(
+            _nothing(situation, "dry run", plan.steps),
+            after_tokens=frame.usage(tokens, room).total,
+            after_msg_count=situation.messages_in(view),
+            summary_range=(span.start, span.end) if span and view.summaries else None,
+            summary_tokens=room,
+        )
+
+    def _expected(
+        self, situation: Situation, plan: Compact, ask: CompactAsk
+    ) -> tuple[list[Summary], str | None, list[int]]:
+        """Return summaries, retain and pins of the view a plan leads to, the texts unwritten."""
+        view, policy, pins = situation.view, situation.frame.policy, _pins(situation)
+        if plan.hidden is None or not plan.summarises:
+            return [*view.summaries], view.retain, pins
+        if not plan.chunks:
+            retain = "" if self._summary_ask(situation, ask, retains=True).wants_retain else None
+            return [Summary(plan.hidden, "")], retain, pins
+        limits = situation.frame.judging_limits()
+        chunks = chunks_for(plan, view, policy.tree_summary.chunk_size)
+        nodes = [*view.summaries, *(Summary(chunk, "", node_room(limits)) for chunk in chunks)]
+        while fold := _next_fold(situation, nodes):
+            first, last = fold
+            nodes[first:last] = [_folded(nodes[first:last], "", node_room(limits))]
+        return nodes, view.retain, pins
+
+    # --- making ---------------------------------------------------------------------------
+
+    async def _make(
+        self,
+        situation: Situation,
+        plan: Compact,
+        trigger: Trigger,
+        ask: CompactAsk,
+        effort: Effort,
+    ) -> _Made:
+        """Carry a plan out; where no summary can be had, a build takes the next step (E9)."""
+        try:
+            if plan.hidden is None or not plan.summarises:
+                view, pins = situation.view, _pins(situation)
+                return _Made(plan, view_after(view, plan, view.summaries, view.retain, pins))
+            if plan.chunks:
+                return await self._grow_tree(situation, plan, ask, effort)
+            return await self._roll(situation, plan, ask, effort)
+        except (ServiceUnavailable, ValidationError):
+            if plan.otherwise is None or trigger is not Trigger.PROACTIVE:
+                raise
+            return await self._make(situation, plan.otherwise, trigger, ask, effort)
+
+    async def _roll(
+        self, situation: Situation, plan: Compact, ask: CompactAsk, effort: Effort
+    ) -> _Made:
+        """Carry the summary so far on over what is hidden now: one summary for all of it."""
+        view, hidden = situation.view, plan.hidden
+        assert hidden is not None
+        fresh = fresh_spans(hidden, view.summarised, plan.released)
+        before = "\n\n".join(summary.text for summary in view.summaries) or None
+        result = await self._condense(
+            situation,
+            fresh,
+            before,
+            ask,
+            summary_room(situation.frame.judging_limits()),
+            effort,
+            kept=frozenset(plan.kept),
+            retains=True,
+        )
+        sources = tuple(summary.span for summary in view.summaries)
+        level = max((summary.level for summary in view.summaries), default=1)
+        summary = Summary(
+            hidden, result.text, self._count(situation, result.text), level, (*sources, *fresh)
+        )
+        after = view_after(view, plan, (summary,), result.retain, _pins(situation))
+        return _Made(plan, after, [summary])
+
+    async def _grow_tree(
+        self, situation: Situation, plan: Compact, ask: CompactAsk, effort: Effort
+    ) -> _Made:
+        """Summarise the new chunks, each once, and fold where a level is full (D3).
+
+        What was summarised before a model failed is kept: the plan ends there.
+        """
+        view, limits = situation.view, situation.frame.judging_limits()
+        policy = situation.frame.policy.tree_summary
+        nodes = list(view.summaries)
+        made: list[Summary] = []
+        hidden = plan.hidden
+        room = node_room(limits)
+        released = [Span(seq, seq + 1) for seq in plan.released]
+        for chunk in chunks_for(plan, view, policy.chunk_size):
+            parts = [*released, chunk] if not made else [chunk]
+            try:
+                result = await self._condense(
+                    situation, parts, None, ask, room, effort, kept=frozenset(plan.kept)
+                )
+            except ServiceUnavailable:
+                if not made or hidden is None:
+                    raise
+                end = max(chunk.start, view.hidden.end if view.hidden is not None else 0)
+                plan = replace(plan, hidden=Span(hidden.start, end))
+                break
+            tokens = self._count(situation, result.text)
+            made.append(Summary(chunk, result.text, tokens, 1, tuple(parts)))
+            nodes.append(made[-1])
+        made += await self._fold(situation, nodes, ask, effort)
+        after = view_after(view, plan, nodes, view.retain, _pins(situation))
+        return _Made(plan, after, made)
+
+    async def _fold(
+        self, situation: Situation, nodes: list[Summary], ask: CompactAsk, effort: Effort
+    ) -> list[Summary]:
+        """Fold full levels of a tree in place, and return the summaries that made."""
+        limits = situation.frame.judging_limits()
+        made: list[Summary] = []
+        while fold := _next_fold(situation, nodes):
+            first, last = fold
+            parts = nodes[first:last]
+            try:
+                text = await self._summariser.fold(
+                    [part.text for part in parts],
+                    self._summary_ask(situation, ask),
+                    self._model(situation, ask),
+                    node_room(limits),
+                    effort,
+                )
+            except ServiceUnavailable:
+                break  # the tree is larger than it should be, and is folded next time
+            made.append(_folded(parts, text, self._count(situation, text)))
+            nodes[first:last] = [made[-1]]
+        return made
+
+    async def _condense(
+        self,
+        situation: Situation,
+        spans: Sequence[Span],
+        before: str | None,
+        ask: CompactAsk,
+        max_tokens: int,
+        effort: Effort,
+        *,
+        kept: frozenset[int],
+        retains: bool = False,
     ) -> SummaryResult:
-        frame, head = situation.frame, situation.conversation.head
-        policy = frame.policy.compaction
-        model = self._summariser.choose_model(ask.model, policy.model, frame.model)
         return await condense(
             self._database,
             self._summariser,
             situation.conversation.conversation_id,
-            fresh_spans(plan.span, head.span),
-            situation.summary,
-            SummaryAsk(
-                prompt=policy.summary_prompt,
-                directives=policy.summary_directives,
-                instructions=ask.instructions,
-            ),
-            model,
-            summary_room(frame.judging_limits()),
+            spans,
+            before,
+            self._summary_ask(situation, ask, retains=retains),
+            self._model(situation, ask),
+            max_tokens,
+            effort,
+            kept_seqs=kept,
+            retained=situation.view.retain if retains else None,
         )
+
+    def _effort(self, situation: Situation) -> Effort:
+        return self._summariser.effort(situation.tenant_id)
+
+    def _model(self, situation: Situation, ask: CompactAsk) -> str | None:
+        frame = situation.frame
+        return self._summariser.choose_model(ask.model, frame.policy.compaction.model, frame.model)
+
+    def _summary_ask(
+        self, situation: Situation, ask: CompactAsk, *, retains: bool = False
+    ) -> SummaryAsk:
+        policy = situation.frame.policy.compaction
+        return SummaryAsk(
+            prompt=policy.summary_prompt,
+            directives=policy.summary_directives,
+            retain_prompt=policy.retain_prompt if retains else None,
+            retain_directives=policy.retain_directives if retains else (),
+            instructions=ask.instructions,
+        )
+
+    @staticmethod
+    def _count(situation: Situation, text: str) -> int:
+        return shown_cost(text, situation.frame.count)
+
+    # --- applying -------------------------------------------------------------------------
 
     def _receipt(
         self,
         situation: Situation,
-        plan: Summarise,
-        result: SummaryResult,
-        trigger: str,
+        made: _Made,
+        trigger: Trigger,
+        strategy: StrategyName | None,
+        effort: Effort,
         started: float,
     ) -> Compaction:
-        frame, head = situation.frame, situation.conversation.head
-        cost = summary_cost(summary_view(plan.span, result.text, frame.policy), frame.count)
-        left = situation.outside(plan.span)
+        head, view, policy = situation.head, made.view, situation.frame.policy
+        left = as_shown(situation.entries, view)
         return Compaction(
             compaction_id=self._new_id(),
             parent_id=head.compaction_id,
             trigger=trigger,
-            strategy=frame.policy.strategy,
-            span=plan.span,
-            summary=result.text,
-            summary_tokens=cost,
-            before_tokens=situation.before_tokens,
-            after_tokens=frame.usage(sum(entry.tokens for entry in left), cost).total,
-            before_msg_count=situation.before_messages,
-            after_msg_count=len(left) + 1,
-            model=result.model,
-            prompt_hash=result.prompt_hash,
-            cost_usd=result.cost_usd,
+            strategy=strategy or policy.strategy,
+            policy_strategy=policy.strategy,
+            strategies_run=made.plan.steps,
+            span=made.plan.hidden or view.hidden or Span(1, view.trimmed_through + 1),
+            view=view,
+            made=tuple(made.made),
+            summary_tokens=summary_cost(view, situation.frame.count),
+            hidden_tokens=head.tokens - sum(entry.tokens for entry in left),
+            hidden_messages=head.head_seq - len(left),
+            before_tokens=situation.tokens_in(situation.view),
+            after_tokens=situation.tokens_in(view),
+            before_msg_count=situation.messages_in(situation.view),
+            after_msg_count=situation.messages_in(view),
+            model=effort.model if made.made else None,
+            prompt_hash=effort.prompt_hash if made.made else None,
+            calls=effort.calls,
+            input_tokens=effort.input_tokens,
+            output_tokens=effort.output_tokens,
+            cost_usd=effort.cost_usd,
             duration_ms=round(self._now_ms() - started),
         )
 
-    def _preview(self, situation: Situation, plan: Summarise) -> CompactResult:
-        """Return what a compaction would do, a summary taking all the room it may (E7)."""
-        left = situation.outside(plan.span)
-        shown = sum(entry.tokens for entry in left)
-        room = min(summary_room(situation.frame.judging_limits()), plan.freed_tokens)
-        nothing = _nothing(situation, "dry run", (situation.frame.policy.strategy,))
-        return replace(
-            nothing,
-            after_tokens=situation.frame.usage(shown, room).total,
-            after_msg_count=len(left) + 1,
-            summary_range=(plan.span.start, plan.span.end),
-            summary_tokens=room,
+    async def _apply(self, situation: Situation, receipt: Compaction) -> None:
+        conversation_id = situation.conversation.conversation_id
+        shown = Shown(
+            receipt.view,
+            receipt.compaction_id,
+            receipt.summary_tokens,
+            receipt.hidden_tokens,
+            receipt.hidden_messages,
         )
-
-    async def _apply(self, conversation: Conversation, receipt: Compaction) -> None:
-        conversation_id = conversation.conversation_id
+        told = {**asdict(result_of(receipt)), "trigger": receipt.trigger}
         async with self._database.transaction() as records:
-            hidden = await records.log.total_at(conversation_id, receipt.span.end - 1)
-            hidden -= await records.log.total_at(conversation_id, receipt.span.start - 1)
+            locked = await records.log.lock(situation.tenant_id, conversation_id, None)
+            if locked is None:
+                raise NotFound.conversation(conversation_id)
             await records.contexts.add_compaction(conversation_id, receipt)
-            applied = await records.contexts.show_compaction(
-                conversation_id,
-                receipt,
-                hidden_tokens=hidden,
-                view_version=conversation.head.view_version,
+            applied = await records.contexts.show(
+                conversation_id, shown, view_version=situation.head.view_version, cause="compaction"
             )
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")
+            await records.events.add(conversation_id, EventType.COMPACTED, jsontext.dumps(told))
+
+    async def _tell(self, situation: Situation, event: EventType, data: dict[str, Any]) -> None:
+        async with self._database.session() as records:
+            await records.events.add(
+                situation.conversation.conversation_id, event, jsontext.dumps(data)
+            )
+
+
+async def _active(records: Records, conversation: Conversation) -> Compaction | None:
+    """Return the receipt of what a conversation shows, None where it shows its log."""
+    compaction_id = conversation.head.compaction_id
+    if compaction_id is None:
+        return None
+    return await records.contexts.find_compaction(conversation.conversation_id, compaction_id)
+
+
+def _pins(situation: Situation) -> list[int]:
+    """Return the pinned seqs; a result that came after its call was pinned is among them."""
+    return sorted(pinned_seqs(situation.entries))
+
+
+def _next_fold(situation: Situation, nodes: Sequence[Summary]) -> tuple[int, int] | None:
+    tree, limits = situation.frame.policy.tree_summary, situation.frame.judging_limits()
+    most = reserve_for(StrategyName.TREE_SUMMARY, limits)
+    return next_fold(nodes, tree.levels, tree.chunk_size, most)
+
+
+def _folded(parts: Sequence[Summary], text: str, tokens: int) -> Summary:
+    """Return the node that stands for several of one level."""
+    span = Span(parts[0].span.start, parts[-1].span.end)
+    return Summary(span, text, tokens, parts[0].level + 1, tuple(part.span for part in parts))
 
 
 def _nothing(situation: Situation, reason: str, strategies: tuple[str, ...]) -> CompactResult:
-    tokens, messages = situation.before_tokens, situation.before_messages
+    tokens = situation.tokens_in(situation.view)
+    messages = situation.messages_in(situation.view)
     return CompactResult(
         compacted=False,
         reason=reason,
@@ -319,22 +633,4 @@ def _nothing(situation: Situation, reason: str, strategies: tuple[str, ...]) -> 
         summary_tokens=0,
         cost_usd=None,
         duration_ms=0,
-    )
-
-
-def _result(receipt: Compaction) -> CompactResult:
-    return CompactResult(
-        compacted=True,
-        reason=None,
-        compaction_id=receipt.compaction_id,
-        before_tokens=receipt.before_tokens,
-        after_tokens=receipt.after_tokens,
-        before_msg_count=receipt.before_msg_count,
-        after_msg_count=receipt.after_msg_count,
-        strategies_run=(receipt.strategy,),
-        summary_range=(receipt.span.start, receipt.span.end),
-        model=receipt.model,
-        summary_tokens=receipt.summary_tokens,
-        cost_usd=receipt.cost_usd,
-        duration_ms=receipt.duration_ms,
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.domain.strategies import Span
 from app.domain.summaries import SummaryAsk
+from app.domain.views import Span
 from app.services.ports import Database
-from app.services.summariser import Summariser, SummaryResult
+from app.services.summariser import Effort, Summariser, SummaryResult
 
 PAGE_MESSAGES = 500
 
@@ -21,26 +21,39 @@ async def condense(
     ask: SummaryAsk,
     model: str | None,
     max_tokens: int,
+    effort: Effort,
+    *,
+    kept_seqs: frozenset[int] = frozenset(),
+    retained: str | None = None,
 ) -> SummaryResult:
     """Return one summary of `previous` and the messages in `spans`.
 
-    No session is open while a model is called. Raises ServiceUnavailable as `summarise` does.
+    `kept_seqs` are those of messages that stay word for word beside it (D8), `retained` is the
+    retain of `previous`. No session is open while a model is called. Raises as `summarise` does.
     """
     result: SummaryResult | None = None
     pages = _pages(spans)
     for page in pages:
         async with database.session() as records:
             rows = await records.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
-        messages = [row.message() for row in rows]
-        if not messages:
+        kept = frozenset(place for place, row in enumerate(rows) if row.seq in kept_seqs)
+        if len(kept) == len(rows):
             continue
-        carried = result.text if result is not None else previous
-        latest = await summariser.summarise(
-            messages, carried, ask, model, max_tokens, is_end=page is pages[-1]
+        result = await summariser.summarise(
+            [row.message() for row in rows],
+            result.text if result is not None else previous,
+            ask,
+            model,
+            max_tokens,
+            effort,
+            is_end=page is pages[-1],
+            kept=kept,
+            retained=(result.retain if result is not None else None) or retained,
         )
-        result = _added(result, latest)
     if result is None:
-        return await summariser.summarise((), previous, ask, model, max_tokens)
+        return await summariser.summarise(
+            (), previous, ask, model, max_tokens, effort, retained=retained
+        )
     return result
 
 
@@ -50,21 +63,3 @@ def _pages(spans: Sequence[Span]) -> list[Span]:
         for span in spans
         for start in range(span.start, span.end, PAGE_MESSAGES)
     ]
-
-
-def _added(before: SummaryResult | None, latest: SummaryResult) -> SummaryResult:
-    if before is None:
-        return latest
-    cost = None
-    if before.cost_usd is not None and latest.cost_usd is not None:
-        cost = before.cost_usd + latest.cost_usd
-    return SummaryResult(
-        text=latest.text,
-        retain=latest.retain,
-        model=latest.model,
-        input_tokens=before.input_tokens + latest.input_tokens,
-        output_tokens=before.output_tokens + latest.output_tokens,
-        calls=before.calls + latest.calls,
-        prompt_hash=latest.prompt_hash,
-        cost_usd=cost,
-    )

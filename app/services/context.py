@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,14 +20,17 @@ from app.domain.compaction import (
     NOTE_TOKENS,
     CompactResult,
     Pending,
+    Situation,
+    as_shown,
     base_view,
     fresh_spans,
-    keep_left_out,
+    reserve_for,
     room_for,
-    spans_beside,
+    shown_cost,
     summary_cost,
     summary_room,
-    summary_view,
+    view_after,
+    with_note,
 )
 from app.domain.epochs import (
     Start,
@@ -44,27 +47,19 @@ from app.domain.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.fitting import fit_with_note
+from app.domain.fitting import EMERGENCY, TRIMMED, emergency, fit_with_note
 from app.domain.frames import STUB_TOOL, Ask, Frame, check_tools
 from app.domain.log import LogRow
-from app.domain.messages import FormatName
+from app.domain.messages import FormatName, Role
 from app.domain.payload import render_payload
-from app.domain.policy import StrategyName
-from app.domain.prompt import Assembler, Items, View, assembler_for
+from app.domain.policy import CompactionMode, StrategyName
+from app.domain.prompt import Assembler, Items, assembler_for
 from app.domain.records import ContextRead, Epoch, Head
-from app.domain.strategies import (
-    ENDLESS,
-    STRATEGIES,
-    Keep,
-    Room,
-    Slide,
-    Span,
-    Summarise,
-    spans_through,
-)
+from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.summaries import SummaryAsk
 from app.domain.tokens import estimate_tool_defs_tokens
-from app.domain.turns import Entry, entry
+from app.domain.turns import Entry, entry, pinned_seqs
+from app.domain.views import Span, Summary, View, spans_beside, spans_through
 from app.services.condensing import condense
 from app.services.frames import Frames
 from app.services.ports import Database
@@ -79,8 +74,15 @@ _THREAD_BYTES = 200_000
 _PASSING = ("summariser_unavailable", "compaction_pending")
 """Steps that say something about one build, not about what it shows."""
 
-CompactForBuild = Callable[[str, str, Ask, Head], Awaitable[CompactResult | Keep | Pending | None]]
-"""Compacts a conversation as a build wants it; None says that its view has changed meanwhile."""
+CompactForBuild = Callable[
+    [str, str, Ask, Head, Hashable], Awaitable[CompactResult | Keep | Pending | None]
+]
+"""Compacts a conversation as a build wants it; None says that its view has changed meanwhile.
+
+The last argument stands for all that a plan goes by: log, view, policy, pins.
+"""
+Cut = Callable[[Situation, tuple[Span, ...]], Awaitable[CompactResult]]
+"""Makes the spans of an emergency cut what the conversation shows (E6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +126,38 @@ class _Build:
 
 @dataclass(slots=True)
 class _Picture:
-    """What a build shows at the moment: a view with its entries and, once folded, its items."""
+    """What a build shows at the moment: a view with its entries and, once folded, its items.
+
+    `given` are the entries it began with, before anything was reduced.
+    """
 
     read: ContextRead
     frame: Frame
     limits: Limits
     view: View
     entries: list[Entry]
+    given: list[Entry] = field(default_factory=list)
     window: Window | None = None
     items: Items | None = None
+
+    @property
+    def planned(self) -> list[Entry]:
+        """The entries with the pins as they are now, each holding its whole call group."""
+        if not self.read.pins:
+            return self.entries
+        pins = self.pins
+        return [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in self.entries]
+
+    @property
+    def pins(self) -> frozenset[int]:
+        """The seqs among the entries that pins hold: results come in after the pin as well."""
+        pins = set(self.read.pins)
+        return pinned_seqs([replace(item, pinned=item.seq in pins) for item in self.entries])
+
+    @property
+    def shown(self) -> list[Entry]:
+        """The planned entries at what they cost in this view."""
+        return as_shown(self.planned, self.view)
 
     def show(self, window: Window) -> None:
         """Take a folded window as what is shown, as it stands now."""
@@ -159,6 +184,7 @@ class ContextService:
         summariser: Summariser,
         windows: Windows,
         compact_for_build: CompactForBuild,
+        cut: Cut,
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
@@ -166,6 +192,7 @@ class ContextService:
         self._summariser = summariser
         self._windows = windows
         self._compact_for_build = compact_for_build
+        self._cut = cut
         self._new_id = new_id
 
     async def budget(self, tenant_id: str, conversation_id: str) -> Reading | None:
@@ -184,15 +211,47 @@ class ContextService:
         Raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
         ContextOverflow with the budget when no valid payload fits.
         """
-        build = _Build(tenant_id, conversation_id, ask)
+        return await self._built(_Build(tenant_id, conversation_id, ask))
+
+    async def _built(self, build: _Build) -> Built:
         for _ in range(_MOST_ROUNDS):
             picture = await self._look(build)
+            if picture.window is None and _usage(picture).total <= picture.limits.capacity:
+                await self._refold(build, picture)  # so that pressure is judged by what is sent
             if await self._compacted(build, picture):
                 continue
             await self._reduce(build, picture)
             if await self._fold(build, picture):
                 return self._answer(build, picture)
         raise Conflict("The conversation changes too fast to build on; try again")
+
+    async def overflow(
+        self, tenant_id: str, conversation_id: str, ask: Ask
+    ) -> tuple[CompactResult, Built]:
+        """Cut what the provider found too long, and build anew; no model is asked (E6).
+
+        What is cut is counted from the payload this lane got last, so that each call makes it
+        smaller. Raises what `build` does, and ContextOverflow when nothing can be cut any more.
+        """
+        for _ in range(_MOST_ROUNDS):
+            picture = await self._look(_Build(tenant_id, conversation_id, ask))
+            situation = Situation(
+                tenant_id,
+                picture.read.conversation,
+                picture.frame,
+                picture.view,
+                tuple(picture.planned),
+            )
+            spans = _cut_of(situation, picture.limits)
+            if spans is None:
+                raise _overflow(_usage(picture), picture.limits)
+            try:
+                result = await self._cut(situation, spans)
+            except Conflict:
+                continue
+            build = _Build(tenant_id, conversation_id, ask, compacts=False)
+            return result, await self._built(build)
+        raise Conflict("The conversation changes too fast to cut; try again")
 
     # --- reading --------------------------------------------------------------------------
 
@@ -211,22 +270,28 @@ class ContextService:
         check_tools(frame.tools, build.ask.format)
         if frame.raw_fixed.fixed >= limits.capacity:
             raise _overflow(frame.usage(0, 0), limits)
-        if read.compacted_by is not None and read.compacted_by != frame.policy.strategy:
+        if read.compacted_for is not None and read.compacted_for != frame.policy.strategy:
             await self._drop_state(read)
             return await self._look(build)
         prior = _prior(read, build.ask)
         start = start_from(prior.frame) if prior is not None else None
         head = read.conversation.head
-        if prior and start and same_ground(prior, start, frame, limits, head.view_version):
+        if (
+            prior
+            and start
+            and same_ground(prior, start, frame, limits, head.view_version)
+            and all(start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins)
+        ):
             view = start.view
             build.degrade(*start.degraded)
         else:
-            read = await self._with_summary(read)
-            view = base_view(head, read.summary, frame.policy)
+            read = await self._with_view(read)
+            view = base_view(head, read.view, frame.policy)
         picture = _Picture(read, frame, limits, view, [])
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
             _slide(picture)
+        picture.given = picture.entries
         return picture
 
     async def _read(self, build: _Build) -> ContextRead:
@@ -252,16 +317,16 @@ class ContextService:
             raise NotFound.conversation(build.conversation_id)
         return read
 
-    async def _with_summary(self, read: ContextRead) -> ContextRead:
-        """Read the active summary, which comes with the epoch's frame as long as that holds."""
+    async def _with_view(self, read: ContextRead) -> ContextRead:
+        """Read the active view, which comes with the epoch's frame as long as that holds."""
         conversation = read.conversation
-        if read.summary is not None or conversation.head.compaction_id is None:
+        if read.view is not None or conversation.head.compaction_id is None:
             return read
         async with self._database.session() as records:
             receipt = await records.contexts.find_compaction(
                 conversation.conversation_id, conversation.head.compaction_id
             )
-        return replace(read, summary=receipt.summary if receipt is not None else None)
+        return replace(read, view=receipt.view if receipt is not None else None)
 
     async def _drop_state(self, read: ContextRead) -> None:
         """Show everything again: another strategy made the active summary (D6)."""
@@ -313,10 +378,12 @@ class ContextService:
         head = picture.read.conversation.head
         usage = _usage(picture)
         if frame.is_reduction:
-            usage = frame.usage(head.tokens - head.hidden_tokens, head.summary_tokens)
+            usage = frame.usage(head.shown_tokens, head.summary_tokens)
         level = read_pressure(usage.total, limits).pressure
         forced = level is Pressure.BLOCKED or usage.total > limits.capacity
-        if not forced and (level is not Pressure.COMPACT or not policy.auto):
+        inline = policy.mode is CompactionMode.INLINE and head.tokens >= head.resume_at
+        wanted = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
+        if not forced and (level not in wanted or not policy.auto):
             return False
         build.compacts = False
         try:
@@ -325,6 +392,7 @@ class ContextService:
                 build.conversation_id,
                 build.ask,
                 head,
+                (head.head_seq, head.view_version, frame.policy_hash, picture.read.pins),
             )
         except (ServiceUnavailable, ValidationError):
             build.degrade("summariser_unavailable")
@@ -354,62 +422,87 @@ class ContextService:
         picture.unfold()
         room = self._room(picture, overshoot)
         plan = STRATEGIES[policy.strategy].plan(
-            picture.entries, picture.view.summary_span, room, policy
+            picture.shown, picture.view.hidden, room, policy, failures=0
         )
-        if isinstance(plan, Summarise):
-            await self._summarise(build, picture, plan)
+        if isinstance(plan, Compact):
+            await self._apply(build, picture, plan)
             room = self._room(picture, overshoot)
         summary = summary_cost(picture.view, frame.count)
         fitted = fit_with_note(
-            picture.entries,
+            picture.planned,
             picture.view.trimmed_through,
             replace(room, summary=summary),
             NOTE_TOKENS,
+            picture.view.hidden,
         )
         if fitted is None:
-            raise _overflow(_usage(picture), limits)
+            if not await self._newest_only(build, picture, room):
+                raise _overflow(_usage(picture), limits)
+            return
         build.degrade(*fitted.steps)
-        view = replace(picture.view, trimmed_through=fitted.trimmed_through)
+        through = fitted.trimmed_through
+        view = replace(
+            picture.view,
+            trimmed_through=through,
+            untrimmed=tuple(sorted(seq for seq in picture.pins if seq <= through)),
+        )
         if fitted.shown is not None:
-            last_seq = picture.entries[-1].seq
-            picture.narrow(replace(view, spans=fitted.shown))
-            span = view.summary_span
-            told = span.end - span.start if span is not None else 0
-            dropped = last_seq - len(picture.entries) - told
-            note = f"[{dropped} earlier messages were left out to fit the window.]"
-            view = replace(picture.view, note=note)
-        picture.view = view
+            view = with_note(replace(view, spans=fitted.shown))
+        picture.narrow(view)
+
+    async def _newest_only(self, build: _Build, picture: _Picture, room: Room) -> bool:
+        """Show the newest user message and the pins alone, where a summary hid that message (E6).
+
+        False when it is shown already, or does not fit either.
+        """
+        log = await self._entries(build, View(), picture.read)
+        newest = next((item for item in reversed(log) if item.role is Role.USER), None)
+        if newest is None or picture.view.shows(newest.seq):
+            return False
+        left = [item for item in log if item is newest or item.pinned]
+        hidden = Span(1, log[-1].seq + 1)
+        spans = spans_beside(hidden, [item.seq for item in left])
+        view = with_note(replace(picture.view, spans=spans))
+        costs = sum(item.tokens for item in as_shown(left, view))
+        if not replace(room, summary=summary_cost(view, picture.frame.count)).holds(costs):
+            return False
+        build.degrade(EMERGENCY)
+        picture.unfold()
+        picture.view, picture.entries = view, left
+        return True
 
     def _room(self, picture: _Picture, overshoot: int) -> Room:
         frame, limits = picture.frame, picture.limits
-        reserve = max(summary_room(limits), summary_cost(picture.view, frame.count))
+        now = summary_cost(picture.view, frame.count)
+        reserve = max(reserve_for(StrategyName.SANDWICH, limits), now)
         room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
-        return replace(room, capacity=room.capacity - overshoot)
+        return replace(room, capacity=room.capacity - overshoot, summary_now=now)
 
-    async def _summarise(self, build: _Build, picture: _Picture, plan: Summarise) -> None:
-        """Reduce this lane by an extractive summary, which is stored with its epoch alone."""
+    async def _apply(self, build: _Build, picture: _Picture, plan: Compact) -> None:
+        """Reduce this lane as planned, its summary extractive and stored with its epoch alone."""
         view, frame = picture.view, picture.frame
-        span, top = keep_left_out(view.spans, plan.span)
-        result = await condense(
-            self._database,
-            self._summariser,
-            build.conversation_id,
-            fresh_spans(span, view.summary_span),
-            view.summary,
-            SummaryAsk(),
-            None,
-            summary_room(picture.limits),
-        )
-        build.degrade("extractive_summary")
-        if plan.shrunk:
-            build.degrade("preserved_ranges_summarised")
-        summarised = replace(
-            summary_view(span, result.text, frame.policy),
-            spans=(*top, Span(span.end, ENDLESS)),
-            note=view.note,
-            trimmed_through=view.trimmed_through,
-        )
-        picture.narrow(summarised)
+        summaries, retain = view.summaries, view.retain
+        if plan.hidden is not None and plan.summarises:
+            span = plan.hidden
+            result = await condense(
+                self._database,
+                self._summariser,
+                build.conversation_id,
+                fresh_spans(span, view.summarised, plan.released),
+                "\n\n".join(summary.text for summary in summaries) or None,
+                SummaryAsk(),
+                None,
+                summary_room(picture.limits),
+                self._summariser.effort(build.tenant_id),
+                kept_seqs=frozenset(plan.kept),
+            )
+            summaries = (Summary(span, result.text, shown_cost(result.text, frame.count)),)
+            build.degrade("extractive_summary")
+            if plan.shrunk:
+                build.degrade("preserved_ranges_summarised")
+        if plan.trimmed_through > view.trimmed_through:
+            build.degrade(TRIMMED)
+        picture.narrow(view_after(view, plan, summaries, retain, picture.pins))
 
     # --- folding --------------------------------------------------------------------------
 
@@ -446,8 +539,8 @@ class ContextService:
         else:
             if picture.window is None:
                 stub = before.stub_tools
-            version = picture.read.conversation.head.view_version
-            reason = break_reason(last, before, picture.frame, limits, version, view, stub)
+            head = picture.read.conversation.head
+            reason = break_reason(last, before, picture.frame, limits, head, view, stub)
             if reason is None:
                 return before, None
         # Reasoning is bound to the prefix it was made after: another prefix drops it (E10, A10).
@@ -560,8 +653,8 @@ class ContextService:
             "notice": pressure.notice,
             "next_threshold": pressure.next_threshold,
             "tokens_to_next": pressure.tokens_to_next,
-            "summary_used": window.view.summary is not None,
-            "new_state": _new_state(build, read),
+            "summary_used": bool(window.view.summaries),
+            "new_state": _new_state(build, picture),
             "compaction": build.compaction,
             "degraded": build.degraded,
             "deferred_tools": 0,
@@ -581,7 +674,7 @@ def _read_spans(read: ContextRead, prior: Epoch | None) -> tuple[Span, ...]:
     head = read.conversation.head
     if prior is not None and prior.view_version == head.view_version:
         return start_from(prior.frame).view.spans
-    return spans_beside(head.span)
+    return spans_beside(head.span, head.kept)
 
 
 def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
@@ -605,12 +698,28 @@ def _slide(picture: _Picture) -> None:
     """Move the window to the last N messages (D2)."""
     limits, policy = picture.limits, picture.frame.policy
     room = room_for(limits, policy, picture.frame.raw_fixed.fixed, 0, picture.frame.factor)
-    plan = STRATEGIES[policy.strategy].plan(picture.entries, None, room, policy)
+    plan = STRATEGIES[policy.strategy].plan(picture.planned, None, room, policy)
     if not isinstance(plan, Slide):
         return
-    spans = (Span(plan.tail_start, ENDLESS),)
+    spans = spans_beside(Span(1, plan.tail_start), plan.kept)
     if spans != picture.view.spans:
         picture.narrow(replace(picture.view, spans=spans, note=None))
+
+
+def _cut_of(situation: Situation, limits: Limits) -> tuple[Span, ...] | None:
+    """Return what is left after the turns are halved, as often as it takes to gain anything.
+
+    Where no build may reduce what is left, it has to fit as well (D2, E1).
+    """
+    view, policy = situation.view, situation.frame.policy
+    most = situation.tokens_in(view) - 1
+    if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
+        most = min(most, limits.capacity)
+    while spans := emergency(as_shown(situation.entries, view), view.hidden):
+        view = with_note(replace(view, spans=spans))
+        if situation.tokens_in(view) <= most:
+            return spans
+    return None
 
 
 def _needs_stub(ask: Ask, picture: _Picture) -> bool:
@@ -628,10 +737,7 @@ def _usage(picture: _Picture) -> Usage:
     if picture.items is not None:
         items = picture.items
         return picture.frame.usage(items.tokens, items.summary_tokens)
-    trimmed = picture.view.trimmed_through
-    shown = sum(
-        item.trimmed_tokens if item.seq <= trimmed else item.tokens for item in picture.entries
-    )
+    shown = sum(item.tokens for item in as_shown(picture.entries, picture.view))
     return picture.frame.usage(shown, summary_cost(picture.view, picture.frame.count))
 
 
@@ -644,14 +750,15 @@ def _folded_usage(build: _Build, picture: _Picture) -> Usage:
     return picture.frame.usage(items.tokens, items.summary_tokens, stub)
 
 
-def _new_state(build: _Build, read: ContextRead) -> dict[str, Any] | None:
-    if build.compaction is None or not build.compaction.compacted or read.summary is None:
+def _new_state(build: _Build, picture: _Picture) -> dict[str, Any] | None:
+    made, view = build.compaction, picture.view
+    if made is None or made.summary_range is None or not view.summaries:
         return None
     return {
-        "strategy": read.compacted_by,
-        "summary": read.summary,
-        "summary_range": build.compaction.summary_range,
-        "compressed_at": read.compacted_at,
+        "strategy": picture.read.compacted_for,
+        "summary": "\n\n".join(summary.text for summary in view.summaries),
+        "summary_range": made.summary_range,
+        "compressed_at": picture.read.compacted_at,
     }
 
 

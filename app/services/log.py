@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.budget import ContextBudget
-from app.domain.errors import Conflict, NotFound, ValidationError
+from app.domain.compaction import NEVER_DUE, DueLine, due_line
+from app.domain.errors import (
+    Conflict,
+    ContextError,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.events import EventType
 from app.domain.frames import digest
 from app.domain.log import BatchShape, Draft, draft, fold_batch, unpaired
 from app.domain.messages import FormatName, Role
 from app.domain.policy import CounterName
 from app.domain.records import Conversation, StoredMessage
 from app.services.frames import Frames
-from app.services.ports import Database, Records
+from app.services.ports import Database, JobQueue, Records
 from app.services.readings import read_budget
+
+_log = logging.getLogger("app.log")
 
 _INLINE_CHARS = 24_000
 """Text counted on the event loop, in about a millisecond, before others have their turn."""
@@ -59,13 +70,27 @@ class Appended:
     budget: ContextBudget | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An append that was made: the conversation after it, and what its caller is told."""
+
+    conversation: Conversation
+    appended: Appended
+
+
 class LogService:
     """Appends batches and pages through transcripts."""
 
     def __init__(
-        self, database: Database, frames: Frames, new_id: Callable[[], str], most_messages: int
+        self,
+        database: Database,
+        frames: Frames,
+        queue: JobQueue,
+        new_id: Callable[[], str],
+        most_messages: int,
     ) -> None:
         self._database = database
+        self._queue = queue
         self._frames = frames
         self._new_id = new_id
         self._most_messages = most_messages
@@ -79,16 +104,18 @@ class LogService:
         NotFound, Conflict, UnpairedToolResult or ValidationError, with nothing stored.
         """
         self._check_size(request)
-        counter = self._database.held_counter(conversation_id) or CounterName.TOKENIZER
+        held = self._database.held(conversation_id)
+        counter = held.counter if held is not None else CounterName.TOKENIZER
+        line = await self._line(held)
         drafts = await self._drafts(request, counter)
         if request.idempotency_key is None:
             async with self._database.session() as records:
-                appended = await self._append(
-                    records, tenant_id, conversation_id, request, drafts, counter
+                done = await self._append(
+                    records, tenant_id, conversation_id, request, drafts, counter, line
                 )
-                if appended is not None:
-                    return appended
-        return await self._append_locked(tenant_id, conversation_id, request, drafts, counter)
+            if done is not None:
+                return await self._told(tenant_id, done, line)
+        return await self._append_locked(tenant_id, conversation_id, request, drafts, counter, line)
 
     async def page(
         self,
@@ -109,6 +136,35 @@ class LogService:
                 raise NotFound.conversation(conversation_id)
             page = await records.log.page(conversation_id, after_seq, before_seq, order, limit)
         return found, page
+
+    async def _line(self, conversation: Conversation | None) -> DueLine:
+        """Return where a compaction of the conversation is due, nowhere while that is unknown."""
+        if conversation is None:
+            return NEVER_DUE
+        try:
+            return due_line(await self._frames.of(conversation))
+        except ContextError:
+            return NEVER_DUE
+
+    async def _told(self, tenant_id: str, done: _Done, line: DueLine) -> Appended:
+        """Wake a worker when the batch made a compaction due, and return the answer.
+
+        The append went by the settings this process had in hand; should they have been others,
+        the mark is set here. A worker that cannot be woken finds the mark by itself.
+        """
+        after = done.conversation
+        try:
+            is_due = after.head.became_due
+            now = await self._line(after)
+            if now != line and not after.head.is_due and now.reached(after.head):
+                async with self._database.session() as records:
+                    is_due = await records.jobs.mark_due(after.conversation_id)
+            if is_due and await self._queue.enqueue(tenant_id, after.conversation_id):
+                async with self._database.session() as records:
+                    await records.events.add(after.conversation_id, EventType.DUE, "{}")
+        except ServiceUnavailable:
+            _log.warning("worker_not_woken")
+        return done.appended
 
     def _check_size(self, request: Append) -> None:
         count = len(request.messages)
@@ -152,7 +208,8 @@ class LogService:
         request: Append,
         drafts: Sequence[Draft],
         counter: str,
-    ) -> Appended | None:
+        line: DueLine,
+    ) -> _Done | None:
         shape = fold_batch(drafts)
         ids = [entry.id or self._new_id() for entry in drafts]
         after = await records.log.append(
@@ -165,10 +222,11 @@ class LogService:
             counter=counter,
             expected_seq=request.expected_seq,
             default_model=self._frames.default_model,
+            due=line,
         )
         if after is None:
             return None
-        return await self._answer(records, after, _placed(after, drafts, ids))
+        return _Done(after, await self._answer(records, after, _placed(after, drafts, ids)))
 
     async def _answer(
         self, records: Records, conversation: Conversation, messages: list[AppendedMessage]
@@ -192,6 +250,7 @@ class LogService:
         request: Append,
         drafts: list[Draft],
         counter: str,
+        line: DueLine,
     ) -> Appended | dict[str, Any]:
         """Append under the head's lock, where the reason for a refusal can be told."""
         key, request_hash = request.idempotency_key, ""
@@ -207,11 +266,12 @@ class LogService:
                     return _replayed(kept, request_hash)
             if current.counter != counter:
                 drafts = await self._drafts(request, current.counter)
-            answer = await self._append_checked(records, tenant_id, current, request, drafts)
+            line = await self._line(current)
+            done = await self._append_checked(records, tenant_id, current, request, drafts, line)
             if key is not None:
-                text = jsontext.dumps(answer)
+                text = jsontext.dumps(done.appended)
                 await records.log.keep_answer(conversation_id, key, request_hash, text)
-        return answer
+        return await self._told(tenant_id, done, line)
 
     async def _append_checked(
         self,
@@ -220,7 +280,8 @@ class LogService:
         current: Conversation,
         request: Append,
         drafts: Sequence[Draft],
-    ) -> Appended:
+        line: DueLine,
+    ) -> _Done:
         conversation_id = current.conversation_id
         given = [entry.id for entry in drafts if entry.id is not None]
         known = {
@@ -237,17 +298,19 @@ class LogService:
                     f"Message id {entry.id!r} is taken by another message", {"id": entry.id}
                 )
         if known and len(known) == len(drafts):
-            return await self._answer(records, current, [_as_appended(m) for m in known.values()])
+            placed = [_as_appended(message) for message in known.values()]
+            return _Done(current, await self._answer(records, current, placed))
         _check_head(current, request, fold_batch(new))
-        appended = await self._append(
-            records, tenant_id, conversation_id, request, new, current.counter
+        done = await self._append(
+            records, tenant_id, conversation_id, request, new, current.counter, line
         )
-        assert appended is not None, "the head is locked and was checked"
+        assert done is not None, "the head is locked and was checked"
         if known:
             stored_before = [_as_appended(message) for message in known.values()]
-            merged = sorted([*stored_before, *appended.messages], key=lambda message: message.seq)
-            return replace(appended, messages=merged)
-        return appended
+            both = [*stored_before, *done.appended.messages]
+            merged = sorted(both, key=lambda message: message.seq)
+            return replace(done, appended=replace(done.appended, messages=merged))
+        return done
 
 
 def _check_head(current: Conversation, request: Append, shape: BatchShape) -> None:

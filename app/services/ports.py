@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from app.domain.compaction import DueLine
+from app.domain.events import Cursor, EventPage
 from app.domain.limits import ModelInfo
 from app.domain.log import BatchShape, Draft, LogRow
 from app.domain.records import (
@@ -14,12 +16,14 @@ from app.domain.records import (
     ContextRead,
     Conversation,
     Epoch,
+    Job,
     Settings,
+    Shown,
     StoredMessage,
 )
-from app.domain.strategies import Span
 from app.domain.summaries import Completion, ModelCall
 from app.domain.turns import Entry
+from app.domain.views import Span
 
 
 class Tokenizer(Protocol):
@@ -68,8 +72,11 @@ class LogRecords(Protocol):
         counter: str,
         expected_seq: int | None,
         default_model: str | None,
+        due: DueLine,
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
+
+        Sets the due mark where the batch takes the head over the line (decision 25).
 
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
@@ -150,19 +157,59 @@ class ContextRecords(Protocol):
         """Store a receipt."""
         ...
 
-    async def show_compaction(
+    async def show(
         self,
         conversation_id: str,
-        compaction: Compaction,
+        shown: Shown,
         *,
-        hidden_tokens: int,
         view_version: int,
+        cause: str,
+        resume_at: int = 0,
     ) -> bool:
-        """Make a compaction the active one, if the view is still the one it was planned on."""
+        """Change what is shown, if the view is still this version and no new pin is hidden.
+
+        Call it in a transaction that holds the head's lock.
+        """
         ...
 
     async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
         """Show the log as it is again, if the view is still this one."""
+        ...
+
+    async def let_grow(self, conversation_id: str, resume_at: int) -> None:
+        """Leave the conversation alone until its log has so many tokens (decision 24)."""
+        ...
+
+    async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:
+        """Note on a receipt that it was undone."""
+        ...
+
+    async def compactions(
+        self, conversation_id: str, limit: int, before: str | None
+    ) -> list[Compaction]:
+        """Return receipts, the newest first, starting after the one with the id `before`."""
+        ...
+
+    async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
+        """Return the entries of the call group, or of the whole turn, that a seq stands in."""
+        ...
+
+    async def pinned(self, conversation_id: str) -> list[Entry]:
+        """Return the entries of all pinned messages."""
+        ...
+
+    async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
+        """Pin messages; those that are pinned already stay so."""
+        ...
+
+    async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
+        """Unpin messages, and return how many were pinned."""
+        ...
+
+    async def keep(
+        self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
+    ) -> None:
+        """Show messages again that were hidden or cleared: so many more, for so many tokens."""
         ...
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
@@ -272,6 +319,96 @@ class TenantRecords(Protocol):
         """Delete the tenant's own entry; False when there was none."""
         ...
 
+    async def count_call(self, tenant_id: str, window_seconds: int) -> int:
+        """Count one more call of a summariser, and return how many this window has had."""
+        ...
+
+
+class JobRecords(Protocol):
+    """Sentences about work in the background: due marks, leases, jobs a caller can poll."""
+
+    async def list_due(self, limit: int) -> list[tuple[str, str]]:
+        """Return the tenant and conversation ids whose due mark has come, the oldest first."""
+        ...
+
+    async def mark_due(self, conversation_id: str) -> bool:
+        """Set the due mark; False when it was set already."""
+        ...
+
+    async def clear_due(self, conversation_id: str) -> None:
+        """Take a due mark whose time has come away: somebody looks at the conversation now."""
+        ...
+
+    async def postpone(self, conversation_id: str, seconds: float) -> None:
+        """Count a failure, and set the due mark for later."""
+        ...
+
+    async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
+        """Take, or as its holder renew, the right to compact; False while another has it."""
+        ...
+
+    async def release_lease(self, conversation_id: str, holder: str) -> None:
+        """Give the right to compact back."""
+        ...
+
+    async def add(
+        self, tenant_id: str, conversation_id: str, job_id: str, kind: str, ask: str
+    ) -> None:
+        """Store a job that a caller waits for; `ask` is JSON."""
+        ...
+
+    async def find(self, tenant_id: str, job_id: str) -> Job | None:
+        """Return a job, or None."""
+        ...
+
+    async def change(
+        self,
+        conversation_id: str,
+        job_id: str,
+        status: str,
+        *,
+        result: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Store how far a job has come; `result` and `error` are JSON."""
+        ...
+
+
+class EventRecords(Protocol):
+    """Sentences about what happened to a conversation (L3)."""
+
+    async def add(self, conversation_id: str, type: str, data: str) -> None:
+        """Store an event as the conversation's next; `data` is a JSON object.
+
+        In a transaction the head stays locked from here to its end. For a deleted conversation
+        nothing is stored.
+        """
+        ...
+
+    async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
+        """Return the cursor of whoever has been told everything, None without a conversation."""
+        ...
+
+    async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
+        """Return the same of many conversations, as far as they exist."""
+        ...
+
+    async def page(
+        self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
+    ) -> EventPage | None:
+        """Return what follows a cursor, all of one moment; None without a conversation."""
+        ...
+
+
+class JobQueue(Protocol):
+    """Wakes the workers; what it holds outlives the process that put it there."""
+
+    async def enqueue(
+        self, tenant_id: str, conversation_id: str, job_id: str | None = None
+    ) -> bool:
+        """Ask for a conversation to be compacted; False when that is asked for already."""
+        ...
+
 
 class Records(Protocol):
     """Everything that is stored, seen through one session."""
@@ -297,6 +434,16 @@ class Records(Protocol):
         ...
 
     @property
+    def jobs(self) -> JobRecords:
+        """Work in the background."""
+        ...
+
+    @property
+    def events(self) -> EventRecords:
+        """What happened."""
+        ...
+
+    @property
     def tenants(self) -> TenantRecords:
         """What belongs to a tenant alone."""
         ...
@@ -305,8 +452,8 @@ class Records(Protocol):
 class Database(Protocol):
     """Opens sessions; no session is held open during a model call."""
 
-    def held_counter(self, conversation_id: str) -> str | None:
-        """Return the conversation's counter, if this process knows it."""
+    def held(self, conversation_id: str) -> Conversation | None:
+        """Return the conversation as this process last read it, which may be outdated."""
         ...
 
     def session(self) -> AbstractAsyncContextManager[Records]:

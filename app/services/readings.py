@@ -35,7 +35,7 @@ async def read_budget(
     if frame.limits is None:
         return None
     head = conversation.head
-    shown = head.tokens - head.hidden_tokens
+    shown = head.shown_tokens
     if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
         before = head.head_seq - frame.policy.sliding_window.keep_last_n
         if before > 0:

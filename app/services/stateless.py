@@ -24,11 +24,13 @@ from app.domain.tokens import (
 )
 from app.services.frames import Frames
 from app.services.ports import Models
-from app.services.summariser import Summariser, SummaryResult
+from app.services.summariser import Summariser
 
 SUMMARY_TOKENS = (64, 2048)
 """The least and the most tokens a summary may take; a tenth of the limit in between."""
 
+_TENANT = "default"
+"""For whom models are called, until keys tell the tenants apart (decision 7)."""
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
@@ -51,6 +53,14 @@ class ContextResult:
     summary_used: bool
     tokens_used: int
     new_state: ContextState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """A summary, and the model that made it, `extractive` for the built-in summariser."""
+
+    text: str
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,7 @@ class StatelessService:
                 shown = stateless.assemble(messages, made.text, ask.policy)
                 return _result(shown, summary_used=True, state=state)
 
-    async def compress(self, messages: Sequence[Any], model: str | None) -> SummaryResult:
+    async def compress(self, messages: Sequence[Any], model: str | None) -> Compressed:
         """Return a summary of all the messages; raises as `build` does (CX-NT2)."""
         stateless.require_messages(messages)
         _require_objects(messages)
@@ -181,10 +191,12 @@ class StatelessService:
 
     async def _summarise(
         self, messages: Sequence[Any], places: Sequence[int], model: str | None, room: int
-    ) -> SummaryResult:
+    ) -> Compressed:
         chosen = self._summariser.choose_model(model, None, None)
         neutral = await asyncio.to_thread(_neutral, messages, places, FormatName.OPENAI_CHAT)
-        return await self._summariser.summarise(neutral, None, SummaryAsk(), chosen, room)
+        effort = self._summariser.effort(_TENANT)
+        made = await self._summariser.summarise(neutral, None, SummaryAsk(), chosen, room, effort)
+        return Compressed(made.text, effort.model)
 
 
 def _require_objects(messages: Sequence[Any]) -> None:

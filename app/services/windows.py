@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from app.domain.prompt import Assembler, View
+from app.domain.prompt import Assembler
 from app.domain.turns import Entry
+from app.domain.views import View
 
 _ROW_BYTES = 400
 """What a folded row costs in memory besides its text."""

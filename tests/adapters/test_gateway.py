@@ -24,7 +24,7 @@ LONG_SECONDS = 20.0
 def call(timeout_seconds: float = LONG_SECONDS, model: str = "openai/some-model") -> ModelCall:
     """Return an ordinary call."""
     messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "condense"})
-    return ModelCall(model, messages, 200, timeout_seconds)
+    return ModelCall(model, messages, 200, timeout_seconds, "tenant")
 
 
 @pytest_asyncio.fixture
@@ -72,6 +72,10 @@ async def test_an_answer_comes_back_with_its_usage(
         (fake.status(400, "malformed"), "refused"),
         (fake.status(400, "prompt is too long: 9000 tokens"), "context_window"),
         (fake.status(413, "Request Entity Too Large"), "context_window"),
+        (fake.status(413, "Request too large on tokens per minute (TPM)"), "rate_limited"),
+        (fake.status(400, "max_tokens is too large: 99. This model supports"), "refused"),
+        (fake.status(500, "the request exceeds the available context size"), "context_window"),
+        (fake.answer("cut", "model_context_window_exceeded"), "context_window"),
         (fake.context_too_long(), "context_window"),
         (fake.connection_reset(), "provider_error"),
         (fake.truncated_body(), "provider_error"),
@@ -87,6 +91,29 @@ async def test_every_failure_is_service_unavailable_with_its_reason(
     fake_llm.always(behaviour)
     assert await reason_of(gateway) == reason
     assert fake_llm.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7),
+        ("0.2", 1),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        ("soon", None),
+        ("nan", None),
+        (None, None),
+    ],
+)
+async def test_the_pause_a_provider_wants_is_passed_on(
+    gateway: LiteLLMGateway, fake_llm: FakeLLM, header: str | None, seconds: int | None
+) -> None:
+    """E9: Retry-After is in the facts, in whole seconds, however the provider writes it."""
+    headers = {"Retry-After": header} if header is not None else {}
+    fake_llm.always(fake.Behaviour(429, {"error": {"message": "slow down"}}, headers))
+    with pytest.raises(ServiceUnavailable) as failure:
+        await gateway.complete(call())
+    assert failure.value.facts.get("retry_after") == seconds
+    assert failure.value.facts["reason"] == "rate_limited"
 
 
 async def test_our_own_clock_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
@@ -115,16 +142,6 @@ async def test_a_tool_call_and_a_cut_are_reported(
     fake_llm.script(fake.tool_call(), fake.cut_off())
     assert (await gateway.complete(call())).has_tool_calls
     assert (await gateway.complete(call())).finish_reason == "length"
-
-
-async def test_the_protocol_refuses_calls_without_results(
-    gateway: LiteLLMGateway, fake_llm: FakeLLM
-) -> None:
-    """S1 checkpoint 4: native tool calls without results break a summary call; text does not."""
-    tool_call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    broken = {"role": "assistant", "content": "", "tool_calls": [tool_call]}
-    asked = ModelCall("openai/m", (broken, {"role": "user", "content": "x"}), 50, LONG_SECONDS)  # type: ignore[arg-type]
-    assert await reason_of(gateway, asked) == "refused"
 
 
 async def test_an_unknown_provider_is_refused_without_a_call(

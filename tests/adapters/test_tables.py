@@ -24,7 +24,8 @@ async def test_migrations_make_what_the_tables_describe(database_url: str) -> No
     async with engine.connect() as connection:
         found = await connection.run_sync(differences)
     await engine.dispose()
-    assert [change for change in found if "alembic_version" not in str(change)] == []
+    others = ("alembic_version", "pgqueuer")  # Alembic's own table, and the queue's
+    assert [change for change in found if not any(name in str(change) for name in others)] == []
 
 
 def test_every_table_of_a_conversation_is_emptied_with_it() -> None:

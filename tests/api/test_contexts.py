@@ -165,7 +165,7 @@ async def test_wrong_compactions(client: httpx.AsyncClient) -> None:
     await append(client, path, *talk(60, LONG))
     answer = await client.post(f"{path}/compact", json={"model": "gpt-4o"})
     assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
-    bodies: list[Any] = [{"dry_run": 1}, {"instructions": 5}, {"strategy": "sandwich"}, []]
+    bodies: list[Any] = [{"dry_run": 1}, {"instructions": 5}, {"strategy": "a_tree"}, []]
     for wrong in bodies:
         assert_problem(await client.post(f"{path}/compact", json=wrong), 422, "VALIDATION_ERROR")
 

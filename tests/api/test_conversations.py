@@ -58,7 +58,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"sandwich": {"preserve_top": True}}}, "/policy/sandwich/preserve_top"),
     ({"policy": {"sandwich": {"preserve_top": "5"}}}, "/policy/sandwich/preserve_top"),
     ({"policy": {"sandwich": 5}}, "/policy/sandwich"),
-    ({"policy": {"strategy": "tree_summary"}}, "/policy/strategy"),
+    ({"policy": {"strategy": "a_tree"}}, "/policy/strategy"),
     ({"policy": {"strategy": {"a": 1}}}, "/policy/strategy"),
     ({"policy": {"budget": {"context_window": 0}}}, "/policy/budget/context_window"),
     ({"policy": {"budget": {"context_window": 100}}}, "/policy/budget/max_output_tokens"),

@@ -93,10 +93,19 @@ async def test_list_in_pages(client: httpx.AsyncClient) -> None:
 
 
 async def test_strategies(client: httpx.AsyncClient) -> None:
-    """D1, D2: name, trigger and preserved ranges of every strategy can be inspected."""
+    """D1 to D5: name, trigger and preserved ranges of every strategy can be inspected."""
     body = (await client.get("/v1/strategies")).json()
     found = {item.pop("name"): item for item in body["data"]}
-    assert set(found) == {"sandwich", "sliding_window", "full_history"}
+    assert set(found) == {
+        "sandwich",
+        "sliding_window",
+        "full_history",
+        "tree_summary",
+        "retain_summary",
+        "chain",
+    }
+    for name in ("tree_summary", "retain_summary", "chain"):
+        assert found[name]["trigger"] == 0.8
     sandwich = found["sandwich"]
     assert (sandwich["trigger"], sandwich["preserve_top"], sandwich["preserve_bottom"]) == (
         0.7,

@@ -33,7 +33,11 @@ NAMES = [operation["operationId"] for _, _, operation in OPERATIONS]
 
 def schema_of(node: dict[str, Any]) -> dict[str, Any]:
     """Return the named schema that a body or an answer refers to."""
-    schema: dict[str, Any] = node["content"]["application/json"]["schema"]
+    (content,) = node["content"].values()
+    if "itemSchema" in content:
+        data: dict[str, Any] = content["itemSchema"]["properties"]["data"]["contentSchema"]
+        return data
+    schema: dict[str, Any] = content["schema"]
     schema = next((item for item in schema.get("anyOf", []) if "$ref" in item), schema)
     named: dict[str, Any] = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     return named

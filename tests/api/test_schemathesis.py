@@ -63,4 +63,6 @@ def address(server: Server) -> Iterator[str]:
 )
 def test_every_operation_keeps_its_word(case: Any, address: str) -> None:
     """M: no request gives a 5xx, and every answer is one that the schema declares."""
+    if case.operation.path.endswith("/events"):  # a stream that is followed has no end
+        case.query = {**(case.query or {}), "follow": "false"}
     case.call_and_validate(base_url=address, checks=CHECKS)

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +71,12 @@ def entries(draw: st.DrawFn, max_groups: int = 12) -> list[Entry]:
             for _ in range(draw(st.sampled_from((0, 0, 1, 1, 2, 5)))):
                 put(Role.TOOL)
     return found
+
+
+def pinned_at(history: Iterable[Entry], seqs: Iterable[int]) -> list[Entry]:
+    """Return the history with exactly these seqs pinned."""
+    pins = set(seqs)
+    return [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in history]
 
 
 # --- raw logs -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain import jsontext
 from app.domain.budget import Limits
 from app.domain.epochs import (
     OWN_WINDOW,
@@ -21,15 +22,22 @@ from app.domain.epochs import (
 )
 from app.domain.frames import Ask
 from app.domain.messages import FormatName
-from app.domain.prompt import View
-from app.domain.records import Epoch
-from app.domain.strategies import ENDLESS, Span
-from tests.domain.strategies_messages import texts
+from app.domain.records import Epoch, Head
+from app.domain.views import ENDLESS, Span, Summary, View, spans_beside
 from tests.domain.test_payload import TOOLS, frame_of
+from tests.domain.test_views import first_version, views
 
 FRAME = frame_of([], TOOLS, None)
 LIMITS = Limits(1000, 100, 0.8, 0.7, 0.95, 0.98)
-VIEW = View(spans=(Span(1, 3), Span(7, ENDLESS)), summary="s", summary_span=Span(3, 7))
+SUMMARY = Summary(Span(3, 9), "s", tokens=4)
+VIEW = View(
+    spans=spans_beside(Span(3, 9), (5,)),
+    summaries=(SUMMARY,),
+    retain="r",
+    trimmed_through=4,
+    untrimmed=(2,),
+)
+HEAD = Head(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
 START = Start(VIEW, 1000, 100, False)
 EPOCH = Epoch(
     epoch=4,
@@ -46,18 +54,6 @@ EPOCH = Epoch(
     policy_hash="p",
 )
 
-SPANS = st.builds(Span, st.integers(1, 50), st.just(ENDLESS) | st.integers(1, 90))
-VIEWS = st.builds(
-    View,
-    spans=st.lists(SPANS, min_size=1, max_size=3).map(tuple),
-    summary=st.none() | texts(),
-    summary_span=st.none() | SPANS,
-    note=st.none() | texts(),
-    trimmed_through=st.integers(0, 2**60),
-    reasoning_after=st.integers(0, 2**60),
-    summary_as_system=st.booleans(),
-)
-
 
 def reason(**changes: Any) -> str | None:
     """Return why a build breaks the prefix of EPOCH when these things are different."""
@@ -66,7 +62,7 @@ def reason(**changes: Any) -> str | None:
         "before": START,
         "frame": FRAME,
         "limits": LIMITS,
-        "version": 2,
+        "head": HEAD,
         "view": VIEW,
         "stub_tools": False,
     }
@@ -76,7 +72,7 @@ def reason(**changes: Any) -> str | None:
 @given(
     st.builds(
         Start,
-        VIEWS,
+        views(),
         st.integers(1, 2**62),
         st.integers(1, 2**40),
         st.booleans(),
@@ -92,6 +88,28 @@ def test_a_start_comes_back_from_storage(start: Start) -> None:
     text.encode()
 
 
+def test_starts_of_the_first_version_still_read() -> None:
+    """An epoch begun before this version goes on: one summary and its range (I5, G3)."""
+    stored = {
+        "view": first_version(),
+        "total": 1000,
+        "max_output_tokens": 100,
+        "stub_tools": True,
+        "degraded": ["extractive_summary"],
+    }
+    start = start_from(jsontext.dumps(stored))
+    view = View(
+        spans=(Span(1, 3), Span(7, ENDLESS)),
+        summaries=(Summary(Span(3, 7), "so far"),),
+        trimmed_through=4,
+        reasoning_after=5,
+        summary_as_system=True,
+    )
+    assert start == Start(view, 1000, 100, True, ("extractive_summary",))
+    made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
+    assert reason(before=start, view=made_now, stub_tools=True) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -102,12 +120,22 @@ def test_a_start_comes_back_from_storage(start: Start) -> None:
         ({"limits": replace(LIMITS, total=999)}, "budget_changed"),
         ({"limits": replace(LIMITS, max_output_tokens=99)}, "budget_changed"),
         ({"frame": replace(FRAME, policy_hash="x")}, "policy_changed"),
-        ({"version": 3}, "compaction"),
-        ({"view": replace(VIEW, summary="other")}, "compaction"),
+        ({"head": replace(HEAD, view_version=3)}, "compaction"),
+        ({"head": Head(view_version=3)}, "compaction"),
+        ({"head": Head(view_version=3, view_cause="undone")}, "undone"),
+        ({"head": Head(view_version=3, view_cause="window_moved")}, "window_moved"),
+        ({"head": Head(view_version=3, view_cause="policy_changed")}, "policy_changed"),
+        ({"head": replace(HEAD, view_cause="undone")}, None),
+        ({"view": replace(VIEW, summaries=(replace(SUMMARY, text="other"),))}, "compaction"),
+        ({"view": replace(VIEW, summaries=(SUMMARY, SUMMARY))}, "compaction"),
+        ({"view": replace(VIEW, summaries=())}, "compaction"),
+        ({"view": replace(VIEW, retain=None)}, "compaction"),
         ({"view": replace(VIEW, note="[left out]")}, "compaction"),
-        ({"view": replace(VIEW, spans=(Span(2, 3), Span(7, ENDLESS)))}, "window_moved"),
-        ({"view": replace(VIEW, summary_span=Span(3, 6))}, "window_moved"),
+        ({"view": replace(VIEW, spans=spans_beside(Span(2, 9), (5,)))}, "window_moved"),
+        ({"view": replace(VIEW, spans=spans_beside(Span(3, 9), (5, 6)))}, "window_moved"),
         ({"view": replace(VIEW, trimmed_through=5)}, "tool_results_cleared"),
+        ({"view": replace(VIEW, untrimmed=(2, 3))}, "tool_results_cleared"),
+        ({"view": replace(VIEW, summaries=(Summary(Span(4, 9), "s", level=3),))}, None),
         ({"view": replace(VIEW, reasoning_after=9)}, None),
     ],
 )
@@ -118,9 +146,13 @@ def test_each_change_names_its_reason(changes: dict[str, Any], expected: str | N
 
 def test_the_prefix_breaks_at_its_earliest_change() -> None:
     """Of several changes the one nearest to the payload's start is named: tools come first."""
+    undone = Head(view_version=3, view_cause="undone")
     both = replace(FRAME, tools_hash="x", sections_hash="x")
-    assert reason(frame=both, version=3) == "tools_changed"
-    assert reason(frame=replace(FRAME, sections_hash="x"), version=3) == "sections_changed"
+    assert reason(frame=both, head=undone) == "tools_changed"
+    assert reason(frame=replace(FRAME, sections_hash="x"), head=undone) == "sections_changed"
+    changed = replace(VIEW, retain=None, trimmed_through=9)
+    assert reason(head=undone, view=changed) == "undone"
+    assert reason(view=changed) == "compaction"
 
 
 @pytest.mark.parametrize(

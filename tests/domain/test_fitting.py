@@ -1,4 +1,4 @@
-"""Fitting: any view is made to fit without a model, or said not to (C4, E6, decision 14)."""
+"""Fitting: any view is made to fit without a model, or said not to (C4, D8, E6, decision 14)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.fitting import ALL_TRIMMED, EMERGENCY, TRIMMED, Fitted, fit
+from app.domain.fitting import (
+    ALL_TRIMMED,
+    EMERGENCY,
+    TRIMMED,
+    Fitted,
+    emergency,
+    fit,
+    fit_with_note,
+)
 from app.domain.messages import Role
-from app.domain.strategies import ENDLESS, Room, Span
-from app.domain.turns import Entry, entry
-from tests.domain.histories import entries
-from tests.domain.test_strategies import rooms
+from app.domain.strategies import Room
+from app.domain.turns import Entry, call_groups, entry, pinned_seqs
+from app.domain.views import ENDLESS, Span, View
+from tests.domain.test_strategies import pinned_histories, rooms
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 ORDER = (TRIMMED, EMERGENCY, ALL_TRIMMED)
@@ -20,8 +28,8 @@ ORDER = (TRIMMED, EMERGENCY, ALL_TRIMMED)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Entry]:
-    """Draw what a view shows: all of a log, or its ends around a summary's range."""
-    history = draw(entries())
+    """Draw what a view shows: all of a log, or its ends around a summary's range; some pins."""
+    history = draw(pinned_histories())
     starts = [i for i, item in enumerate(history) if item.role is not T]
     if len(starts) > 2 and draw(st.booleans()):
         first, last = sorted(draw(st.sets(st.sampled_from(starts[1:]), min_size=2, max_size=2)))
@@ -29,16 +37,23 @@ def histories(draw: st.DrawFn) -> list[Entry]:
     return history
 
 
+def shown_by(history: Sequence[Entry], spans: Sequence[Span]) -> list[Entry]:
+    """Return what lies in the spans."""
+    return [item for item in history if any(span.holds(item.seq) for span in spans)]
+
+
 def kept_of(history: Sequence[Entry], fitted: Fitted) -> list[Entry]:
     """Return what is still shown."""
-    if fitted.shown is None:
-        return list(history)
-    return [i for i in history if any(s.start <= i.seq < s.end for s in fitted.shown)]
+    return list(history) if fitted.shown is None else shown_by(history, fitted.shown)
 
 
 def cost(history: Sequence[Entry], trimmed_through: int) -> int:
     """Return the tokens of what is shown, placeholders counted as such."""
-    return sum(i.trimmed_tokens if i.seq <= trimmed_through else i.tokens for i in history)
+    pinned = pinned_seqs(history)
+    return sum(
+        i.trimmed_tokens if i.seq <= trimmed_through and i.seq not in pinned else i.tokens
+        for i in history
+    )
 
 
 def room_of(capacity: int, target: int | None = None) -> Room:
@@ -85,11 +100,13 @@ def test_a_gap_in_the_history_stays_a_gap() -> None:
 def test_the_result_fits_or_there_is_none(
     history: list[Entry], room: Room, trimmed_through: int
 ) -> None:
-    """What comes back is within capacity; None only if the newest user message is not (C4)."""
+    """What comes back is within capacity; None only if the newest ask and the pins are not (C4)."""
     fitted = fit(history, trimmed_through, room)
     newest = next((item for item in reversed(history) if item.role is U), None)
     if fitted is None:
-        assert newest is None or not room.holds(newest.tokens)
+        pinned = pinned_seqs(history)
+        least = sum(item.tokens for item in history if item is newest or item.seq in pinned)
+        assert newest is None or not room.holds(least)
         return
     kept = kept_of(history, fitted)
     assert room.holds(cost(kept, fitted.trimmed_through))
@@ -97,24 +114,41 @@ def test_the_result_fits_or_there_is_none(
 
 
 @given(histories(), rooms(), st.integers(0, 40))
-def test_spans_show_an_end_of_the_history_and_nothing_else(
+def test_spans_show_an_end_of_the_history_and_the_pins(
     history: list[Entry], room: Room, trimmed_through: int
 ) -> None:
-    """What is shown is a suffix cut between call groups, or the newest user message (A4, E6)."""
+    """Beside pins a suffix is shown, cut between call groups, or the newest ask (A4, D8, E6)."""
     fitted = fit(history, trimmed_through, room)
     if fitted is None or fitted.shown is None:
         return
-    kept = kept_of(history, fitted)
+    kept, pinned = kept_of(history, fitted), pinned_seqs(history)
+    assert {item.seq for item in kept} >= pinned
     newest = next((item for item in reversed(history) if item.role is U), None)
-    assert kept == [newest] or kept == history[len(history) - len(kept) :]
-    assert not kept or kept[0].role is not T or kept[0] is history[0]
-    # Only the last span is endless, and no hidden message of before stands inside any.
-    *bounded, last = fitted.shown
+    loose = [item for item in history if item.seq not in pinned]
+    rest = [item for item in kept if item.seq not in pinned]
+    assert rest == [newest] or rest == loose[len(loose) - len(rest) :]
+    assert_whole_groups(history, kept)
+    assert_spans_show(fitted.shown, history, kept)
+
+
+def assert_whole_groups(history: Sequence[Entry], kept: Sequence[Entry]) -> None:
+    """Fail if a call is shown without its results, or they without it."""
+    left = {item.seq for item in kept}
+    for start, end in call_groups(history):
+        assert len({item.seq in left for item in history[start:end]}) == 1
+
+
+def assert_spans_show(
+    spans: Sequence[Span], history: Sequence[Entry], kept: Sequence[Entry]
+) -> None:
+    """Fail unless only the last span is endless and no hidden message of before is in any."""
+    *bounded, last = spans
     assert last.end == ENDLESS
     assert all(span.start < span.end < ENDLESS for span in bounded)
-    assert len(fitted.shown) <= 2
+    ends = [span.end for span in bounded]
+    assert all(end < span.start for end, span in zip(ends, spans[1:], strict=True))
     hidden = set(range(1, history[-1].seq + 1)) - {item.seq for item in kept}
-    assert not any(span.start <= seq < span.end for span in fitted.shown for seq in hidden)
+    assert not any(span.holds(seq) for span in spans for seq in hidden)
 
 
 @given(histories(), rooms(), st.integers(0, 40))
@@ -132,13 +166,16 @@ def test_steps_are_named_in_order_and_truly(
     assert trims == (fitted.trimmed_through > trimmed_through)
     newly = [i for i in history if trimmed_through < i.seq <= fitted.trimmed_through]
     assert not trims or any(item.trimmed_tokens < item.tokens for item in newly)
+    pinned = pinned_seqs(history)
+    whole = [i.seq for i in newly if i.role is T and i.seq in pinned]
+    assert fitted.untrimmed == tuple(whole)
     if room.holds(cost(history, trimmed_through)):
         assert fitted == Fitted(trimmed_through, None, ())
 
 
 @given(histories(), rooms(), st.integers(0, 4000))
 def test_more_room_never_keeps_less(history: list[Entry], room: Room, more: int) -> None:
-    """With more room no fewer messages stay, and no whole result gets trimmed (C4)."""
+    """With more room no fewer messages stay, and no result is trimmed but to keep more (C4)."""
     wide = Room(room.capacity + more, room.target + more, room.fixed, room.summary)
     narrow_fit, wide_fit = fit(history, 0, room), fit(history, 0, wide)
     if narrow_fit is None:
@@ -147,7 +184,8 @@ def test_more_room_never_keeps_less(history: list[Entry], room: Room, more: int)
     narrow_kept = kept_of(history, narrow_fit)
     assert len(narrow_kept) <= len(kept_of(history, wide_fit))
     whole = [i.seq for i in narrow_kept if i.role is T and i.seq > narrow_fit.trimmed_through]
-    assert all(seq > wide_fit.trimmed_through for seq in whole)
+    if ALL_TRIMMED not in wide_fit.steps:
+        assert all(seq > wide_fit.trimmed_through for seq in whole)
 
 
 @given(histories(), rooms())
@@ -169,3 +207,98 @@ def test_fitting_again_changes_nothing(history: list[Entry], room: Room) -> None
     kept = kept_of(history, fitted)
     if kept:
         assert fit(kept, fitted.trimmed_through, room) == Fitted(fitted.trimmed_through, None, ())
+
+
+def test_pins_are_neither_trimmed_nor_dropped() -> None:
+    """A pinned group stays whole in its place; with the newest ask it must fit (D8, C4)."""
+    roles = [(U, 100), (A, 50), (T, 400), (T, 300), (U, 100), (A, 50), (T, 1000)]
+    history = [entry(seq, role, size, seq == 3) for seq, (role, size) in enumerate(roles, 1)]
+    half = (TRIMMED, EMERGENCY)
+    assert fit(history, 0, room_of(1900)) == Fitted(0, (Span(2, ENDLESS),), (EMERGENCY,))
+    shown = (Span(2, 5), Span(6, ENDLESS))
+    assert fit(history, 0, room_of(1850)) == Fitted(0, shown, (EMERGENCY,))
+    fitted = fit(history, 0, room_of(900))
+    assert fitted == Fitted(7, shown, (EMERGENCY, ALL_TRIMMED), untrimmed=(3, 4))
+    fitted = fit(history, 0, room_of(850))
+    assert fitted == Fitted(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY,))
+    assert fit(history, 0, room_of(849)) is None
+    older = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 500), *history[4:]]
+    fitted = fit(older, 0, room_of(1300))
+    assert fitted is not None
+    assert fitted.steps in (half, half[:1])
+
+
+def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
+    """Where the view hides all that follows, only what is still to come is shown (E6)."""
+    history = [entry(4, U, 10), entry(6, A, 100, pinned=True)]
+    fitted = fit([entry(3, A, 900), *history], 0, room_of(200), Span(1, 9))
+    assert fitted is not None
+    assert fitted.shown == (Span(4, 5), Span(6, 7), Span(9, ENDLESS))
+
+
+def test_room_for_a_note_is_kept_only_where_something_is_left_out() -> None:
+    """The note that tells of dropped messages is part of what has to fit (C4)."""
+    history = [entry(1, U, 60), entry(2, U, 30), entry(3, U, 10)]
+    assert fit_with_note(history, 0, room_of(100), 50) == Fitted(0, None, ())
+    fitted = fit_with_note(history, 0, room_of(80), 50)
+    assert fitted == Fitted(0, (Span(3, ENDLESS),), (EMERGENCY,))
+
+
+# --- after a provider's error ---------------------------------------------------------------
+
+
+def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
+    """Half of the turns goes, rounded down, at least one (E6)."""
+    history = [entry(seq, (U, A)[seq % 2 == 0], 10) for seq in range(1, 11)]
+    assert emergency(history, None) == (Span(5, ENDLESS),)
+    assert emergency(history[4:], Span(1, 5)) == (Span(7, ENDLESS),)
+    assert emergency(history[6:], Span(1, 7)) == (Span(9, ENDLESS),)
+
+
+def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
+    """Inside one turn half of the call groups goes; in the end its ask alone is left (E6)."""
+    roles = [U, A, T, A, T, T, A, T, A]
+    history = [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
+    assert emergency(history, None) == (Span(1, 2), Span(7, ENDLESS))
+    left = [history[0], *history[6:]]
+    assert emergency(left, Span(2, 7)) == (Span(1, 2), Span(9, ENDLESS))
+    assert emergency([history[0], history[8]], Span(2, 9)) == (Span(1, 2), Span(10, ENDLESS))
+    assert emergency([history[0]], Span(2, 10)) is None
+
+
+def test_pins_survive_every_emergency() -> None:
+    """What is pinned stays in its place, and is no turn to drop (D8, E6)."""
+    history = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
+    assert emergency(history, None) == (Span(2, 3), Span(5, ENDLESS))
+    assert emergency([history[1], history[6]], Span(1, 7)) is None
+
+
+def test_what_was_kept_in_the_range_goes_as_one_turn() -> None:
+    """User messages kept inside the covered range are the oldest turn, however many (E6)."""
+    kept = [entry(seq, U, 10) for seq in (2, 4, 6, 8)]
+    history = [*kept, entry(11, U, 10), entry(12, A, 10)]
+    assert emergency(history, Span(1, 11)) == (Span(11, ENDLESS),)
+    assert emergency([*kept, entry(11, A, 10)], Span(1, 11)) == (Span(8, 9), Span(11, ENDLESS))
+
+
+@given(histories())
+def test_emergencies_end_with_the_newest_ask_and_the_pins(history: list[Entry]) -> None:
+    """Each emergency drops something, cuts no group, and the last leaves what must stay (E6)."""
+    covered: Span | None = None
+    pinned = pinned_seqs(history)
+    newest = next((item for item in reversed(history) if item.role is U), None)
+    shown = list(history)
+    while (spans := emergency(shown, covered)) is not None:
+        left = shown_by(history, spans)
+        assert set(left) < set(shown)
+        assert left
+        assert {item.seq for item in left} >= pinned
+        assert newest is None or newest in left
+        assert_whole_groups(history, left)
+        assert_spans_show(spans, history, left)
+        shown, covered = left, View(spans).hidden
+    assert (
+        len(shown) == 1
+        or all(item is newest or item.seq in pinned for item in shown)
+        or (newest is None and len(call_groups(shown)) == 1)
+    )

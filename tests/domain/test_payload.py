@@ -20,12 +20,12 @@ from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
 from app.domain.payload import Payload, render_payload
 from app.domain.policy import Policy
-from app.domain.prompt import MOST_MARKS, View, assembler_for
+from app.domain.prompt import MOST_MARKS, assembler_for
 from app.domain.sections import PromptSection, SectionKind, merge_sections, system_text
-from app.domain.strategies import Span
 from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from tests.domain.histories import ANTHROPIC, CHAT, QUICK, provider_validate, third
-from tests.domain.test_prompt import Case, cases, folded
+from app.domain.views import Span, View
+from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, provider_validate, third
+from tests.domain.test_prompt import RICH_LOG, RICH_VIEW, Case, cases, folded
 from tests.domain.test_sections import sections
 
 LIMITS = Limits(10**6, 500, 0.8, 0.7, 0.95, 0.98)
@@ -151,7 +151,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame) -> N
         body = unmarked(json.loads(orjson.dumps(payload.body)))
         bodies.append((payload, body))
     (early, before), (late, after) = bodies
-    if case.view.summary_text() is not None and len(case.shown) // 2 < case.head:
+    if case.view.summary_texts() and len(case.shown) // 2 < case.head:
         return
     stable = early.stable_items
     assert after["messages"][:stable] == before["messages"][:stable]
@@ -189,6 +189,33 @@ def test_the_budget_counts_what_is_returned(case: Case, frame: Frame) -> None:
     counted += estimate_tool_defs_tokens(definitions, third)
     extra = estimate_tool_defs_tokens((STUB_TOOL,), third) if stub else 0
     assert frame.usage(items.tokens, items.summary_tokens, extra).total == counted
+
+
+@pytest.mark.parametrize("stub_tools", [False, True])
+@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_tools: bool) -> None:
+    """Retain, several summaries, kept and cleared results make a valid, counted request (K1)."""
+    case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
+    frame = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
+    items = folded(case).items()
+    payload = render_payload(format, frame, items, stub_tools, "conversation")
+    body = json.loads(orjson.dumps(payload.body))
+    validate = provider_validate()
+    if format is CHAT:
+        found = validate.validate_openai_chat(body["messages"], body["tools"])
+        counted = count_payload_messages(format, body["messages"][1:], third)
+    else:
+        found = validate.validate_anthropic(body)
+        counted = count_payload_messages(format, unmarked(body["messages"]), third)
+    assert validate.errors(found) == []
+    assert items.tokens + items.summary_tokens == counted
+    said = json.dumps(body["messages"])
+    for seq in range(1, len(RICH_LOG) + 1):
+        shown = RICH_VIEW.shows(seq) and RICH_LOG[seq - 1]["role"] == "user"
+        assert (f'"said {seq}"' in said) == shown
+    assert [said.count(word) for word in ("first", "second", "word for word", "left out")] == [
+        1
+    ] * 4
 
 
 @given(st.lists(sections(), max_size=6))

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import ValidationError
-from app.domain.policy import DEFAULTS, Policy, StrategyName, as_json, effective, merge
+from app.domain.policy import (
+    DEFAULTS,
+    ChainStep,
+    Policy,
+    StrategyName,
+    as_json,
+    effective,
+    merge,
+)
 
 LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("strategy",): st.sampled_from([str(name) for name in StrategyName]),
@@ -20,11 +28,22 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("sandwich", "preserve_bottom"): st.integers(1, 50),
     ("sandwich", "compression_threshold"): st.floats(0.01, 1),
     ("sliding_window", "keep_last_n"): st.integers(1, 500),
+    ("tree_summary", "chunk_size"): st.integers(2, 500),
+    ("tree_summary", "levels"): st.integers(1, 10),
+    ("chain",): st.permutations(["clear_tool_results", "summarize", "truncate"]).flatmap(
+        lambda steps: st.integers(1, 3).map(lambda count: steps[:count])
+    ),
     ("compaction", "enabled"): st.booleans(),
     ("compaction", "auto"): st.booleans(),
+    ("compaction", "threshold_ratio"): st.floats(0.01, 1),
     ("compaction", "model"): st.sampled_from(["m1", "m2"]),
     ("compaction", "summary_prompt"): st.text(max_size=5),
     ("compaction", "summary_directives"): st.lists(st.text(max_size=3), max_size=3),
+    ("compaction", "retain_prompt"): st.text(max_size=5),
+    ("compaction", "retain_directives"): st.lists(st.text(max_size=3), max_size=3),
+    ("compaction", "retain_last_turns"): st.integers(0, 50),
+    ("compaction", "mode"): st.sampled_from(["background", "inline"]),
+    ("compaction", "max_messages"): st.integers(1, 500),
     ("compaction", "target"): st.floats(0.01, 0.99),
     ("compaction", "min_gain"): st.floats(0, 0.99),
     ("budget", "context_window"): st.integers(10_000, 10**6),
@@ -35,6 +54,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("budget", "on_unknown_model"): st.sampled_from(["strict", "derive"]),
     ("budget", "counter"): st.sampled_from(["tokenizer", "bytes_4", "chars_4", "chars_2_5"]),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),
+    ("preserve_user_messages",): st.booleans(),
 }
 
 
@@ -132,6 +152,23 @@ def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, 
         ({"sliding_window": {"keep_last_n": 0}}, "/sliding_window/keep_last_n"),
         ({"compaction": {"target": 1.0}}, "/compaction/target"),
         ({"compaction": {"min_gain": -0.1}}, "/compaction/min_gain"),
+        ({"compaction": {"threshold_ratio": 0}}, "/compaction/threshold_ratio"),
+        ({"compaction": {"threshold_ratio": 1.01}}, "/compaction/threshold_ratio"),
+        ({"compaction": {"retain_last_turns": -1}}, "/compaction/retain_last_turns"),
+        ({"compaction": {"max_messages": 0}}, "/compaction/max_messages"),
+        ({"compaction": {"max_messages": True}}, "/compaction/max_messages"),
+        ({"compaction": {"mode": "later"}}, "/compaction/mode"),
+        ({"compaction": {"retain_directives": "a"}}, "/compaction/retain_directives"),
+        ({"compaction": {"retain_prompt": 7}}, "/compaction/retain_prompt"),
+        ({"tree_summary": {"chunk_size": 1}}, "/tree_summary/chunk_size"),
+        ({"tree_summary": {"levels": 0}}, "/tree_summary/levels"),
+        ({"tree_summary": {"levels": 11}}, "/tree_summary/levels"),
+        ({"chain": []}, "/chain"),
+        ({"chain": "summarize"}, "/chain"),
+        ({"chain": ["summarize", "summarize"]}, "/chain"),
+        ({"chain": ["summarize", "magic"]}, "/chain/1"),
+        ({"chain": [["summarize"]]}, "/chain"),
+        ({"preserve_user_messages": 1}, "/preserve_user_messages"),
         ({"budget": {"context_window": 0}}, "/budget/context_window"),
         ({"budget": {"max_output_tokens": 0}}, "/budget/max_output_tokens"),
         (
@@ -162,6 +199,26 @@ def test_what_could_never_work_is_refused_with_its_place(
     with pytest.raises(ValidationError) as refused:
         effective({"strategy": "sandwich"}, layer)
     assert pointer in [problem.pointer for problem in refused.value.problems]
+
+
+def test_the_defaults_of_compaction_are_s1s() -> None:
+    """Names and defaults of E1, D3 and D5 are those of the published interface."""
+    policy = effective()
+    assert (policy.tree_summary.chunk_size, policy.tree_summary.levels) == (20, 3)
+    assert policy.chain == ("clear_tool_results", "summarize", "truncate")
+    compaction = policy.compaction
+    assert (compaction.threshold_ratio, compaction.retain_last_turns) == (0.8, 1)
+    assert (compaction.retain_prompt, compaction.retain_directives) == (None, ())
+    assert (compaction.mode, compaction.max_messages) == ("background", None)
+    assert not policy.preserve_user_messages
+
+
+def test_a_chain_is_made_of_steps() -> None:
+    """A list of words becomes steps, in the order given; it replaces the one before (D5)."""
+    steps = (ChainStep.TRUNCATE, ChainStep.CLEAR_TOOL_RESULTS)
+    policy = effective({"chain": ["summarize"]}, {"chain": ["truncate", "clear_tool_results"]})
+    assert policy.chain == steps
+    assert all(isinstance(step, ChainStep) for step in policy.chain)
 
 
 def test_an_impossible_combination_across_layers_is_refused() -> None:

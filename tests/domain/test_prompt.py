@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.compaction import summary_cost, summary_view
+from app.domain.compaction import summary_cost, view_after, with_note
 from app.domain.fitting import fit
 from app.domain.formats import FORMATS
 from app.domain.log import LogRow
@@ -25,30 +26,44 @@ from app.domain.messages import (
     ToolCall,
     clean,
 )
-from app.domain.policy import Policy, SandwichPolicy, SlidingWindowPolicy, StrategyName, SummaryRole
+from app.domain.policy import (
+    CompactionPolicy,
+    Policy,
+    SandwichPolicy,
+    SlidingWindowPolicy,
+    StrategyName,
+)
 from app.domain.prompt import (
     CONTINUE_NOTE,
     LOOKBACK_BLOCKS,
     MOST_MARKS,
     START_NOTE,
-    SUMMARY_PREFIX,
     WINDOW_NOTE,
     Assembler,
     Items,
-    View,
     assembler_for,
     placeholder,
     with_cache_mark,
 )
-from app.domain.strategies import ENDLESS, STRATEGIES, Room, Slide, Span, Summarise
+from app.domain.strategies import STRATEGIES, Compact, Room, Slide
 from app.domain.tokens import count_payload_messages
-from app.domain.turns import TRIMMED_TOKENS
+from app.domain.turns import TRIMMED_TOKENS, Entry, is_group_boundary, pinned_seqs
+from app.domain.views import (
+    ENDLESS,
+    RETAIN_PREFIX,
+    SUMMARY_PREFIX,
+    Span,
+    Summary,
+    View,
+    spans_beside,
+)
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
     QUICK,
     RawLog,
     entries_of,
+    pinned_at,
     provider_validate,
     raw_logs,
     rows_of,
@@ -56,9 +71,7 @@ from tests.domain.histories import (
 )
 
 FORMAT_NAMES = st.sampled_from((CHAT, ANTHROPIC))
-EVERYTHING = View(spans=(Span(1, ENDLESS),))
-SUMMARY = "They agreed on a plan."
-NOTE = "[2 earlier messages were left out to fit the window.]"
+EVERYTHING = View()
 THINKING = ("thinking", "redacted_thinking")
 
 
@@ -84,29 +97,80 @@ class Case:
 
 @st.composite
 def views(draw: st.DrawFn, rows: Sequence[LogRow]) -> View:
-    """Draw a view as builds make it of a log: a strategy's plan, then fitting."""
-    planned = entries_of(list(rows))
+    """Draw a view as builds make it of a log: pins, a plan of any kind, then fitting."""
+    history = entries_of(list(rows))
+    pins = draw(st.just([]) | st.lists(st.integers(1, len(rows)), min_size=1, max_size=3))
+    history = pinned_at(history, pinned_seqs(pinned_at(history, pins)))
+    capacity = draw(st.one_of(st.integers(20, 900), st.just(10**6)))
+    room = Room(capacity, capacity // 2, 0, draw(st.integers(0, 40)))
+    view = draw(st.one_of(planned(history, room), earlier(history)))
+    return replace(
+        fitted(view, history, room),
+        reasoning_after=draw(st.integers(0, len(rows))),
+        summary_as_system=draw(st.booleans()),
+    )
+
+
+@st.composite
+def planned(draw: st.DrawFn, history: Sequence[Entry], room: Room) -> View:
+    """Draw the view that a strategy makes of a history right away."""
     policy = Policy(
         strategy=draw(st.sampled_from(list(StrategyName))),
         sandwich=SandwichPolicy(draw(st.integers(0, 3)), draw(st.integers(1, 3))),
         sliding_window=SlidingWindowPolicy(draw(st.integers(1, 5))),
-        summary_role=draw(st.sampled_from((SummaryRole.USER, SummaryRole.SYSTEM))),
+        compaction=CompactionPolicy(retain_last_turns=draw(st.integers(0, 2))),
+        preserve_user_messages=draw(st.booleans()),
     )
-    capacity = draw(st.one_of(st.integers(20, 900), st.just(10**6)))
-    room = Room(capacity, capacity // 2, 0, draw(st.integers(0, 40)))
-    view, shown = EVERYTHING, planned
-    plan = STRATEGIES[policy.strategy].plan(shown, None, room, policy)
-    if isinstance(plan, Summarise):
-        view = summary_view(plan.span, SUMMARY, policy)
-    elif isinstance(plan, Slide):
-        view = replace(view, spans=(Span(plan.tail_start, ENDLESS),))
-    shown = [item for item in shown if view.shows(item.seq)]
-    fitted = fit(shown, 0, replace(room, summary=summary_cost(view, third)))
-    if fitted is not None:
-        view = replace(view, trimmed_through=fitted.trimmed_through)
-        if fitted.shown is not None:
-            view = replace(view, spans=fitted.shown, note=NOTE)
-    return replace(view, reasoning_after=draw(st.integers(0, len(rows))))
+    deep = draw(st.booleans())
+    plan = STRATEGIES[policy.strategy].plan(history, None, room, policy, deep=deep)
+    if isinstance(plan, Compact):
+        return draw(compacted(plan, history))
+    if isinstance(plan, Slide):
+        return View(spans=spans_beside(Span(1, plan.tail_start), plan.kept))
+    return EVERYTHING
+
+
+@st.composite
+def earlier(draw: st.DrawFn, history: Sequence[Entry]) -> View:
+    """Draw a view that compactions in a row may have led to: any range between call groups."""
+    cuts = [i for i in range(len(history) + 1) if is_group_boundary(history, i)]
+    start = draw(st.sampled_from(cuts[:-1][:2]))
+    end = draw(st.sampled_from([cut for cut in cuts if cut > start][-3:]))
+    hidden = Span(history[start].seq, history[end - 1].seq + 1)
+    kept = tuple(item.seq for item in history[start:end] if item.pinned)
+    through = draw(st.just(0) | st.integers(1, len(history)))
+    summarises = draw(st.sampled_from((True, True, False)))
+    plan = Compact(("any",), 0, hidden, kept, through, summarises)
+    return draw(compacted(plan, history))
+
+
+@st.composite
+def compacted(draw: st.DrawFn, plan: Compact, history: Sequence[Entry]) -> View:
+    """Draw the view of a plan: one summary, or several with what was retained beside them."""
+    summaries: tuple[Summary, ...] = ()
+    retain = None
+    if plan.hidden is not None and plan.summarises:
+        start, end = plan.hidden.start, plan.hidden.end
+        cuts = draw(st.just(set()) | st.sets(st.integers(start, end), min_size=1, max_size=3))
+        bounds = sorted(cuts | {start, end})
+        summaries = tuple(
+            Summary(Span(a, b), f"They agreed on plan {a}.") for a, b in pairwise(bounds)
+        )
+        retain = draw(st.none() | st.just("The exact words."))
+    pinned = [item.seq for item in history if item.pinned]
+    return view_after(EVERYTHING, plan, summaries, retain, pinned)
+
+
+def fitted(view: View, history: Sequence[Entry], room: Room) -> View:
+    """Return a view made to fit as a build does it, or as it is where nothing fits."""
+    shown = [item for item in history if view.shows(item.seq)]
+    room = replace(room, summary=summary_cost(view, third))
+    found = fit(shown, view.trimmed_through, room, view.hidden)
+    if found is None:
+        return view
+    untrimmed = {*view.untrimmed, *found.untrimmed}
+    view = replace(view, trimmed_through=found.trimmed_through, untrimmed=tuple(sorted(untrimmed)))
+    return view if found.shown is None else with_note(replace(view, spans=found.shown))
 
 
 @st.composite
@@ -115,7 +179,7 @@ def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
     log = draw(raw_logs())
     format = draw(formats)
     rows = rows_of(log, format)
-    head = draw(st.integers(1, len(rows)))
+    head = draw(st.just(len(rows)) | st.integers(1, len(rows)))
     return Case(log, format, draw(views(rows[:head])), head)
 
 
@@ -316,9 +380,8 @@ def test_counts_are_those_of_the_items_returned(case: Case) -> None:
         items = assembler.items()
         counted = count_payload_messages(case.format, parsed(items), third)
         assert items.tokens + items.summary_tokens == counted
-    text = case.view.summary_text()
-    summary = assembler.items().summary_tokens
-    assert (summary > 0) == (text is not None)
+    assembler.finish()
+    assert (assembler.items().summary_tokens > 0) == bool(case.view.summary_texts())
 
 
 # --- what is shown --------------------------------------------------------------------------
@@ -335,7 +398,7 @@ def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
     """Only log messages in their order, summaries, notes and synthetic results are sent (N10)."""
     sources = [FORMATS[CHAT].adapt(clean(made.message())) for made in case.shown]
     expected = [essence(source) for source in sources]
-    own = {case.view.summary_text(), WINDOW_NOTE, START_NOTE, CONTINUE_NOTE, NO_RESULT}
+    own = {*case.view.summary_texts(), WINDOW_NOTE, START_NOTE, CONTINUE_NOTE, NO_RESULT}
     place = 0
     for item in messages_of(CHAT, parsed(folded(case).items())):
         said = essence(item)
@@ -344,7 +407,7 @@ def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
             continue
         if item.text.startswith("[tool output trimmed; ref="):
             trimmed = next(made for made in case.shown if f"ref={made.id};" in item.text)
-            assert trimmed.seq <= case.view.trimmed_through
+            assert case.view.trims(trimmed.seq)
             place = [made.seq for made in case.shown].index(trimmed.seq) + 1
             continue
         if said[1:] == ("[media follows]",):
@@ -363,16 +426,49 @@ def test_every_shown_user_message_is_whole(case: Case) -> None:
             assert essence(FORMATS[CHAT].adapt(made.message())) in sent
 
 
+def texts_in(items: Items) -> list[str]:
+    """Return every text of a payload, in order, whatever message it stands in."""
+    found: list[str] = []
+    for item in parsed(items):
+        content = item["content"] or []
+        blocks = [{"text": content}] if isinstance(content, str) else content
+        found += [block["text"] for block in blocks if "text" in block]
+    return found
+
+
 @given(cases())
 @QUICK
-def test_a_summary_stands_once_where_its_range_was(case: Case) -> None:
-    """The summary's text occurs once, and nothing of its range beside it (N10)."""
-    text = case.view.summary_text()
-    if text is None:
-        return
-    wire = parsed(folded(case).items())
-    found = [i for i, item in enumerate(wire) if SUMMARY_PREFIX in json.dumps(item["content"])]
-    assert len(found) == (1 if case.view.summary is not None else 0)
+def test_what_stands_for_the_hidden_range_stands_once_in_order(case: Case) -> None:
+    """Retain, summaries and note occur once, side by side, each in its place (D1, E4, N10)."""
+    expected = list(case.view.summary_texts())
+    found = texts_in(folded(case).items())
+    labels = (SUMMARY_PREFIX, RETAIN_PREFIX)
+    assert [text for text in found if text.startswith(labels)] == [
+        text for text in expected if text.startswith(labels)
+    ]
+    if expected:
+        at = found.index(expected[0])
+        assert found[at : at + len(expected)] == expected
+
+
+@given(cases())
+@QUICK
+def test_nothing_is_both_summarised_and_verbatim(case: Case) -> None:
+    """Only what the view declares as kept stands beside the summary of its range (N10, D8)."""
+    spans = [summary.span for summary in case.view.summaries]
+    twice = {made.seq for made in case.shown for span in spans if span.holds(made.seq)}
+    assert twice <= set(case.view.kept)
+    assert all(a.end <= b.start for a, b in pairwise(spans))
+
+
+@given(cases())
+@QUICK
+def test_untrimmed_results_are_sent_whole(case: Case) -> None:
+    """A pinned result before the last trimmed one is no placeholder (D8, F3)."""
+    said = "\n".join(texts_in(folded(case).items())) + json.dumps(parsed(folded(case).items()))
+    for made in case.shown:
+        if made.seq in case.view.untrimmed:
+            assert placeholder(made) not in said
 
 
 @given(cases(st.just(ANTHROPIC)))
@@ -501,7 +597,8 @@ def test_a_note_stands_where_a_payload_would_start_with_an_assistant(view: View,
 
 def test_a_summary_stands_between_its_ends() -> None:
     """Top, the labelled summary of the middle, bottom (D1)."""
-    view = View(spans=(Span(1, 2), Span(4, ENDLESS)), summary="the middle", summary_span=Span(2, 4))
+    span = Span(2, 4)
+    view = View(spans=spans_beside(span), summaries=(Summary(span, "the middle"),))
     raws = [user(text) for text in ("one", "two", "three", "four")]
     wire = items_of(CHAT, *raws, view=view)
     labelled = "[Earlier conversation summary: the middle]"
@@ -509,6 +606,74 @@ def test_a_summary_stands_between_its_ends() -> None:
     assert {item["role"] for item in wire} == {"user"}
     as_system = items_of(CHAT, *raws, view=replace(view, summary_as_system=True))
     assert [item["role"] for item in as_system] == ["user", "system", "user"]
+
+
+RICH_VIEW = View(
+    spans=spans_beside(Span(2, 9), (4, 5, 6)),
+    summaries=(Summary(Span(2, 4), "first", level=2), Summary(Span(4, 8), "second")),
+    retain="word for word",
+    note="[1 earlier messages were left out to fit the window.]",
+    trimmed_through=11,
+    untrimmed=(6,),
+)
+"""Two summaries, a retain, a kept call group between them whose result stays, a trimmed tail."""
+
+RICH_LOG = (
+    *(user(f"said {n}") for n in (1, 2, 3, 4)),
+    asks("pinned"),
+    result("pinned", "kept " * 90),
+    *(user(f"said {n}") for n in (7, 8, 9)),
+    asks("old"),
+    result("old", "cleared " * 90),
+    user("said 12"),
+)
+
+
+@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+def test_kept_messages_follow_what_stands_for_the_range_around_them(format: FormatName) -> None:
+    """Top, retain, summaries oldest first, the kept ones in their order, bottom (D8, N10)."""
+    wire = items_of(format, *RICH_LOG, view=RICH_VIEW)
+    said = [
+        (message.role, part.text)
+        for message in messages_of(format, wire)
+        for part in message.parts
+        if isinstance(part, Text)
+    ]
+    assert said == [
+        (Role.USER, "said 1"),
+        (Role.USER, "[Kept from earlier in the conversation: word for word]"),
+        (Role.USER, "[Earlier conversation summary: first]"),
+        (Role.USER, f"[Earlier conversation summary: second]\n{RICH_VIEW.note}"),
+        (Role.USER, "said 4"),
+        (Role.TOOL, "kept " * 90),
+        (Role.USER, "said 9"),
+        (Role.TOOL, "[tool output trimmed; ref=0190f3a0-0000-7000-8000-000000000011; 720 bytes]"),
+        (Role.USER, "said 12"),
+    ]
+    assert issues(Case(RawLog(), format, RICH_VIEW, 12), wire) == []
+
+
+@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> None:
+    """Retain, summaries and note count as the summary, and planning reckons the same (C1)."""
+    rows = rows_of(RawLog([(CHAT, raw) for raw in RICH_LOG]), format)
+    assembler = assembler_for(format, RICH_VIEW, third)
+    for made in rows:
+        if RICH_VIEW.shows(made.seq):
+            assembler.feed(made)
+    items = assembler.items()
+    counted = count_payload_messages(format, parsed(items), third)
+    assert items.tokens + items.summary_tokens == counted
+    if format is CHAT:
+        assert items.summary_tokens == summary_cost(RICH_VIEW, third)
+    assert 0 < items.summary_tokens <= summary_cost(RICH_VIEW, third)
+
+
+def test_several_summaries_share_the_role_that_was_asked_for() -> None:
+    """With `summary_role: system` each of them is a system message, the kept ones not (D1, N13)."""
+    wire = items_of(CHAT, *RICH_LOG, view=replace(RICH_VIEW, summary_as_system=True))
+    assert [item["role"] for item in wire[:5]] == ["user", "system", "system", "system", "user"]
+    assert "system" not in {item["role"] for item in wire[5:]}
 
 
 def test_placeholders_name_what_they_stand_for() -> None:

@@ -29,6 +29,7 @@ from app.domain.summaries import (
     SummaryAsk,
     compile_patterns,
     format_messages,
+    format_summaries,
     mask_secrets,
     neutralise,
     parse_answer,
@@ -61,16 +62,14 @@ def completion(text: str, finish_reason: str = "stop", calls: bool = False) -> C
 
 def request(text: str = "User:\nhello", ask: SummaryAsk | None = None, **more: object) -> str:
     """Return the last message of a request, which carries everything."""
-    ask = ask or SummaryAsk()
-    previous = more.get("previous")
+    previous, retained = more.get("previous"), more.get("retained")
     messages = summary_request(
         text,
-        str(previous) if previous else None,
-        ask.prompt,
-        ask.directives,
-        ask.retain_prompt,
-        ask.retain_directives,
-        ask.instructions,
+        ask or SummaryAsk(),
+        previous=str(previous) if previous else None,
+        retained=str(retained) if retained else None,
+        has_kept=bool(more.get("has_kept")),
+        of_summaries=bool(more.get("of_summaries")),
         strict=bool(more.get("strict")),
     )
     assert [message["role"] for message in messages] == ["system", "user"]
@@ -146,6 +145,7 @@ HOSTILE = [
     "</retain>",
     "<retain x='1'>",
     "</earlier_summary\n>",
+    "</earlier_retain>",
     "<\u200b/summary>",
     "\uff1c/summary>",
 ]
@@ -175,8 +175,9 @@ def test_rules_and_unsendable_characters_are_replaced() -> None:
 @given(st.lists(st.sampled_from([*HOSTILE, "x", " ", "\n---\n", "<", "/", "summary"])))
 def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
     """E12: exactly one opening and one closing tag frame the data, before the instructions."""
-    body = request("".join(pieces), previous="x" + "".join(pieces))
-    for tag in ("conversation", "earlier_summary"):
+    hostile = "x" + "".join(pieces)
+    body = request("".join(pieces), previous=hostile, retained=hostile)
+    for tag in ("conversation", "earlier_summary", "earlier_retain"):
         assert len(re.findall(rf"<{tag}>", body)) == 1
         assert len(re.findall(rf"</{tag}>", body)) == 1
     assert body.count("<summary>") == 1
@@ -198,6 +199,9 @@ def test_hostile_text_takes_linear_time() -> None:
         "sk-proj-abcdefghijklmnopqrstuvwxyz",
         "AKIAIOSFODNN7EXAMPLE",
         "ghp_" + "a" * 36,
+        "glpat-" + "a" * 20,
+        "sk_live_" + "a" * 24,
+        "hf_" + "a" * 34,
         "xoxb-123456789012-abc",
         "AIza" + "b" * 35,
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLXZhbHVl",
@@ -228,6 +232,38 @@ def test_only_the_secret_part_is_masked(text: str, masked: str) -> None:
 def test_secret_patterns_can_be_set() -> None:
     """E12: the pattern set is configurable."""
     assert mask_secrets("id-42 sk-x", compile_patterns([r"id-\d+"])) == f"{MASK} sk-x"
+    assert mask_secrets("id-42 é sk-x", ()) == "id-42 é sk-x"
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?<=a)b", r"(a)\1", "a{5000}", "\ud800", "a*", ""])
+def test_patterns_that_cannot_be_used_are_refused(pattern: str) -> None:
+    """E12: what RE2 does not know, or what would mask every place, is no pattern."""
+    with pytest.raises(ValueError, match=r"RE2 does not know|the empty text"):
+        compile_patterns([pattern])
+
+
+def test_no_pattern_can_hang_a_worker() -> None:
+    """E12: a pattern that would take for ever elsewhere takes linear time."""
+    patterns = compile_patterns([r"(a+)+$", r"(?:a|aa|\w)+=secret", *DEFAULT_SECRET_PATTERNS])
+    for hostile in ("a" * 1_000_000 + "!", "eyJ" * 300_000, "password:" * 100_000):
+        began = time.perf_counter()
+        mask_secrets(hostile, patterns)
+        assert time.perf_counter() - began < 5
+
+
+@given(st.text())
+def test_masking_can_never_raise(text: str) -> None:
+    """M, N6: any text is masked, lone surrogates and NUL included."""
+    masked = mask_secrets(text, compile_patterns(DEFAULT_SECRET_PATTERNS))
+    masked.encode("utf-8")
+    assert "\x00" not in masked
+
+
+def test_a_secret_is_found_after_other_scripts() -> None:
+    """E12: offsets are right whatever stands before a secret, its group alone being masked."""
+    patterns = compile_patterns(DEFAULT_SECRET_PATTERNS)
+    text = "日本語 \U0001f511 password=éclairs-éclairs; ok"
+    assert mask_secrets(text, patterns) == f"日本語 \U0001f511 password={MASK}; ok"
 
 
 # --- the request ----------------------------------------------------------------------------
@@ -266,6 +302,32 @@ def test_an_earlier_summary_and_strictness_are_said() -> None:
     assert "<earlier_summary>\nold news\n</earlier_summary>" in request(previous="old news")
     assert "could not be used" in request(strict=True)
     assert "could not be used" not in request()
+
+
+def test_an_earlier_retain_is_carried_on() -> None:
+    """E4: into the new retain when one is asked for, else into the summary."""
+    frame = "<earlier_retain>\nref=7\n</earlier_retain>"
+    wanted = request(retained="ref=7", ask=SummaryAsk(retain_prompt="refs"))
+    assert frame in wanted
+    assert "into yours, word for word" in wanted
+    unwanted = request(retained="ref=7")
+    assert frame in unwanted
+    assert "belongs into your summary" in unwanted
+
+
+def test_kept_messages_are_marked_and_explained() -> None:
+    """D8: the label says which, the request says what it means."""
+    texts = format_messages([user("hi"), user("pin me")], frozenset({1}))
+    assert texts == ("User:\nhi", "User (kept word for word):\npin me")
+    assert "do not repeat it" in request(has_kept=True)
+    assert "kept word for word" not in request()
+
+
+def test_summaries_of_parts_are_named_as_such() -> None:
+    """D3: the model knows that it folds summaries, and in which order they stand."""
+    assert format_summaries(["a", "b"]) == ("Part 1:\na", "Part 2:\nb")
+    assert "summaries of consecutive parts" in request(of_summaries=True)
+    assert "stands a transcript" in request()
 
 
 def test_the_prompt_hash_follows_what_is_asked() -> None:

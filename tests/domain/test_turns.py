@@ -9,12 +9,14 @@ from app.domain.messages import Role
 from app.domain.turns import (
     TRIMMED_TOKENS,
     Entry,
+    call_groups,
     entry,
     find_safe_boundary,
     group_boundary_after,
     group_boundary_before,
     is_group_boundary,
     parse_turn_boundaries,
+    pinned_seqs,
 )
 from tests.domain.histories import entries
 
@@ -50,8 +52,24 @@ def test_several_turns_are_cut_at_turn_starts() -> None:
     assert [find_safe_boundary(turns, target) for target in range(7)] == [0, 2, 2, 2, 5, 5, 6]
 
 
+def test_a_call_group_is_a_call_with_its_results() -> None:
+    """Every other message is a group by itself (A4)."""
+    assert call_groups(history(U, A, T, T, A, U)) == [(0, 1), (1, 4), (4, 5), (5, 6)]
+    assert call_groups([]) == []
+
+
+def test_a_pin_protects_its_whole_call_group() -> None:
+    """A call and all its results stay together, whichever of them is pinned (D8)."""
+    roles = (U, A, T, T, A, T, U)
+    for pin, protected in ((1, {1}), (2, {2, 3, 4}), (4, {2, 3, 4}), (6, {5, 6}), (7, {7})):
+        items = [entry(seq, role, 10, seq == pin) for seq, role in enumerate(roles, 1)]
+        assert pinned_seqs(items) == protected
+    assert pinned_seqs(history(*roles)) == frozenset()
+
+
 def test_only_large_results_can_be_trimmed() -> None:
-    """A trimmed result costs a placeholder; nothing else is ever trimmed (decision 14)."""
+    """A trimmed result costs a placeholder; nothing else is ever trimmed (decision 14, D8)."""
+    assert entry(1, T, 5000, pinned=True).trimmed_tokens == 5000
     assert entry(1, T, 5000).trimmed_tokens == TRIMMED_TOKENS
     assert entry(1, T, 5).trimmed_tokens == 5
     assert entry(1, U, 5000).trimmed_tokens == 5000
@@ -95,3 +113,16 @@ def test_turns_partition_a_history(items: list[Entry]) -> None:
     assert all(items[start].role is U for start in starts[1:])
     users = {index for index, item in enumerate(items) if item.role is U}
     assert users <= set(starts)
+
+
+@given(entries(), st.sets(st.integers(1, 60)))
+def test_pins_protect_call_groups_and_nothing_else(items: list[Entry], pins: set[int]) -> None:
+    """Groups partition a history, and each is protected whole if one of it is pinned (D8)."""
+    items = [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in items]
+    groups = [items[start:end] for start, end in call_groups(items)]
+    assert [item for group in groups for item in group] == items
+    protected = pinned_seqs(items)
+    for group in groups:
+        assert [item.role is T for item in group] == [False] + [True] * (len(group) - 1)
+        pinned = any(item.pinned for item in group)
+        assert {item.seq in protected for item in group} == {pinned}

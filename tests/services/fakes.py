@@ -14,21 +14,29 @@ import orjson
 from uuid_utils import uuid7
 
 from app.adapters.models import ModelRegistry
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.jobs import PostgresQueue
+from app.adapters.postgres.store import Store
 from app.adapters.tokenizer import TiktokenTokenizer
+from app.domain.compaction import CompactResult
 from app.domain.errors import ServiceUnavailable
+from app.domain.events import Cursor
 from app.domain.formats import parse_tool
 from app.domain.frames import Ask
 from app.domain.messages import FormatName
-from app.domain.records import Conversation
+from app.domain.records import Compaction, Conversation
 from app.domain.summaries import Completion, ModelCall
 from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.services.compaction import CompactionService
+from app.services.compaction import CompactAsk, CompactionService
 from app.services.context import ContextService
 from app.services.conversations import ConversationService, NewConversation
 from app.services.frames import Frames
 from app.services.layers import OwnSettings, Patch
+from app.services.leases import Leases
 from app.services.log import Append, Appended, LogService
+from app.services.pins import PinService
 from app.services.ports import ContextRecords, Database, Records
+from app.services.receipts import ReceiptService
 from app.services.summariser import Summariser, SummariserSettings
 from app.services.windows import Windows
 
@@ -99,9 +107,14 @@ class WatchedDatabase:
         self._database = database
         self.after_read: Callable[[], Awaitable[None]] | None = None
 
-    def held_counter(self, conversation_id: str) -> str | None:
+    @property
+    def store(self) -> Store:
+        """The store that the real database speaks to."""
+        return cast(PostgresDatabase, self._database)._store
+
+    def held(self, conversation_id: str) -> Conversation | None:
         """Return what the real database holds."""
-        return self._database.held_counter(conversation_id)
+        return self._database.held(conversation_id)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Records]:
@@ -177,13 +190,17 @@ class Harness:
         settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
         self.frames = Frames(MODELS, TOKENIZER, self.service_policy, MODEL)
         self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
-        self.log = LogService(self.database, self.frames, new_id, 1000)
+        self.queue = PostgresQueue(self.database.store)
+        self.log = LogService(self.database, self.frames, self.queue, new_id, 1000)
         self.conversations = ConversationService(
             self.database, self.frames, self.service_policy, new_id
         )
+        self.leases = Leases(self.database, new_id)
         self.compaction = CompactionService(
-            self.database, self.frames, self.summariser, new_id, self.clock.now_ms
+            self.database, self.frames, self.summariser, self.leases, new_id, self.clock.now_ms
         )
+        self.receipts = ReceiptService(self.database, self.frames)
+        self.pins = PinService(self.database, self.frames)
         self.context = self.cold()
 
     def cold(self) -> ContextService:
@@ -194,6 +211,7 @@ class Harness:
             self.summariser,
             Windows(self.window_bytes),
             self.compaction.compact_for_build,
+            self.compaction.cut,
             new_id,
         )
 
@@ -238,6 +256,55 @@ class Harness:
         service = service or self.context
         built = await service.build(TENANT, conversation_id, ask or Ask())
         return Build(built.body)
+
+    async def work(self, conversation_id: str, job_id: str | None = None) -> None:
+        """Do what a worker that was woken for the conversation does."""
+        await self.compaction.work(TENANT, conversation_id, job_id)
+
+    async def compact(self, conversation_id: str, **ask: Any) -> CompactResult:
+        """Compact now, as asked."""
+        return await self.compaction.compact(TENANT, conversation_id, CompactAsk(**ask))
+
+    async def receipt(self, conversation_id: str) -> Compaction:
+        """Return the active receipt."""
+        compaction_id = (await self.stored(conversation_id)).head.compaction_id
+        assert compaction_id is not None
+        return (await self.receipts.get(TENANT, conversation_id, compaction_id)).compaction
+
+    async def told(self, conversation_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return type and data of every event but the appends."""
+        async with self.database.session() as records:
+            page = await records.events.page(TENANT, conversation_id, Cursor(0, 0), 10_000)
+        assert page is not None
+        return [(row.type, json.loads(row.data or "{}")) for row in page.stored]
+
+    async def undo(self, conversation_id: str) -> Compaction:
+        """Undo the active compaction, and return its receipt."""
+        active = (await self.receipt(conversation_id)).compaction_id
+        return (await self.receipts.undo(TENANT, conversation_id, active)).compaction
+
+    async def pin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
+        """Pin the message with this seq."""
+        message_id = await self._id_of(conversation_id, seq)
+        return await self.pins.pin(TENANT, conversation_id, message_id, whole_turn=turn)
+
+    async def unpin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
+        """Unpin the message with this seq."""
+        message_id = await self._id_of(conversation_id, seq)
+        return await self.pins.unpin(TENANT, conversation_id, message_id, whole_turn=turn)
+
+    async def _id_of(self, conversation_id: str, seq: int) -> str:
+        _, (message,) = await self.log.page(
+            TENANT, conversation_id, after_seq=seq - 1, before_seq=seq + 1, order="asc", limit=1
+        )
+        return message.id
+
+    async def bodies(self, conversation_id: str) -> list[str]:
+        """Return the log as it is stored, in order."""
+        _, page = await self.log.page(
+            TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=10_000
+        )
+        return [message.body for message in page]
 
     async def stored(self, conversation_id: str) -> Conversation:
         """Return the conversation as it is stored."""

@@ -13,8 +13,8 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.frames import Ask
 from app.domain.records import Compaction
-from app.domain.strategies import Span
 from app.domain.summaries import EXTRACTIVE, SummaryAsk
+from app.domain.views import Span
 from app.services.compaction import CompactAsk
 from app.services.condensing import PAGE_MESSAGES, condense
 from tests.domain.histories import raw_logs
@@ -203,7 +203,7 @@ async def test_an_empty_conversation_has_nothing_to_compact(harness: Harness) ->
     with pytest.raises(NotFound):
         await harness.compaction.compact(TENANT, new_id(), CompactAsk())
     with pytest.raises(NotFound):
-        await harness.compaction.state("another tenant", cid)
+        await harness.receipts.state("another tenant", cid)
 
 
 async def test_models_and_instructions_of_one_call(harness: Harness) -> None:
@@ -236,9 +236,9 @@ async def test_the_state_is_the_active_summary(harness: Harness) -> None:
     """ContextState has strategy, summary, range of seqs and time; None before (D6, 26)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
-    assert await harness.compaction.state(TENANT, cid) is None
+    assert await harness.receipts.state(TENANT, cid) is None
     made = await harness.compaction.compact(TENANT, cid, CompactAsk())
-    state = await harness.compaction.state(TENANT, cid)
+    state = await harness.receipts.state(TENANT, cid)
     assert state is not None
     assert (state.strategy, state.summary) == ("sandwich", "what was said")
     assert state.summary_range == made.summary_range
@@ -353,6 +353,7 @@ async def test_long_spans_are_condensed_a_page_at_a_time(harness: Harness) -> No
     cid = await harness.conversation(policy(100_000))
     await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES)))
     await harness.append(cid, *(says(f"answer {n}") for n in range(3)))
+    effort = harness.summariser.effort(TENANT)
     made = await condense(
         harness.database,
         harness.summariser,
@@ -362,9 +363,10 @@ async def test_long_spans_are_condensed_a_page_at_a_time(harness: Harness) -> No
         SummaryAsk(),
         SUMMARISER,
         200,
+        effort,
     )
     assert made.text == "page two"
-    assert made.calls == len(harness.gateway.calls) == 2
+    assert effort.calls == len(harness.gateway.calls) == 2
     assert "before all" in harness.gateway.calls[0].messages[-1]["content"]
     assert "page one" in harness.gateway.calls[1].messages[-1]["content"]
     assert "answer 2" in harness.gateway.calls[1].messages[-1]["content"]
@@ -375,6 +377,14 @@ async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> 
     """An empty range condenses to what was there before (E5)."""
     cid = await harness.conversation(policy(100_000))
     made = await condense(
-        harness.database, harness.summariser, cid, (), "so far", SummaryAsk(), None, 200
+        harness.database,
+        harness.summariser,
+        cid,
+        (),
+        "so far",
+        SummaryAsk(),
+        None,
+        200,
+        harness.summariser.effort(TENANT),
     )
     assert "so far" in made.text

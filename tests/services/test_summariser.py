@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,13 @@ from hypothesis import strategies as st
 
 from app.domain.errors import ServiceUnavailable, ValidationError
 from app.domain.limits import ModelInfo
-from app.domain.messages import Message, Role, Text, ToolCall
-from app.domain.summaries import MASK, Completion, ModelCall, SummaryAsk
+from app.domain.messages import Image, Message, Reasoning, Role, Text, ToolCall
+from app.domain.summaries import MASK, Completion, ModelCall, SummaryAsk, prompt_hash
 from app.services.summariser import (
     MOST_FAILING_CALLS,
+    Effort,
     Summariser,
     SummariserSettings,
-    SummaryResult,
     cut_middle,
     take_chunk,
 )
@@ -80,9 +81,9 @@ class ScriptedGateway:
         return [call.messages[-1]["content"] for call in self.calls]
 
 
-def down(reason: str) -> ServiceUnavailable:
+def down(reason: str, **facts: int) -> ServiceUnavailable:
     """Return the failure a gateway raises."""
-    return ServiceUnavailable("the model is down", {"reason": reason})
+    return ServiceUnavailable("the model is down", {"reason": reason, **facts})
 
 
 def model(name: str, window: int | None, max_input: int | None = None) -> ModelInfo:
@@ -112,11 +113,31 @@ async def no_sleep(_: float) -> None:
     """Pass no time."""
 
 
+class Sleeper:
+    """Passes no time, and remembers how much it should have been."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        """Remember the pause."""
+        self.pauses.append(seconds)
+
+
 def summariser(
     gateway: ScriptedGateway, *infos: ModelInfo, settings: SummariserSettings = SETTINGS
 ) -> Summariser:
     """Return a summariser that never really waits."""
     return Summariser(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A summary with the effort it took."""
+
+    text: str
+    retain: str | None
+    effort: Effort
 
 
 async def run(
@@ -127,13 +148,24 @@ async def run(
     ask: SummaryAsk | None = None,
     settings: SummariserSettings = SETTINGS,
     max_tokens: int = 300,
-) -> SummaryResult:
+    by: str | None = "main",
+    kept: frozenset[int] = frozenset(),
+    retained: str | None = None,
+) -> Made:
     """Summarise by the main model."""
     subject = summariser(gateway, *infos, settings=settings)
-    given_messages = said(4) if messages is None else messages
-    return await subject.summarise(
-        given_messages, previous, ask or SummaryAsk(), "main", max_tokens
+    effort = subject.effort("tenant")
+    made = await subject.summarise(
+        said(4) if messages is None else messages,
+        previous,
+        ask or SummaryAsk(),
+        by,
+        max_tokens,
+        effort,
+        kept=kept,
+        retained=retained,
     )
+    return Made(made.text, made.retain, effort)
 
 
 # --- which model ----------------------------------------------------------------------------
@@ -179,9 +211,10 @@ def test_the_conversations_model_counts_only_when_allowed() -> None:
 async def test_without_a_model_the_summary_is_extracted() -> None:
     """E5: no call is made, the receipt says so, and the size asked for is kept."""
     gateway = ScriptedGateway("")
-    subject = summariser(gateway)
-    made = await subject.summarise(said(50), "earlier", SummaryAsk(), None, 200)
-    assert (made.model, made.calls, made.cost_usd) == ("extractive", 0, 0.0)
+    made = await run(gateway, messages=said(50), previous="earlier", by=None, max_tokens=200)
+    effort = made.effort
+    assert (effort.model, effort.prompt_hash, effort.calls) == ("extractive", "extractive", 0)
+    assert effort.cost_usd == 0.0
     assert 0 < len(made.text) // 4 <= 200
     assert "earlier" in made.text
     assert gateway.calls == []
@@ -194,11 +227,13 @@ async def test_a_summary_comes_from_one_call() -> None:
     """E3: an accepted answer, its usage and its price."""
     gateway = ScriptedGateway(GOOD)
     made = await run(gateway, model("main", 100_000), previous="before")
-    assert (made.text, made.retain, made.model, made.calls) == ("short", None, "main", 1)
-    assert (made.input_tokens, made.output_tokens) == (100, 10)
-    assert made.cost_usd == pytest.approx(110e-6)
+    effort = made.effort
+    assert (made.text, made.retain, effort.model, effort.calls) == ("short", None, "main", 1)
+    assert (effort.input_tokens, effort.output_tokens) == (100, 10)
+    assert effort.cost_usd == pytest.approx(110e-6)
+    assert effort.prompt_hash == prompt_hash(SummaryAsk())
     (call,) = gateway.calls
-    assert (call.max_tokens, call.timeout_seconds) == (300, 5.0)
+    assert (call.max_tokens, call.timeout_seconds, call.tenant_id) == (300, 5.0, "tenant")
     assert "<earlier_summary>\nbefore" in gateway.texts[0]
     assert "\u2039" not in gateway.texts[0]
     assert all(f"<{i}>xxx" in gateway.texts[0] for i in range(4))
@@ -206,7 +241,7 @@ async def test_a_summary_comes_from_one_call() -> None:
 
 async def test_an_unknown_price_is_not_zero() -> None:
     """E8: a receipt without a price says nothing rather than zero."""
-    assert (await run(ScriptedGateway(GOOD))).cost_usd is None
+    assert (await run(ScriptedGateway(GOOD))).effort.cost_usd is None
 
 
 async def test_retain_is_returned_when_asked_for() -> None:
@@ -235,10 +270,130 @@ async def test_secrets_are_masked_before_they_leave() -> None:
     assert gateway.texts[0].count(MASK) == 2
 
 
+async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
+    """E12: masking is for the transcript; instructions and directives are the caller's own."""
+    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
+    gateway = ScriptedGateway(GOOD)
+    ask = SummaryAsk(directives=(f"look for {key}",), instructions="password: hunter2hunter2")
+    await run(gateway, ask=ask, retained=f"the key {key}")
+    assert f"- look for {key}" in gateway.texts[0]
+    assert "password: hunter2hunter2" in gateway.texts[0]
+    assert f"the key {MASK}" in gateway.texts[0]
+
+
+async def test_masking_can_be_turned_off() -> None:
+    """E12: without patterns everything goes out as it is."""
+    gateway = ScriptedGateway(GOOD)
+    messages = [Message(Role.USER, (Text("AKIAIOSFODNN7EXAMPLE"),)), *said(1)]
+    await run(gateway, messages=messages, settings=replace(SETTINGS, secret_patterns=()))
+    assert "AKIAIOSFODNN7EXAMPLE" in gateway.texts[0]
+
+
+async def test_images_and_reasoning_are_described() -> None:
+    """E5: neither an image's data nor private reasoning reaches the summariser's model."""
+    gateway = ScriptedGateway(GOOD)
+    parts = (Image("image/png", data="QUJDRA=="), Reasoning("hidden thought"), Text("look"))
+    await run(gateway, messages=[*said(2), Message(Role.ASSISTANT, parts)])
+    assert "QUJDRA" not in gateway.texts[0]
+    assert "hidden thought" not in gateway.texts[0]
+    assert "[image, image/png, 6 bytes, not shown]" in gateway.texts[0]
+
+
 async def test_nothing_to_summarise_is_refused() -> None:
-    """CX-NT2: no messages, no summary."""
-    with pytest.raises(ValidationError, match="Conversation has no messages"):
-        await run(ScriptedGateway(GOOD), messages=[])
+    """CX-NT2: no messages, no summary; none that may be summarised is no better (D8)."""
+    for messages, kept in (([], frozenset[int]()), (said(2), frozenset({0, 1}))):
+        with pytest.raises(ValidationError, match="Conversation has no messages"):
+            await run(ScriptedGateway(GOOD), messages=messages, kept=kept)
+
+
+# --- what stays beside the summary ----------------------------------------------------------
+
+
+async def test_kept_messages_are_shown_and_marked() -> None:
+    """D8: a pinned message is context for the model, and not to be repeated."""
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, kept=frozenset({1}))
+    assert gateway.texts[0].count("User (kept word for word):\n<1>xxx") == 1
+    assert gateway.texts[0].count("User:\n<") == 3
+    assert "do not repeat it" in gateway.texts[0]
+    await run(gateway)
+    assert "kept word for word" not in gateway.texts[1]
+
+
+async def test_kept_messages_are_not_extracted() -> None:
+    """D8: the built-in summariser leaves out what is shown beside it."""
+    made = await run(ScriptedGateway(""), messages=said(3, 40), by=None, kept=frozenset({1}))
+    assert "<0>x" in made.text
+    assert "<1>x" not in made.text
+
+
+async def test_an_earlier_retain_is_carried_on() -> None:
+    """E3, E4: the model sees what was to be kept, and an empty answer does not forget it."""
+    gateway = ScriptedGateway("<retain></retain><summary>short</summary>")
+    made = await run(gateway, ask=SummaryAsk(retain_prompt="keep refs"), retained="ref=7")
+    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
+    assert "word for word" in gateway.texts[0]
+    assert made.retain == "ref=7"
+
+
+async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
+    """E4: with the retain turned off nothing of the earlier one is lost."""
+    gateway = ScriptedGateway(GOOD)
+    made = await run(gateway, retained="ref=7")
+    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
+    assert "belongs into your summary" in gateway.texts[0]
+    assert made.retain is None
+    assert "ref=7" in (await run(gateway, by=None, retained="- ref=7")).text
+
+
+async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
+    """E4: decisions and references, after those retained before, within the tokens allowed."""
+    messages = [
+        Message(Role.USER, (Text("Which database?"),)),
+        Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL. See ref=abc123."),)),
+    ]
+    ask = SummaryAsk(retain_directives=("refs",))
+    made = await run(ScriptedGateway(""), messages=messages, ask=ask, by=None, retained="- ref=7")
+    assert made.retain is not None
+    first, *rest = made.retain.splitlines()
+    assert first == "- ref=7"
+    assert "We decided to use PostgreSQL." in made.retain
+    assert "- ref=abc123" in rest
+    assert (len(made.text) + len(made.retain)) // 4 <= 300
+
+
+# --- several summaries into one -------------------------------------------------------------
+
+
+async def test_summaries_are_folded_into_one() -> None:
+    """D3: the model is told what it is given, oldest first; no retain is asked for."""
+    gateway = ScriptedGateway(GOOD)
+    subject = summariser(gateway)
+    effort = subject.effort("tenant")
+    ask = SummaryAsk(retain_prompt="keep refs", directives=("keep prices",))
+    text = await subject.fold(["first " * 20, "second " * 20], ask, "main", 300, effort)
+    assert text == "short"
+    assert (effort.calls, effort.model) == (1, "main")
+    (shown,) = gateway.texts
+    assert "summaries of consecutive parts" in shown
+    assert shown.index("Part 1:\nfirst") < shown.index("Part 2:\nsecond")
+    assert "- keep prices" in shown
+    assert "<retain>" not in shown
+
+
+async def test_digests_are_folded_without_a_model() -> None:
+    """D3, E5: several extracts become one that holds what each of them held."""
+    subject = summariser(ScriptedGateway(""))
+    effort = subject.effort("tenant")
+    parts = [
+        (await run(ScriptedGateway(""), messages=[message], by=None)).text
+        for message in said(2, 40)
+    ]
+    text = await subject.fold(parts, SummaryAsk(), None, 300, effort)
+    assert text.count("## User requests") == 1
+    assert "<0>xxx" in text
+    assert "<1>xxx" in text
+    assert (effort.calls, effort.model) == (0, "extractive")
 
 
 # --- folding --------------------------------------------------------------------------------
@@ -249,8 +404,8 @@ async def test_large_input_is_chunked_between_messages_and_folded() -> None:
     numbers = iter(range(100))
     gateway = ScriptedGateway(lambda _: f"<summary>summary {next(numbers)}</summary>")
     made = await run(gateway, model("main", 2_000), messages=said(30))
-    assert made.calls == len(gateway.calls) > 2
-    assert made.text == f"summary {made.calls - 1}"
+    assert made.effort.calls == len(gateway.calls) > 2
+    assert made.text == f"summary {made.effort.calls - 1}"
     for index, text in enumerate(gateway.texts[1:]):
         assert f"<earlier_summary>\nsummary {index}\n" in text
     everything = "".join(gateway.texts)
@@ -263,7 +418,7 @@ async def test_retain_is_carried_through_the_fold() -> None:
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
     ask = SummaryAsk(retain_prompt="keep refs")
     await run(gateway, model("main", 2_000), messages=said(30), ask=ask)
-    assert "Retained so far:\nref=7" in gateway.texts[1]
+    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[1]
 
 
 async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
@@ -295,7 +450,7 @@ async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
     """E5, E9: when the provider says too long, the same model gets half as much."""
     gateway = ScriptedGateway(down("context_window"), GOOD)
     made = await run(gateway, messages=said(200))
-    assert made.model == "main"
+    assert made.effort.model == "main"
     assert len(gateway.texts[1]) < len(gateway.texts[0]) * 0.6
 
 
@@ -327,17 +482,40 @@ async def test_a_bad_answer_is_asked_for_once_more(bad: str | Completion) -> Non
 
 async def test_fallback_models_take_over_in_order() -> None:
     """E9: a failing provider is tried again after a pause, then the next model answers."""
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
+    sleep = Sleeper()
     gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
-    made = await subject.summarise(said(4), None, SummaryAsk(), "main", 300)
+    effort = subject.effort("tenant")
+    made = await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert made.text == "short"
     assert gateway.models == ["main", "main", "spare", "last"]
-    assert (made.model, made.calls) == ("last", 4)
-    assert pauses == [0.5]
+    assert (effort.model, effort.calls, effort.failures) == ("last", 4, 3)
+    (pause,) = sleep.pauses
+    assert 0.5 <= pause <= 1.0
+
+
+async def test_pauses_grow() -> None:
+    """E9: each pause is about twice the one before, never the same for all callers."""
+    sleep = Sleeper()
+    settings = replace(SETTINGS, attempts=4, fallback_models=())
+    gateway = ScriptedGateway(down("provider_error"))
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep)
+    with pytest.raises(ServiceUnavailable):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+    assert len(gateway.calls) == 4
+    for pause, least in zip(sleep.pauses, (0.5, 1.0, 2.0), strict=True):
+        assert least <= pause <= least + 0.5
+
+
+@pytest.mark.parametrize(("asked", "models"), [(3, ["main", "main"]), (90, ["main", "spare"])])
+async def test_a_short_wish_to_wait_is_granted(asked: int, models: list[str]) -> None:
+    """E9: a provider that names a pause gets it, or is left for the next model."""
+    sleep = Sleeper()
+    gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
+    await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+    assert gateway.models == models
+    assert sleep.pauses == ([3.0] if asked == 3 else [])
 
 
 @pytest.mark.parametrize("reason", ["timeout", "refused", "authentication"])
@@ -362,7 +540,7 @@ async def test_instructions_that_fill_the_window_are_no_endless_loop() -> None:
     """E9: a window too small for the prompt fails over, then fails."""
     gateway = ScriptedGateway(GOOD)
     tiny = model("main", 300)
-    assert (await run(gateway, tiny)).model == "spare"
+    assert (await run(gateway, tiny)).effort.model == "spare"
     with pytest.raises(ServiceUnavailable) as failure:
         await run(gateway, tiny, settings=replace(SETTINGS, fallback_models=()))
     assert failure.value.facts["reason"] == "context_window"
@@ -380,15 +558,103 @@ async def test_instructions_that_fill_the_window_are_no_endless_loop() -> None:
 def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tries: int) -> None:
     """E9, decision 23: whatever fails in whatever order, six failing calls are the end."""
     gateway = ScriptedGateway(*failures, GOOD)
-    settings = replace(SETTINGS, attempts=tries)
-    subject = summariser(gateway, settings=settings)
-    try:
-        made = asyncio.run(subject.summarise(said(300), None, SummaryAsk(), "main", 300))
-    except ServiceUnavailable:
-        assert len(gateway.calls) <= MOST_FAILING_CALLS
-    else:
-        assert made.text == "short"
-        assert made.calls == len(gateway.calls)
+    subject = summariser(gateway, settings=replace(SETTINGS, attempts=tries))
+    effort = subject.effort("tenant")
+
+    async def compaction() -> None:
+        for _ in range(3):
+            made = await subject.summarise(said(40), None, SummaryAsk(), "main", 300, effort)
+            assert made.text == "short"
+
+    with suppress(ServiceUnavailable):
+        asyncio.run(compaction())
+    assert effort.calls == len(gateway.calls)
+    assert effort.failures <= MOST_FAILING_CALLS
+
+
+async def test_six_failures_end_all_calls_of_a_compaction() -> None:
+    """Decision 23: failures of one page count for the next; then no call is made at all."""
+    gateway = ScriptedGateway("no tags", GOOD, "no tags", GOOD, *[down("provider_error")] * 9)
+    subject = summariser(gateway, settings=replace(SETTINGS, attempts=9))
+    effort = subject.effort("tenant")
+    for _ in range(2):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    for reason in ("provider_error", "too_many_failures"):
+        with pytest.raises(ServiceUnavailable) as failure:
+            await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+        assert failure.value.facts["reason"] == reason
+    assert effort.failures == MOST_FAILING_CALLS
+    assert effort.calls == len(gateway.calls) == 8
+
+
+async def test_a_model_given_up_is_not_asked_again() -> None:
+    """E9: what one page learned of a provider, the next page knows."""
+    gateway = ScriptedGateway(down("timeout"), GOOD)
+    subject = summariser(gateway)
+    effort = subject.effort("tenant")
+    for _ in range(2):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert gateway.models == ["main", "spare", "spare"]
+
+
+class SlowGateway(ScriptedGateway):
+    """Lets the clock run by so many seconds in each call."""
+
+    def __init__(self, clock: list[float], seconds: float, *replies: Reply) -> None:
+        super().__init__(*replies)
+        self._clock, self._seconds = clock, seconds
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Take the time, then reply."""
+        self._clock[0] += self._seconds
+        return await super().complete(call)
+
+
+async def test_a_deadline_ends_the_whole_effort() -> None:
+    """E9: calls get what is left of the time; past the deadline none is made."""
+    clock = [0.0]
+    gateway = SlowGateway(clock, 4.0, GOOD)
+    settings = replace(SETTINGS, deadline_seconds=10.0)
+    subject = Summariser(
+        gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
+    )
+    effort = subject.effort("tenant")
+    for _ in range(3):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert [call.timeout_seconds for call in gateway.calls] == [5.0, 5.0, 2.0]
+    with pytest.raises(ServiceUnavailable) as failure:
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert failure.value.facts["reason"] == "timeout"
+    assert (len(gateway.calls), effort.calls, effort.failures) == (3, 3, 0)
+
+
+async def test_no_pause_goes_beyond_the_deadline() -> None:
+    """E9: a provider is not waited for when nothing could be asked of it afterwards."""
+    sleep = Sleeper()
+    gateway = ScriptedGateway(down("rate_limited", retry_after=15))
+    settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
+    with pytest.raises(ServiceUnavailable) as failure:
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+    assert failure.value.facts["reason"] == "rate_limited"
+    assert (len(gateway.calls), sleep.pauses) == (1, [])
+
+
+async def test_an_open_circuit_means_the_fallback_at_once() -> None:
+    """E9: a call that was not made counts neither as a call nor as a failure."""
+    gateway = ScriptedGateway(down("circuit_open", retry_after=30), GOOD)
+    made = await run(gateway)
+    assert gateway.models == ["main", "spare"]
+    assert (made.effort.calls, made.effort.failures) == (1, 0)
+
+
+async def test_a_spent_tenant_is_not_helped_by_other_models() -> None:
+    """E9: the spend guard ends the effort, whichever models are left."""
+    gateway = ScriptedGateway(down("spend_guard", retry_after=1200), GOOD)
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway)
+    assert failure.value.facts["retry_after"] == 1200
+    assert gateway.models == ["main"]
 
 
 async def test_other_work_goes_on_while_a_model_thinks() -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
-from app.domain.prompt import View, assembler_for
-from app.domain.strategies import ENDLESS, Span
+from app.domain.prompt import assembler_for
 from app.domain.turns import entry
+from app.domain.views import ENDLESS, Span, View
 from app.services.windows import Window, Windows
 
 VIEW = View(spans=(Span(1, ENDLESS),))

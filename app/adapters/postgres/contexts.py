@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from uuid import UUID
 
 from app.adapters.postgres.rows import (
@@ -15,9 +16,13 @@ from app.adapters.postgres.rows import (
     log_rows_from,
 )
 from app.adapters.postgres.store import Session, Statement
+from app.domain import jsontext
+from app.domain.compaction import kept_of
 from app.domain.log import LogRow
-from app.domain.records import Compaction, ContextRead, Epoch
-from app.domain.strategies import Span
+from app.domain.messages import Role
+from app.domain.records import Compaction, ContextRead, Epoch, Shown
+from app.domain.turns import Entry, entry
+from app.domain.views import Span, View, view_from
 
 _EPOCH_FIELDS = (
     "epoch",
@@ -64,13 +69,18 @@ _LANE = """CAST(:format AS text) || ':'
 
 # Which rows a build will show is known from the lane's newest epoch, or else from the active
 # compaction; where neither bounds them, none are read here and the caller asks for what it needs.
-# Top and tail are two ranges of the index: one condition over both would walk all between them.
+# Top, kept and tail are ranges of the index: one condition over all would walk what is between.
 READ = Statement(
     f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
-            CASE WHEN bounds.held THEN NULL ELSE k.summary END AS summary,
-            k.created_at AS compacted_at, k.strategy AS compacted_by,
+            CASE WHEN bounds.held THEN NULL ELSE k.view END AS view,
+            k.created_at AS compacted_at,
+            coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compacted_for,
+            ARRAY(
+                SELECT pin.seq FROM pins pin WHERE pin.conversation_id = h.conversation_id
+                ORDER BY pin.seq
+            ) AS pins,
             bounds.known AS rows_read,
             e.epoch IS NULL AND EXISTS (
                 SELECT FROM epochs other
@@ -105,6 +115,7 @@ READ = Statement(
                 CASE WHEN v.bounded THEN v.top_end ELSE coalesce(h.span_start, 1) END AS top_end,
                 CASE WHEN v.bounded THEN v.tail_start ELSE coalesce(h.span_end, 1) END
                     AS tail_start,
+                CASE WHEN v.bounded THEN v.kept ELSE h.kept END AS kept,
                 coalesce(v.bounded, false)
                     OR h.tokens - h.hidden_tokens <= CAST(:most_tokens AS bigint) AS known,
                 CASE WHEN v.epoch_id = CAST(:have_epoch_id AS uuid)
@@ -116,6 +127,7 @@ READ = Statement(
                     coalesce(w.top_start, e.top_start) AS top_start,
                     coalesce(w.top_end, e.top_end) AS top_end,
                     coalesce(w.tail_start, e.tail_start) AS tail_start,
+                    coalesce(w.kept, e.kept) AS kept,
                     coalesce(w.view_version, e.view_version) = h.view_version
                         AND coalesce(w."window", e."window") = CAST(:window AS bigint)
                         AS bounded
@@ -129,6 +141,13 @@ READ = Statement(
                     AND bounds.known
                     AND top.seq >= bounds.top_start AND top.seq < bounds.top_end
                     AND top.seq > bounds.have_through AND top.seq <= h.head_seq
+                UNION ALL
+                SELECT * FROM messages inside
+                WHERE inside.conversation_id = h.conversation_id
+                    AND bounds.known
+                    AND inside.seq = ANY (bounds.kept)
+                    AND inside.seq >= bounds.top_end AND inside.seq < bounds.tail_start
+                    AND inside.seq > bounds.have_through
                 UNION ALL
                 SELECT * FROM messages tail
                 WHERE tail.conversation_id = h.conversation_id
@@ -165,13 +184,14 @@ ADD_EPOCH = Statement(
         )
         INSERT INTO epochs (
             conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq,
-            view_version, top_start, top_end, tail_start, frame,
+            view_version, top_start, top_end, tail_start, kept, frame,
             sections_hash, tools_hash, policy_hash
         )
         SELECT CAST(:conversation_id AS uuid), CAST(:lane AS text), CAST(:epoch AS bigint),
             CAST(:epoch_id AS uuid), CAST(:format AS text), CAST(:window AS bigint),
             CAST(:reason AS text), CAST(:start_seq AS bigint), CAST(:view_version AS bigint),
             CAST(:top_start AS bigint), CAST(:top_end AS bigint), CAST(:tail_start AS bigint),
+            CAST(:kept AS bigint[]),
             CAST(:frame AS text), CAST(:sections_hash AS text), CAST(:tools_hash AS text),
             CAST(:policy_hash AS text)
         FROM alive
@@ -182,40 +202,76 @@ ADD_EPOCH = Statement(
 ADD_COMPACTION = Statement(
     """
         INSERT INTO compactions (
-            conversation_id, compaction_id, parent_id, trigger, strategy, span_start, span_end,
-            summary, summary_tokens, before_tokens, after_tokens, before_msg_count,
-            after_msg_count, model, prompt_hash, cost_usd, duration_ms
+            conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy,
+            strategies_run, span_start, span_end, summary, view, made, summary_tokens,
+            hidden_tokens, hidden_messages, before_tokens, after_tokens, before_msg_count,
+            after_msg_count, model, prompt_hash, calls, input_tokens, output_tokens, cost_usd,
+            duration_ms
         ) VALUES (
             CAST(:conversation_id AS uuid), CAST(:compaction_id AS uuid),
             CAST(:parent_id AS uuid), CAST(:trigger AS text), CAST(:strategy AS text),
+            CAST(:policy_strategy AS text), CAST(:strategies_run AS text[]),
             CAST(:span_start AS bigint), CAST(:span_end AS bigint), CAST(:summary AS text),
-            CAST(:summary_tokens AS integer), CAST(:before_tokens AS bigint),
-            CAST(:after_tokens AS bigint), CAST(:before_msg_count AS bigint),
-            CAST(:after_msg_count AS bigint), CAST(:model AS text), CAST(:prompt_hash AS text),
+            CAST(:view AS text), CAST(:made AS text), CAST(:summary_tokens AS integer),
+            CAST(:hidden_tokens AS bigint), CAST(:hidden_messages AS bigint),
+            CAST(:before_tokens AS bigint), CAST(:after_tokens AS bigint),
+            CAST(:before_msg_count AS bigint), CAST(:after_msg_count AS bigint),
+            CAST(:model AS text), CAST(:prompt_hash AS text), CAST(:calls AS integer),
+            CAST(:input_tokens AS bigint), CAST(:output_tokens AS bigint),
             CAST(:cost_usd AS double precision), CAST(:duration_ms AS integer)
         )
         """
 )
 
-SHOW_COMPACTION = Statement(
-    """
+_NO_NEW_PIN = """NOT EXISTS (
+    SELECT FROM pins
+    WHERE pins.conversation_id = CAST(:conversation_id AS uuid)
+        AND (pins.seq >= CAST(:span_start AS bigint) AND pins.seq < CAST(:span_end AS bigint)
+            OR pins.seq <= CAST(:trimmed_through AS bigint))
+        AND pins.seq <> ALL (CAST(:kept AS bigint[]))
+)"""
+
+# Run under the head's lock: then a pin that came first is seen.
+SHOW_VIEW = Statement(
+    f"""
         UPDATE heads
-        SET view_version = view_version + 1, compaction_id = CAST(:compaction_id AS uuid),
+        SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
+            compaction_id = CAST(:compaction_id AS uuid),
             span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+            kept = CAST(:kept AS bigint[]),
             summary_tokens = CAST(:summary_tokens AS integer),
-            hidden_tokens = CAST(:hidden_tokens AS bigint)
+            hidden_tokens = CAST(:hidden_tokens AS bigint),
+            hidden_messages = CAST(:hidden_messages AS bigint),
+            resume_at = CAST(:resume_at AS bigint), failures = 0, due_at = NULL
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
+            AND {_NO_NEW_PIN}
         """
 )
 
 HIDE_COMPACTION = Statement(
     """
         UPDATE heads
-        SET view_version = view_version + 1, compaction_id = NULL,
-            span_start = NULL, span_end = NULL, summary_tokens = 0, hidden_tokens = 0
+        SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
+            span_start = NULL, span_end = NULL, kept = '{}', summary_tokens = 0,
+            hidden_tokens = 0, hidden_messages = 0, resume_at = 0, failures = 0
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
+        """
+)
+
+LET_GROW = Statement(
+    """
+        UPDATE heads SET resume_at = CAST(:resume_at AS bigint)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+
+MARK_UNDONE = Statement(
+    """
+        UPDATE compactions SET undone_at = now()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id = CAST(:compaction_id AS uuid)
         """
 )
 
@@ -224,6 +280,69 @@ FIND_COMPACTION = Statement(
         SELECT * FROM compactions
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND compaction_id = CAST(:compaction_id AS uuid)
+        """
+)
+
+LIST_COMPACTIONS = Statement(
+    """
+        SELECT * FROM compactions
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND (CAST(:before AS uuid) IS NULL OR compaction_id < CAST(:before AS uuid))
+        ORDER BY compaction_id DESC
+        LIMIT CAST(:limit AS bigint)
+        """
+)
+
+# Results follow their call directly, so a group reaches from one message that is no result to
+# the next one; a turn from one user message to the next.
+GROUP_OF = """
+    SELECT seq, role, tokens FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq >= coalesce((
+            SELECT starts.seq FROM messages starts
+            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                AND starts.seq <= CAST(:seq AS bigint) AND {starts}
+            ORDER BY starts.seq DESC LIMIT 1), 1)
+        AND seq < coalesce((
+            SELECT ends.seq FROM messages ends
+            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
+                AND ends.seq > CAST(:seq AS bigint) AND {ends}
+            ORDER BY ends.seq LIMIT 1), 9223372036854775807)
+    ORDER BY seq
+"""
+GROUP = Statement(GROUP_OF.format(starts="starts.role <> 'tool'", ends="ends.role <> 'tool'"))
+TURN = Statement(GROUP_OF.format(starts="starts.role = 'user'", ends="ends.role = 'user'"))
+
+PINNED = Statement(
+    """
+        SELECT m.seq, m.role, m.tokens FROM pins p
+        JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
+        WHERE p.conversation_id = CAST(:conversation_id AS uuid)
+        ORDER BY m.seq
+        """
+)
+PIN = Statement(
+    """
+        INSERT INTO pins (conversation_id, seq)
+        SELECT CAST(:conversation_id AS uuid), seq FROM unnest(CAST(:seqs AS bigint[])) AS seq
+        ON CONFLICT (conversation_id, seq) DO NOTHING
+        """
+)
+UNPIN = Statement(
+    """
+        DELETE FROM pins
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq = ANY (CAST(:seqs AS bigint[]))
+        """
+)
+KEEP = Statement(
+    """
+        UPDATE heads
+        SET view_version = view_version + 1, view_cause = 'window_moved',
+            kept = CAST(:kept AS bigint[]),
+            hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
+            hidden_messages = hidden_messages - CAST(:messages AS bigint)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
         """
 )
 
@@ -275,10 +394,11 @@ class ContextRecords:
             conversation=self._layers.conversation_from(row, held, model),
             epoch=epoch_from(row, "e_", have_frame),
             window_epoch=epoch_from(row, "w_", have_frame),
-            summary=row["summary"],
-            compacted_by=row["compacted_by"],
+            view=view_from(jsontext.loads(row["view"])) if row["view"] else None,
+            compacted_for=row["compacted_for"],
             compacted_at=row["compacted_at"],
             has_other_lane=row["has_other_lane"],
+            pins=tuple(row["pins"]),
             rows_read=row["rows_read"],
             rows=log_rows_from(row),
         )
@@ -300,7 +420,8 @@ class ContextRecords:
         texts: Mapping[str, str],
     ) -> bool:
         """Record an epoch's start; False when another build was first, or all is deleted."""
-        top = spans[0] if len(spans) > 1 else Span(spans[-1].start, spans[-1].start)
+        view = View(spans=tuple(spans))
+        hidden = view.hidden or Span(1, 1)
         added = await self._session.run(
             ADD_EPOCH,
             conversation_id=UUID(conversation_id),
@@ -312,9 +433,10 @@ class ContextRecords:
             reason=epoch.reason,
             start_seq=epoch.start_seq,
             view_version=epoch.view_version,
-            top_start=top.start,
-            top_end=top.end,
-            tail_start=spans[-1].start,
+            top_start=1,
+            top_end=hidden.start,
+            tail_start=hidden.end,
+            kept=list(view.kept),
             frame=epoch.frame,
             sections_hash=epoch.sections_hash,
             tools_hash=epoch.tools_hash,
@@ -333,38 +455,58 @@ class ContextRecords:
             parent_id=UUID(compaction.parent_id) if compaction.parent_id else None,
             trigger=compaction.trigger,
             strategy=compaction.strategy,
+            policy_strategy=compaction.policy_strategy,
+            strategies_run=list(compaction.strategies_run),
             span_start=compaction.span.start,
             span_end=compaction.span.end,
-            summary=compaction.summary,
+            summary=compaction.summary or "",
+            view=compaction.view.as_json(),
+            made=jsontext.dumps([asdict(summary) for summary in compaction.made]),
             summary_tokens=compaction.summary_tokens,
+            hidden_tokens=compaction.hidden_tokens,
+            hidden_messages=compaction.hidden_messages,
             before_tokens=compaction.before_tokens,
             after_tokens=compaction.after_tokens,
             before_msg_count=compaction.before_msg_count,
             after_msg_count=compaction.after_msg_count,
             model=compaction.model,
             prompt_hash=compaction.prompt_hash,
+            calls=compaction.calls,
+            input_tokens=compaction.input_tokens,
+            output_tokens=compaction.output_tokens,
             cost_usd=compaction.cost_usd,
             duration_ms=compaction.duration_ms,
         )
 
-    async def show_compaction(
+    async def show(
         self,
         conversation_id: str,
-        compaction: Compaction,
+        shown: Shown,
         *,
-        hidden_tokens: int,
         view_version: int,
+        cause: str,
+        resume_at: int = 0,
     ) -> bool:
-        """Make a compaction the active one, if the view is still the one it was planned on."""
+        """Change what is shown, if the view is still this version and no new pin is hidden.
+
+        Call it in a transaction that holds the head's lock.
+        """
+        view = shown.view
+        hidden = view.hidden
         changed = await self._session.run(
-            SHOW_COMPACTION,
+            SHOW_VIEW,
             conversation_id=UUID(conversation_id),
-            compaction_id=UUID(compaction.compaction_id),
-            span_start=compaction.span.start,
-            span_end=compaction.span.end,
-            summary_tokens=compaction.summary_tokens,
-            hidden_tokens=hidden_tokens,
+            compaction_id=UUID(shown.compaction_id) if shown.compaction_id else None,
+            span_start=hidden.start if hidden is not None else None,
+            span_end=hidden.end if hidden is not None else None,
+            kept=list(kept_of(view)),
+            trimmed_through=view.trimmed_through,
+            summary_tokens=shown.summary_tokens,
+            hidden_tokens=shown.hidden_tokens,
+            hidden_messages=shown.hidden_messages,
             view_version=view_version,
+            cause=cause,
+            resume_at=resume_at,
         )
         return changed == 1
 
@@ -372,6 +514,66 @@ class ContextRecords:
         """Show the log as it is again, if the view is still this one."""
         await self._session.run(
             HIDE_COMPACTION, conversation_id=UUID(conversation_id), view_version=view_version
+        )
+
+    async def let_grow(self, conversation_id: str, resume_at: int) -> None:
+        """Leave the conversation alone until its log has so many tokens (decision 24)."""
+        await self._session.run(
+            LET_GROW, conversation_id=UUID(conversation_id), resume_at=resume_at
+        )
+
+    async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:
+        """Note on a receipt that it was undone."""
+        await self._session.run(
+            MARK_UNDONE,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(compaction_id),
+        )
+
+    async def compactions(
+        self, conversation_id: str, limit: int, before: str | None
+    ) -> list[Compaction]:
+        """Return receipts, the newest first, starting after the one with the id `before`."""
+        rows = await self._session.all(
+            LIST_COMPACTIONS,
+            conversation_id=UUID(conversation_id),
+            limit=limit,
+            before=UUID(before) if before else None,
+        )
+        return [compaction_from(row) for row in rows]
+
+    async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
+        """Return the entries of the call group, or of the whole turn, that a seq stands in."""
+        rows = await self._session.all(
+            TURN if whole_turn else GROUP, conversation_id=UUID(conversation_id), seq=seq
+        )
+        return [entry(row["seq"], Role(row["role"]), row["tokens"]) for row in rows]
+
+    async def pinned(self, conversation_id: str) -> list[Entry]:
+        """Return the entries of all pinned messages."""
+        rows = await self._session.all(PINNED, conversation_id=UUID(conversation_id))
+        return [entry(row["seq"], Role(row["role"]), row["tokens"], True) for row in rows]
+
+    async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
+        """Pin messages; those that are pinned already stay so."""
+        await self._session.run(PIN, conversation_id=UUID(conversation_id), seqs=list(seqs))
+
+    async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
+        """Unpin messages, and return how many were pinned."""
+        return await self._session.run(
+            UNPIN, conversation_id=UUID(conversation_id), seqs=list(seqs)
+        )
+
+    async def keep(
+        self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
+    ) -> None:
+        """Show messages again that were hidden or cleared: so many more, for so many tokens."""
+        await self._session.run(
+            KEEP,
+            conversation_id=UUID(conversation_id),
+            kept=list(kept),
+            tokens=tokens,
+            messages=messages,
         )
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:

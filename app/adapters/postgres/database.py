@@ -7,9 +7,12 @@ from contextlib import asynccontextmanager
 
 from app.adapters.postgres.contexts import ContextRecords
 from app.adapters.postgres.conversations import AgentRecords, ConversationRecords, TenantRecords
+from app.adapters.postgres.events import EventRecords
+from app.adapters.postgres.jobs import JobRecords
 from app.adapters.postgres.log import LogRecords
 from app.adapters.postgres.rows import Layers
 from app.adapters.postgres.store import Session, Store
+from app.domain.records import Conversation
 
 
 class PostgresRecords:
@@ -42,6 +45,16 @@ class PostgresRecords:
         return ContextRecords(self._session, self._layers)
 
     @property
+    def events(self) -> EventRecords:
+        """What happened."""
+        return EventRecords(self._session)
+
+    @property
+    def jobs(self) -> JobRecords:
+        """Work in the background."""
+        return JobRecords(self._session)
+
+    @property
     def tenants(self) -> TenantRecords:
         """What belongs to a tenant alone."""
         return TenantRecords(self._session)
@@ -54,10 +67,9 @@ class PostgresDatabase:
         self._store = store
         self._layers = Layers()
 
-    def held_counter(self, conversation_id: str) -> str | None:
-        """Return the conversation's counter, if this process knows it."""
-        held = self._layers.held(conversation_id).conversation
-        return held.counter if held is not None else None
+    def held(self, conversation_id: str) -> Conversation | None:
+        """Return the conversation as this process last read it, which may be outdated."""
+        return self._layers.held(conversation_id).conversation
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRecords]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -17,10 +18,11 @@ from app.adapters.postgres.rows import (
 )
 from app.adapters.postgres.store import Session, Statement
 from app.domain import jsontext
+from app.domain.compaction import DueLine
 from app.domain.log import BatchShape, Draft
 from app.domain.messages import Role
 from app.domain.records import Conversation, StoredMessage
-from app.domain.turns import Entry, entry
+from app.domain.turns import Entry, entry, pinned_seqs
 
 # Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
 # The head row is the guard: the update finds it only in the state the batch was made for, and
@@ -32,6 +34,17 @@ APPEND = Statement(
             SET head_seq = h.head_seq + cardinality(CAST(:ids AS text[])),
                 turns = h.turns + CAST(:turns AS bigint),
                 tokens = h.tokens + CAST(:tokens AS bigint),
+                due_at = CASE
+                    WHEN h.due_at IS NULL
+                        AND h.tokens + CAST(:tokens AS bigint) >= h.resume_at
+                        AND (
+                            h.tokens + CAST(:tokens AS bigint) - h.hidden_tokens
+                                + h.summary_tokens >= CAST(:due_tokens AS bigint)
+                            OR h.head_seq + cardinality(CAST(:ids AS text[]))
+                                - h.hidden_messages > CAST(:due_messages AS bigint)
+                        ) THEN now()
+                    ELSE h.due_at
+                END,
                 open_calls = CASE
                     WHEN CAST(:resets AS boolean) THEN CAST(:leaves AS text[])
                     ELSE ARRAY(
@@ -82,7 +95,7 @@ APPEND = Statement(
                 has_media, continues, body, fragment, timestamp, position
             )
         )
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, h.due_at = now() AS became_due
         FROM moved h
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
         {LAYER_JOINS}
@@ -127,10 +140,12 @@ PAGE = {
 
 ENTRIES = Statement(
     """
-        SELECT seq, role, tokens FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
-        ORDER BY seq
+        SELECT m.seq, m.role, m.tokens, p.seq IS NOT NULL AS pinned
+        FROM messages m
+        LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= CAST(:start AS bigint) AND m.seq < CAST(:end AS bigint)
+        ORDER BY m.seq
         """
 )
 
@@ -186,8 +201,11 @@ class LogRecords:
         counter: str,
         expected_seq: int | None,
         default_model: str | None,
+        due: DueLine,
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
+
+        Sets the due mark where the batch takes the head over the line (decision 25).
 
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
@@ -198,6 +216,8 @@ class LogRecords:
             conversation_id=UUID(conversation_id),
             model=None,
             default_model=default_model,
+            due_tokens=due.tokens,
+            due_messages=due.messages,
             counter=counter,
             expected_seq=expected_seq,
             format=format,
@@ -223,7 +243,14 @@ class LogRecords:
             timestamps=[draft.timestamp for draft in drafts],
             **held.parameters,
         )
-        return self._layers.conversation_from(row, held) if row is not None else None
+        if row is None:
+            return None
+        after = self._layers.conversation_from(row, held)
+        return (
+            replace(after, head=replace(after.head, became_due=True))
+            if row["became_due"]
+            else after
+        )
 
     async def _append(self, **values: Any) -> Any | None:
         try:
@@ -270,7 +297,13 @@ class LogRecords:
         rows = await self._session.all(
             ENTRIES, conversation_id=UUID(conversation_id), start=start, end=end
         )
-        return [entry(row["seq"], Role(row["role"]), row["tokens"]) for row in rows]
+        found = [entry(row["seq"], Role(row["role"]), row["tokens"], row["pinned"]) for row in rows]
+        held = pinned_seqs(
+            found
+        )  # results that came in after the pin on their group are among them
+        if not held:
+            return found
+        return [entry(item.seq, item.role, item.tokens, item.seq in held) for item in found]
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""

@@ -11,7 +11,7 @@ from app.domain import jsontext
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
 from app.domain.records import Agent, Compaction, Conversation, Epoch, Head, Settings, StoredMessage
-from app.domain.strategies import Span
+from app.domain.views import Span, Summary, View, spans_beside, summary_from, view_from
 
 # What changes rarely can be large: it is sent only when it is not the version already known.
 _KNOWN = """(c.updated_at = CAST(:known_at AS timestamptz)
@@ -41,7 +41,10 @@ CONVERSATION_COLUMNS = ", ".join(
 )
 HEAD_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
-    h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens
+    h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
+    h.view_cause, h.resume_at, h.failures, h.due_at,
+    h.due_at IS NOT NULL AS is_due,
+    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
 LAYER_JOINS = """
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
@@ -72,9 +75,16 @@ def head_from(row: Any) -> Head:
         open_calls=tuple(row["open_calls"]),
         view_version=row["view_version"],
         compaction_id=str(compaction_id) if compaction_id else None,
-        span=Span(row["span_start"], row["span_end"]) if compaction_id else None,
+        span=Span(row["span_start"], row["span_end"]) if row["span_start"] is not None else None,
         summary_tokens=row["summary_tokens"],
         hidden_tokens=row["hidden_tokens"],
+        hidden_messages=row["hidden_messages"],
+        kept=tuple(row["kept"]),
+        view_cause=row["view_cause"],
+        resume_at=row["resume_at"],
+        is_due=row["is_due"],
+        is_resting=row["is_resting"],
+        failures=row["failures"],
     )
 
 
@@ -219,23 +229,37 @@ def epoch_from(row: Any, prefix: str, known_frame: str | None) -> Epoch | None:
 
 
 def compaction_from(row: Any) -> Compaction:
-    """Read a receipt."""
+    """Read a receipt; those of the first version say less."""
     parent = row["parent_id"]
+    span = Span(row["span_start"], row["span_end"])
+    if row["view"]:
+        view = view_from(jsontext.loads(row["view"]))
+    else:
+        view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
     return Compaction(
         compaction_id=str(row["compaction_id"]),
         parent_id=str(parent) if parent else None,
         trigger=row["trigger"],
         strategy=row["strategy"],
-        span=Span(row["span_start"], row["span_end"]),
-        summary=row["summary"],
+        policy_strategy=row["policy_strategy"] or row["strategy"],
+        strategies_run=tuple(row["strategies_run"]) or (row["strategy"],),
+        span=span,
+        view=view,
+        made=tuple(map(summary_from, jsontext.loads(row["made"]))),
         summary_tokens=row["summary_tokens"],
+        hidden_tokens=row["hidden_tokens"],
+        hidden_messages=row["hidden_messages"],
         before_tokens=row["before_tokens"],
         after_tokens=row["after_tokens"],
         before_msg_count=row["before_msg_count"],
         after_msg_count=row["after_msg_count"],
         model=row["model"],
         prompt_hash=row["prompt_hash"],
+        calls=row["calls"],
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
         cost_usd=row["cost_usd"],
         duration_ms=row["duration_ms"],
         created_at=row["created_at"],
+        undone_at=row["undone_at"],
     )

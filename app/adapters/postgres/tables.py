@@ -1,8 +1,8 @@
 """The schema, as SQLAlchemy Core tables; `migrations/` creates exactly this.
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
-distributed by it (decision 7); `agents`, `models` and `creations` are small enough to be
-reference tables. JSON is kept as text: what came in goes out (decision 3).
+distributed by it (decision 7); `agents`, `models`, `creations` and `summariser_calls` are small
+enough to be reference tables. JSON is kept as text: what came in goes out (decision 3).
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ heads = sa.Table(
     sa.Column("span_end", sa.BigInteger),
     sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
     sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("kept", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
+    sa.Column("view_cause", sa.Text),
+    sa.Column("resume_at", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("due_at", sa.DateTime(timezone=True)),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     # Every append rewrites this row: room in the page keeps the update off the index.
     postgresql_with={"fillfactor": 50},
 )
@@ -128,11 +136,76 @@ compactions = sa.Table(
     sa.Column("after_tokens", sa.BigInteger, nullable=False),
     sa.Column("before_msg_count", sa.BigInteger, nullable=False),
     sa.Column("after_msg_count", sa.BigInteger, nullable=False),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("prompt_hash", sa.Text, nullable=False),
+    sa.Column("model", sa.Text),
+    sa.Column("prompt_hash", sa.Text),
     sa.Column("cost_usd", DOUBLE_PRECISION),
     sa.Column("duration_ms", sa.Integer, nullable=False),
+    sa.Column("policy_strategy", sa.Text, nullable=False, server_default=""),
+    sa.Column("strategies_run", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("view", sa.Text, nullable=False, server_default=""),
+    sa.Column("made", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("calls", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("input_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("undone_at", sa.DateTime(timezone=True)),
     _time("created_at"),
+)
+
+# Who compacts a conversation at the moment; a row past its time belongs to nobody.
+compaction_leases = sa.Table(
+    "compaction_leases",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("holder", sa.Uuid, nullable=False),
+    sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+)
+
+pins = sa.Table(
+    "pins",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    _time("created_at"),
+)
+
+# Appends are not among them: the log itself tells of those.
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("event_seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("data", sa.Text, nullable=False, server_default="{}"),
+    _time("created_at"),
+)
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("job_id", sa.Uuid, primary_key=True),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("ask", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("status", sa.Text, nullable=False, server_default="queued"),
+    sa.Column("result", sa.Text),
+    sa.Column("error", sa.Text),
+    _time("created_at"),
+    _time("updated_at"),
+    sa.Index("jobs_by_id", "job_id"),
+    sa.Index(
+        "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")
+    ),
+)
+
+summariser_calls = sa.Table(
+    "summariser_calls",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("window_start", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("calls", sa.BigInteger, nullable=False),
 )
 
 epochs = sa.Table(
@@ -150,6 +223,7 @@ epochs = sa.Table(
     sa.Column("top_start", sa.BigInteger, nullable=False),
     sa.Column("top_end", sa.BigInteger, nullable=False),
     sa.Column("tail_start", sa.BigInteger, nullable=False),
+    sa.Column("kept", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
     sa.Column("frame", sa.Text, nullable=False),
     sa.Column("sections_hash", sa.Text, nullable=False),
     sa.Column("tools_hash", sa.Text, nullable=False),

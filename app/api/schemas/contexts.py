@@ -47,6 +47,37 @@ _RESULT: dict[str, Any] = {
 }
 
 
+_BUILT: dict[str, Any] = {
+    "format": "openai_chat",
+    "payload": {
+        "model": "gpt-4o",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_completion_tokens": 4096,
+    },
+    "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
+    "epoch": 1,
+    "through_seq": 1,
+    "stable_items": 1,
+    "base_items": 0,
+    "prefix_hash": _HASH,
+    "cache_break_reason": None,
+    "breakpoints": [{"after": "message", "index": 0}],
+    "tail": [],
+    "tokens_used": 2146,
+    "budget": BUDGET,
+    "pressure": "ok",
+    "notice": False,
+    "next_threshold": "due",
+    "tokens_to_next": 84587,
+    "summary_used": False,
+    "new_state": None,
+    "compaction": None,
+    "degraded": [],
+    "deferred_tools": 0,
+    "delta": False,
+}
+
+
 class Known(Asked):
     """What the caller already holds of an earlier build."""
 
@@ -122,41 +153,7 @@ class CompactResult(Answered):
 class BuiltContext(Answered):
     """The payload for the next call, and everything about it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "format": "openai_chat",
-                    "payload": {
-                        "model": "gpt-4o",
-                        "messages": [{"role": "user", "content": "Hello"}],
-                        "max_completion_tokens": 4096,
-                    },
-                    "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
-                    "epoch": 1,
-                    "through_seq": 1,
-                    "stable_items": 1,
-                    "base_items": 0,
-                    "prefix_hash": _HASH,
-                    "cache_break_reason": None,
-                    "breakpoints": [{"after": "message", "index": 0}],
-                    "tail": [],
-                    "tokens_used": 2146,
-                    "budget": BUDGET,
-                    "pressure": "ok",
-                    "notice": False,
-                    "next_threshold": "due",
-                    "tokens_to_next": 84587,
-                    "summary_used": False,
-                    "new_state": None,
-                    "compaction": None,
-                    "degraded": [],
-                    "deferred_tools": 0,
-                    "delta": False,
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_BUILT]})
 
     format: FormatName = Field(description="The format of the payload.")
     payload: dict[str, Any] = Field(description="Splat it into the SDK's call.")
@@ -183,17 +180,34 @@ class BuiltContext(Answered):
     delta: bool = Field(description="Whether the payload holds only what is new.")
 
 
-class CompactionAsk(Asked):
-    """A compaction now, whatever the pressure."""
+class OverflowAsk(ContextAsk):
+    """The payload wanted after the cut, as for a build, and what the provider said."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"instructions": "Keep every file path.", "dry_run": True}]}
+        json_schema_extra={"examples": [{"error": {"code": "context_length_exceeded"}}]}
     )
 
-    model: ModelName | None = Field(
-        default=None, description="Model that summarises; must be an allowed one."
+    error: str | dict[str, Any] | None = Field(
+        default=None, description="The provider's error, as text or as the JSON it sent."
     )
-    instructions: str | None = Field(
-        default=None, max_length=32_000, description="What this summary in particular should keep."
+
+
+class OverflowAnswer(CompactResult):
+    """What was cut, and the payload that is left."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    **_RESULT,
+                    "strategies_run": ["emergency"],
+                    "summary_range": None,
+                    "model": None,
+                    "summary_tokens": 18,
+                    "context": _BUILT,
+                }
+            ]
+        }
     )
-    dry_run: bool = Field(default=False, description="Only show what would be done.")
+
+    context: BuiltContext = Field(description="The build after the cut.")

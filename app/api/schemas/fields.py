@@ -9,6 +9,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from app.domain.messages import FormatName
+from app.domain.policy import StrategyName
 
 MOST_TOKENS = 1_000_000_000
 MOST_SEQ = 2**53 - 1  # what every JSON reader holds exactly
@@ -89,6 +90,9 @@ DisplayName = Annotated[
     ),
 ]
 Format = Annotated[FormatName, Field(strict=False, description="The provider's message format.")]
+Strategy = Annotated[
+    StrategyName, Field(strict=False, description="Name of a strategy of `GET /v1/strategies`.")
+]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 MessageObject = Annotated[
     Any,

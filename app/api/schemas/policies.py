@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
 
 from app.api.schemas.fields import MOST_TOKENS, NAME_PATTERN, Answered, Asked
-from app.domain.policy import Policy
+from app.domain.policy import ChainStep, Policy
 
 ABOUT: Mapping[str, str] = {
     "strategy": "How the history is kept inside the window; `GET /v1/strategies` lists them.",
@@ -24,14 +24,32 @@ ABOUT: Mapping[str, str] = {
     "sandwich.compression_threshold": "Share of the effective window from which a summary is due.",
     "sliding_window": "Settings of the strategy `sliding_window`.",
     "sliding_window.keep_last_n": "How many of the newest messages are shown.",
+    "tree_summary": "Settings of the strategy `tree_summary`.",
+    "tree_summary.chunk_size": "Messages that one summary takes in, about.",
+    "tree_summary.levels": "How often a summary may be summarised again, counting the first.",
+    "chain": "Steps of the strategy `chain`, in order; each runs only if still over the target.",
     "compaction": "When and how summaries are made.",
     "compaction.enabled": "false: never compact; a build over the window is refused.",
     "compaction.auto": "false: compact only when asked to, or when the window would overflow.",
+    "compaction.threshold_ratio": (
+        "Share of the effective window from which `retain_summary`, `tree_summary` and `chain`"
+        " are due."
+    ),
     "compaction.model": "Model that summarises; `extractive` is the built-in one.",
     "compaction.summary_prompt": "What to ask of a summary, in the place of the built-in prompt.",
     "compaction.summary_directives": "More wishes, added to the prompt as bullets.",
+    "compaction.retain_prompt": (
+        "Asks for a text beside the summary that is kept word for word; null leaves that to"
+        " the directives."
+    ),
+    "compaction.retain_directives": "More wishes for that text, added to its prompt as bullets.",
+    "compaction.retain_last_turns": "Turns that `retain_summary` keeps verbatim at the end.",
+    "compaction.mode": (
+        "`background`: after the turn, once due; `inline`: only inside a build that needs it."
+    ),
     "compaction.target": "Share of the effective window that a compaction brings usage down to.",
     "compaction.min_gain": "Share of the effective window that a compaction must free at least.",
+    "compaction.max_messages": "More verbatim messages than this make a compaction due.",
     "budget": "The window and its thresholds.",
     "budget.context_window": "Tokens of the window; null takes the model's.",
     "budget.max_output_tokens": "Tokens kept free for the answer.",
@@ -41,6 +59,7 @@ ABOUT: Mapping[str, str] = {
     "budget.on_unknown_model": "`derive`: an unknown model has max_output_tokens x 4.",
     "budget.counter": "How tokens are counted; fixed with a conversation's first message.",
     "summary_role": "Role a summary is shown with.",
+    "preserve_user_messages": "true: the newest user messages stay verbatim where others do not.",
 }
 """What each setting means, by its path."""
 
@@ -54,6 +73,10 @@ _LIMITS: Mapping[Any, Any] = {
     str | None: Annotated[str, Field(max_length=_MOST_TEXT)],
     tuple[str, ...]: Annotated[
         list[Annotated[str, Field(max_length=_MOST_TEXT)]], Field(max_length=_MOST_DIRECTIVES)
+    ],
+    tuple[ChainStep, ...]: Annotated[
+        list[Annotated[ChainStep, Field(strict=False)]],
+        Field(min_length=1, max_length=len(ChainStep)),
     ],
 }
 _NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_PATTERN)]}
@@ -72,7 +95,8 @@ def _shown(kind: Any, path: str = "") -> type[BaseModel]:
     members: dict[str, Any] = {}
     for name, hint, place in _members(kind, path):
         given = _shown(hint, place) if is_dataclass(hint) else hint
-        given = list[str] if given == tuple[str, ...] else given
+        if get_origin(given) is tuple:
+            given = list[get_args(given)[0]]  # type: ignore[misc]
         members[name] = (given, Field(description=ABOUT[place]))
     return create_model(_title(path), __base__=Answered, __doc__=_doc(path), **members)
 

@@ -1,0 +1,121 @@
+"""What the API and the worker share: settings in, the parts that store, count and compact out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from threading import Thread
+
+from uuid_utils import uuid7
+
+from app.adapters.breaker import CircuitBreaker
+from app.adapters.gateway import LiteLLMGateway
+from app.adapters.models import ModelRegistry
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.jobs import PostgresQueue
+from app.adapters.postgres.store import Store
+from app.adapters.tokenizer import TiktokenTokenizer
+from app.domain.errors import ServiceUnavailable
+from app.domain.summaries import DEFAULT_SECRET_PATTERNS
+from app.services.compaction import CompactionService
+from app.services.frames import Frames
+from app.services.leases import Leases
+from app.services.spend import SpendGuard
+from app.services.summariser import Summariser, SummariserSettings
+from app.settings import Settings
+
+_log = logging.getLogger("app.composition")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one process; nothing is connected before `opened`."""
+
+    store: Store
+    database: PostgresDatabase
+    queue: PostgresQueue
+    tokenizer: TiktokenTokenizer
+    registry: ModelRegistry
+    gateway: LiteLLMGateway
+    frames: Frames
+    summariser: Summariser
+    compaction: CompactionService
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect for the block, which starts without a database as well."""
+        Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+        try:
+            await self.store.open()
+        except ServiceUnavailable:
+            _log.warning("database_unavailable")
+        try:
+            yield
+        finally:
+            await self.gateway.close()
+            await self.store.close()
+
+    def _warm_up(self) -> None:
+        """Load beside the event loop what the first requests need."""
+        self.tokenizer.load()
+        self.registry.find("")
+
+
+def compose(settings: Settings) -> Parts:
+    """Return the parts for these settings."""
+    store = Store(
+        settings.database_url or "",
+        min_size=settings.pool_min_size,
+        max_size=settings.pool_max_size,
+    )
+    database = PostgresDatabase(store)
+    tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
+    gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
+    frames = Frames(registry, tokenizer, settings.policy_overrides, settings.default_model)
+    # The breaker comes first: a call that is not made is not counted.
+    guarded = CircuitBreaker(
+        SpendGuard(gateway, database, settings.summarizer_calls_per_hour),
+        settings.summarizer_breaker_failures,
+        settings.summarizer_breaker_seconds,
+    )
+    summariser = Summariser(guarded, registry, tokenizer, _summariser_settings(settings))
+    leases = Leases(database, new_id)
+    return Parts(
+        store=store,
+        database=database,
+        queue=PostgresQueue(store),
+        tokenizer=tokenizer,
+        registry=registry,
+        gateway=gateway,
+        frames=frames,
+        summariser=summariser,
+        compaction=CompactionService(database, frames, summariser, leases, new_id, now_ms),
+    )
+
+
+def new_id() -> str:
+    """Return a new UUIDv7, which sorts by time."""
+    return str(uuid7())
+
+
+def now_ms() -> float:
+    """Return the time of a clock that only goes forward."""
+    return time.monotonic() * 1000
+
+
+def _summariser_settings(settings: Settings) -> SummariserSettings:
+    patterns = settings.secret_patterns
+    if patterns is None:
+        patterns = DEFAULT_SECRET_PATTERNS
+    return SummariserSettings(
+        model=settings.summarizer_model,
+        allowed_models=settings.summarizer_allowed_models,
+        fallback_models=settings.summarizer_fallback_models,
+        timeout_seconds=settings.summarizer_timeout_seconds,
+        context_window=settings.summarizer_context_window,
+        secret_patterns=patterns if settings.secret_masking else (),
+        deadline_seconds=settings.summarizer_deadline_seconds,
+    )

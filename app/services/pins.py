@@ -1,0 +1,91 @@
+"""Pins: messages that stay in the context verbatim, whatever happens around them (D8)."""
+
+from __future__ import annotations
+
+from app.domain import jsontext
+from app.domain.compaction import newly_kept
+from app.domain.errors import NotFound, ValidationError
+from app.domain.events import EventType
+from app.domain.records import Conversation
+from app.services.frames import Frames
+from app.services.ports import Database, Records
+
+MOST_SHARE = 0.5
+"""The share of the history budget that pins may take."""
+
+
+class PinService:
+    """Pins and unpins messages, with their call groups or whole turns."""
+
+    def __init__(self, database: Database, frames: Frames) -> None:
+        self._database = database
+        self._frames = frames
+
+    async def pin(
+        self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
+    ) -> list[int]:
+        """Pin a message, and return the seqs of the call group or turn that stay with it.
+
+        What a compaction hid or cleared of them is shown again. Raises NotFound, or
+        ValidationError when the pins would take more than half of the history budget.
+        """
+        async with self._database.transaction() as records:
+            found, seq = await self._locked(records, tenant_id, conversation_id, message_id)
+            around = await records.contexts.around(conversation_id, seq, whole_turn=whole_turn)
+            seqs = [entry.seq for entry in around]
+            await records.contexts.pin(conversation_id, seqs)
+            await self._check_share(records, found)
+            receipt = None
+            if found.head.compaction_id is not None:
+                receipt = await records.contexts.find_compaction(
+                    conversation_id, found.head.compaction_id
+                )
+            if receipt is not None:
+                kept, tokens, messages = newly_kept(receipt.view, found.head.kept, around)
+                if kept != found.head.kept:
+                    await records.contexts.keep(conversation_id, kept, tokens, messages)
+            told = jsontext.dumps({"seqs": seqs})
+            await records.events.add(conversation_id, EventType.PINNED, told)
+        return seqs
+
+    async def unpin(
+        self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
+    ) -> list[int]:
+        """Unpin a message with its call group or turn; what is shown changes with the next
+        compaction. Raises NotFound.
+        """
+        async with self._database.transaction() as records:
+            _, seq = await self._locked(records, tenant_id, conversation_id, message_id)
+            around = await records.contexts.around(conversation_id, seq, whole_turn=whole_turn)
+            seqs = [entry.seq for entry in around]
+            if await records.contexts.unpin(conversation_id, seqs):
+                told = jsontext.dumps({"seqs": seqs})
+                await records.events.add(conversation_id, EventType.UNPINNED, told)
+        return seqs
+
+    async def _locked(
+        self, records: Records, tenant_id: str, conversation_id: str, message_id: str
+    ) -> tuple[Conversation, int]:
+        found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        messages = await records.log.by_ids(conversation_id, [message_id])
+        if not messages:
+            raise NotFound(f"No message {message_id!r}", {"id": message_id})
+        return found, messages[0].seq
+
+    async def _check_share(self, records: Records, conversation: Conversation) -> None:
+        """Refuse pins that leave the rest of the history too little room."""
+        frame = await self._frames.of(conversation)
+        limits = frame.policy_limits
+        if limits is None:
+            return
+        pinned = await records.contexts.pinned(conversation.conversation_id)
+        tokens = frame.usage(sum(entry.tokens for entry in pinned), 0).conversation
+        most = int((limits.capacity - frame.usage(0, 0).fixed) * MOST_SHARE)
+        if tokens > most:
+            raise ValidationError(
+                f"Pinned messages would take {tokens} tokens, and may take {most}:"
+                " half of what the window leaves for history",
+                {"pinned_tokens": tokens, "limit": most},
+            )

@@ -1,0 +1,177 @@
+"""Receipts of compactions: read, expanded to the original messages, undone (E8, decision 24)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.domain import jsontext
+from app.domain.compaction import kept_of, newly_kept, resume_at
+from app.domain.errors import Conflict, NotFound
+from app.domain.events import EventType
+from app.domain.records import Compaction, Conversation, Shown, StoredMessage
+from app.domain.summaries import ContextState
+from app.domain.turns import Entry
+from app.domain.views import View, spans_beside
+from app.services.frames import Frames
+from app.services.ports import Database, Records
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A receipt with what has become of it: active, superseded or undone."""
+
+    compaction: Compaction
+    status: str
+
+
+class ReceiptService:
+    """Reads what compactions did, and takes the newest one back."""
+
+    def __init__(self, database: Database, frames: Frames) -> None:
+        self._database = database
+        self._frames = frames
+
+    async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
+        """Return the active summary and its range of seqs, None when there is none (D6)."""
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+            if found.head.compaction_id is None:
+                return None
+            receipt = await records.contexts.find_compaction(
+                conversation_id, found.head.compaction_id
+            )
+        if receipt is None or receipt.created_at is None or receipt.summary is None:
+            return None
+        if receipt.policy_strategy != self._frames.policy_of(found).strategy:
+            return None
+        return ContextState(
+            strategy=receipt.strategy,
+            summary=receipt.summary,
+            summary_range=(receipt.span.start, receipt.span.end),
+            compressed_at=receipt.created_at.isoformat(),
+        )
+
+    async def page(
+        self, tenant_id: str, conversation_id: str, limit: int, before: str | None
+    ) -> list[Receipt]:
+        """Return receipts, the newest first, starting after the one with the id `before`."""
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+            page = await records.contexts.compactions(conversation_id, limit, before)
+        return [_with_status(found, receipt) for receipt in page]
+
+    async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
+        """Return one receipt; raises NotFound."""
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+            receipt = await _receipt(records, conversation_id, compaction_id)
+        return _with_status(found, receipt)
+
+    async def expand(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        compaction_id: str,
+        after_seq: int,
+        limit: int,
+    ) -> tuple[Conversation, list[StoredMessage]]:
+        """Return the original messages of a receipt's range, those after a seq (E8)."""
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+            span = (await _receipt(records, conversation_id, compaction_id)).span
+            first = max(after_seq, span.start - 1)
+            page = await records.log.page(conversation_id, first, span.end, "asc", limit)
+        return found, page
+
+    async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
+        """Show again what was shown before the newest compaction; the log never moved.
+
+        Automatic compaction then rests until the log has grown (decision 24). Raises Conflict
+        for a compaction that is not the active one.
+        """
+        async with self._database.transaction() as records:
+            found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+            if found is None:
+                raise NotFound.conversation(conversation_id)
+            receipt = await _receipt(records, conversation_id, compaction_id)
+            if found.head.compaction_id != compaction_id:
+                raise Conflict(
+                    "Only the newest active compaction can be undone",
+                    {"active": found.head.compaction_id},
+                )
+            await self._show_before(records, found, receipt)
+            await records.contexts.mark_undone(conversation_id, compaction_id)
+            told = jsontext.dumps({"compaction_id": compaction_id})
+            await records.events.add(conversation_id, EventType.UNDONE, told)
+        return await self.get(tenant_id, conversation_id, compaction_id)
+
+    async def _show_before(
+        self, records: Records, conversation: Conversation, receipt: Compaction
+    ) -> None:
+        """Put the view of a receipt's parent back, with the pins that were set since (D8)."""
+        conversation_id, head = conversation.conversation_id, conversation.head
+        parent = None
+        if receipt.parent_id is not None:
+            parent = await records.contexts.find_compaction(conversation_id, receipt.parent_id)
+        frame = await self._frames.of(conversation)
+        shown = Shown(View(), None, 0, 0, 0)
+        if parent is not None:
+            shown = Shown(
+                parent.view,
+                parent.compaction_id,
+                parent.summary_tokens,
+                parent.hidden_tokens,
+                parent.hidden_messages,
+            )
+            shown = _with_pins(shown, await records.contexts.pinned(conversation_id))
+        limits = frame.policy_limits
+        applied = await records.contexts.show(
+            conversation_id,
+            shown,
+            view_version=head.view_version,
+            cause="undone",
+            resume_at=resume_at(head, limits) if limits is not None else head.tokens,
+        )
+        assert applied, "the head is locked, and the view shows every pin"
+
+    async def _conversation(
+        self, records: Records, tenant_id: str, conversation_id: str
+    ) -> Conversation:
+        found = await records.conversations.find(
+            tenant_id, conversation_id, self._frames.default_model
+        )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+
+async def _receipt(records: Records, conversation_id: str, compaction_id: str) -> Compaction:
+    found = await records.contexts.find_compaction(conversation_id, compaction_id)
+    if found is None:
+        raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
+    return found
+
+
+def _with_pins(shown: Shown, pinned: Sequence[Entry]) -> Shown:
+    """Return what is shown with pins that its receipt did not know."""
+    view = shown.view
+    kept, tokens, messages = newly_kept(view, kept_of(view), pinned)
+    stays = sorted({*kept, *(item.seq for item in pinned)})
+    return replace(
+        shown,
+        view=replace(
+            view,
+            spans=spans_beside(view.hidden, kept),
+            untrimmed=tuple(seq for seq in stays if seq <= view.trimmed_through),
+        ),
+        hidden_tokens=shown.hidden_tokens - tokens,
+        hidden_messages=shown.hidden_messages - messages,
+    )
+
+
+def _with_status(conversation: Conversation, receipt: Compaction) -> Receipt:
+    if receipt.undone_at is not None:
+        return Receipt(receipt, "undone")
+    is_active = conversation.head.compaction_id == receipt.compaction_id
+    return Receipt(receipt, "active" if is_active else "superseded")

@@ -1,0 +1,225 @@
+"""The worker: takes background work off the queue and does it, in a process of its own or beside
+the API (E6, decisions 25, 33).
+
+1. The queue wakes the worker; the due marks and the jobs that have not ended say what is to be
+   done. A sweep puts what the queue lost there again, so nothing depends on the queue alone.
+2. Work runs at least once. What is interrupted, by an error, a shutdown or a kill, comes again.
+3. While the database is away the worker tries to come back, more and more slowly, and says so once.
+4. Told to stop, it takes nothing more, lets running work end within its grace, and gives the rest
+   back to the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from app import logs
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.jobs import Entry, Pace, PostgresQueue, load_queue
+from app.composition import Parts, compose
+from app.domain import jsontext
+from app.domain.errors import ServiceUnavailable
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.adapters.postgres.queue import Consumer
+
+GRACE_SECONDS = 3.0
+"""How long running work may take to end in a worker's own process."""
+GRACE_BESIDE_API_SECONDS = 1.0
+"""The same beside the API, whose running requests have had their own grace by then."""
+RETURN_SECONDS = 1.0
+"""How long it may take to give work back to the queue."""
+SWEEP_BATCH = 100
+MOST_ATTEMPTS = 10
+MOST_DELAY_SECONDS = 60.0
+GIVEN_UP_SECONDS = 600.0
+"""How long a conversation is left alone whose work was interrupted that often."""
+
+_FIRST_PAUSE_SECONDS = 0.5
+_MOST_PAUSE_SECONDS = 10.0
+_FORGET_SECONDS = 3600.0
+
+Work = Callable[[str, str, str | None], Awaitable[None]]
+"""Looks at a conversation of a tenant, or does the job whose id is given."""
+
+_log = logging.getLogger("app.worker")
+
+
+class Worker:
+    """Does background work, a few pieces at once, until it is told to stop."""
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        queue: PostgresQueue,
+        url: str,
+        work: Work,
+        *,
+        concurrency: int = 4,
+        sweep_seconds: float = 5.0,
+        pace: Pace | None = None,
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._url = url
+        self._work = work
+        self._concurrency = concurrency
+        self._sweep_seconds = sweep_seconds
+        self._pace = pace or Pace()
+        self._stopping = asyncio.Event()
+        self._consumer: Consumer | None = None
+
+    @asynccontextmanager
+    async def running(self, grace_seconds: float = GRACE_BESIDE_API_SECONDS) -> AsyncIterator[None]:
+        """Work beside the block, and stop at its end (rule 4)."""
+        self._stopping = asyncio.Event()
+        tasks = {asyncio.create_task(self._consume()), asyncio.create_task(self._sweep())}
+        _log.info("worker_started", extra={"data": {"concurrency": self._concurrency}})
+        try:
+            yield
+        finally:
+            await self._stop(tasks, grace_seconds)
+            _log.info("worker_stopped")
+
+    async def sweep(self) -> int:
+        """Put what is due and what has not ended into the queue; returns how much was missing."""
+        async with self._database.session() as records:
+            due = await records.jobs.list_due(SWEEP_BATCH)
+            jobs = await records.jobs.list_open(SWEEP_BATCH)
+        entries = [Entry(tenant, conversation, job) for tenant, conversation, job in jobs]
+        entries += [Entry(tenant, conversation) for tenant, conversation in due]
+        return await self._queue.enqueue_all(entries) if entries else 0
+
+    async def _stop(self, tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
+        self._stopping.set()
+        if self._consumer is not None:
+            self._consumer.stop()
+        _, left = await asyncio.wait(tasks, timeout=grace_seconds)
+        if left and self._consumer is not None:
+            data = {"jobs": self._consumer.give_back()}
+            _log.info("jobs_given_back", extra={"data": data})
+            _, left = await asyncio.wait(tasks, timeout=RETURN_SECONDS)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=RETURN_SECONDS)
+
+    async def _consume(self) -> None:
+        """Consume while there is a database, and come back when there is one again (rule 3)."""
+        await load_queue()
+        pause, is_away = _FIRST_PAUSE_SECONDS, False
+        while not self._stopping.is_set():
+            try:
+                async with self._connected() as consumer:
+                    if is_away:
+                        _log.info("worker_reconnected")
+                    pause, is_away = _FIRST_PAUSE_SECONDS, False
+                    await consumer.run()
+            except Exception as error:  # whatever ends it, a worker goes on
+                if not is_away:
+                    data = {"reason": type(error).__name__}
+                    _log.warning("worker_disconnected", extra={"data": data})
+                is_away = True
+                await self._pause(pause)
+                pause = min(pause * 2, _MOST_PAUSE_SECONDS)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Consumer]:
+        from app.adapters.postgres.queue import Consumer, connected
+
+        async with connected(self._url) as connection:
+            consumer = Consumer(connection, self._handle, self._concurrency, self._pace)
+            await consumer.check()
+            self._consumer = consumer
+            if self._stopping.is_set():
+                consumer.stop()
+            try:
+                yield consumer
+            finally:
+                self._consumer = None
+
+    async def _handle(self, entry: Entry) -> float | None:
+        """Work on an entry; returns the seconds after which it should come again, if it should."""
+        try:
+            await self._work(entry.tenant_id, entry.conversation_id, entry.job_id)
+        except Exception as error:  # whatever it was, what is to be done must not be lost
+            data = {
+                "conversation_id": entry.conversation_id,
+                "job_id": entry.job_id,
+                "attempts": entry.attempts,
+                "error": type(error).__name__,
+                "places": _places(error),
+            }
+            if entry.attempts < MOST_ATTEMPTS:
+                _log.warning("job_interrupted", extra={"data": data})
+                return min(2.0**entry.attempts, MOST_DELAY_SECONDS)
+            _log.error("job_given_up", extra={"data": data})
+            await self._give_up(entry)
+        return None
+
+    async def _give_up(self, entry: Entry) -> None:
+        async with self._database.session() as records:
+            if entry.job_id is None:
+                await records.jobs.postpone(entry.conversation_id, GIVEN_UP_SECONDS)
+                return
+            detail = "The job was interrupted again and again"
+            told = jsontext.dumps({"code": ServiceUnavailable.code, "detail": detail})
+            await records.jobs.change(entry.conversation_id, entry.job_id, "failed", error=told)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        forget_at = loop.time()
+        while not self._stopping.is_set():
+            try:
+                await self.sweep()
+                if loop.time() >= forget_at:
+                    await self._queue.forget_ended()
+                    forget_at = loop.time() + _FORGET_SECONDS
+            except ServiceUnavailable:
+                pass  # the consumer says so
+            except Exception as error:  # one sweep may fail, the next one must come
+                _log.error("sweep_failed", extra={"data": {"error": type(error).__name__}})
+            await self._pause(self._sweep_seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long, or until told to stop."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+
+def _places(error: Exception) -> list[str]:
+    """Return where an error happened; its own words may quote what somebody said."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def worker_of(settings: Settings, parts: Parts) -> Worker:
+    """Return the worker for these settings, over the parts of its process."""
+    return Worker(
+        parts.database,
+        parts.queue,
+        settings.direct_database_url or settings.database_url or "",
+        parts.compaction.work,
+        concurrency=settings.worker_concurrency,
+        sweep_seconds=settings.sweep_seconds,
+    )
+
+
+async def work(settings: Settings) -> None:
+    """Work until SIGTERM or SIGINT; what `context-service worker` runs."""
+    logs.configure(settings.log_level)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    parts = compose(settings)
+    async with parts.opened(), worker_of(settings, parts).running(GRACE_SECONDS):
+        await stopped.wait()

@@ -1,0 +1,521 @@
+"""The worker: runs everything at least once, whatever is killed, lost or away (E6, A8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import pytest
+import pytest_asyncio
+from click.testing import CliRunner
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.embedded import running
+from app.adapters.postgres.jobs import Pace, PostgresQueue
+from app.adapters.postgres.migrate import migrate
+from app.adapters.postgres.store import Store
+from app.cli import cli
+from app.composition import compose, new_id
+from app.domain import jsontext
+from app.domain.records import Job
+from app.domain.records import Settings as Layer
+from app.settings import Settings
+from app.worker import MOST_ATTEMPTS, Work, Worker, worker_of
+from tests.conftest import execute
+
+TENANT = "default"
+PACE = Pace(poll_seconds=0.1, heartbeat_timeout_seconds=1.0)
+SECONDS = 20
+
+Seen = tuple[str, str | None]
+
+
+class FakeWork:
+    """Work that notes what it was asked for, and waits for `release` while it is not set."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.started: Counter[Seen] = Counter()
+        self.ended: Counter[Seen] = Counter()
+        self.cancelled: Counter[Seen] = Counter()
+        self.at_once = 0
+        self.most_at_once = 0
+        self.errors = list(errors)
+        self.release = asyncio.Event()
+        self.release.set()
+
+    async def __call__(self, tenant_id: str, conversation_id: str, job_id: str | None) -> None:
+        """Do the work."""
+        assert tenant_id == TENANT
+        seen = conversation_id, job_id
+        self.started[seen] += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.errors:
+                raise self.errors.pop(0)
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled[seen] += 1
+            raise
+        finally:
+            self.at_once -= 1
+        self.ended[seen] += 1
+
+    def has_ended(self, conversations: int) -> bool:
+        """Tell whether work on so many conversations has ended."""
+        return len(self.ended) == conversations
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+    """Poll until it holds."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                found = holds()
+                if found if isinstance(found, bool) else await found:
+                    return
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"Not within {SECONDS} s: {what}") from None
+
+
+class Place:
+    """One database, with whatever the tests do to it."""
+
+    def __init__(self, url: str, store: Store) -> None:
+        self.url = url
+        self.store = store
+        self.database = PostgresDatabase(store)
+        self.queue = PostgresQueue(store)
+
+    def worker(self, work: Work, *, concurrency: int = 4, sweep_seconds: float = 60.0) -> Worker:
+        """Return a worker on this database, quick to notice."""
+        return Worker(
+            self.database,
+            self.queue,
+            self.url,
+            work,
+            concurrency=concurrency,
+            sweep_seconds=sweep_seconds,
+            pace=PACE,
+        )
+
+    async def conversation(self, *, is_due: bool = False) -> str:
+        """Create a conversation."""
+        made = new_id()
+        async with self.database.session() as records:
+            assert await records.conversations.add(TENANT, made, None, "bytes_4", Layer(), "{}")
+            if is_due:
+                await records.jobs.mark_due(made)
+        return made
+
+    async def job(self, conversation_id: str) -> Job:
+        """Store a job that nobody is woken for."""
+        job_id = new_id()
+        async with self.database.session() as records:
+            await records.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
+            job = await records.jobs.find(TENANT, job_id)
+        assert job is not None
+        return job
+
+    async def queued(self) -> list[tuple[str, str]]:
+        """Return the key and status of what is in the queue."""
+        rows = await execute(self.url, "SELECT dedupe_key, status::text FROM pgqueuer ORDER BY id")
+        return [(row[0], row[1]) for row in rows]
+
+    async def is_idle(self) -> bool:
+        """Tell whether the queue is empty."""
+        return not await self.queued()
+
+
+@pytest_asyncio.fixture
+async def place(database_url: str, store: Store) -> Place:
+    """The database of this test."""
+    return Place(database_url, store)
+
+
+async def test_what_is_enqueued_is_worked_on_once(place: Place) -> None:
+    """E6: of two workers on one database, one does each piece of work, and once."""
+    work = FakeWork()
+    async with place.worker(work).running(), place.worker(work).running():
+        asked = [await place.conversation() for _ in range(20)]
+        for conversation_id in asked:
+            assert await place.queue.enqueue(TENANT, conversation_id)
+        await until(lambda: len(work.ended) == len(asked), "all is done")
+        await until(place.is_idle, "the queue is empty")
+    assert work.started == {(conversation_id, None): 1 for conversation_id in asked}
+
+
+async def test_one_conversation_has_one_entry_at_a_time(place: Place) -> None:
+    """Decision 25: while its work runs, asking again changes nothing; afterwards it does."""
+    work, conversation_id = FakeWork(), await place.conversation()
+    work.release.clear()
+    async with place.worker(work).running(), place.worker(work).running():
+        await place.queue.enqueue(TENANT, conversation_id)
+        await until(lambda: work.at_once == 1, "the work has started")
+        assert not await place.queue.enqueue(TENANT, conversation_id)
+        job = await place.job(conversation_id)
+        assert await place.queue.enqueue(TENANT, conversation_id, job.job_id)
+        await until(lambda: work.at_once == 2, "the job has started as well")
+        work.release.set()
+        await until(place.is_idle, "the queue is empty")
+        assert await place.queue.enqueue(TENANT, conversation_id)
+        await until(lambda: work.ended[conversation_id, None] == 2, "it is done again")
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> None:
+    """A worker does so many jobs at once, whatever is queued."""
+    work = FakeWork()
+    work.release.clear()
+    for _ in range(concurrency + 2):
+        await place.queue.enqueue(TENANT, await place.conversation())
+    async with place.worker(work, concurrency=concurrency).running():
+        await until(lambda: work.at_once == concurrency, "all places are taken")
+        work.release.set()
+        await until(place.is_idle, "the queue is empty")
+    assert work.most_at_once == concurrency
+    assert work.ended.total() == concurrency + 2
+
+
+async def test_the_sweep_finds_what_the_queue_lost(place: Place) -> None:
+    """A8, decision 25: a due mark, or a job, without a queue entry is found and worked on."""
+    due, other = await place.conversation(is_due=True), await place.conversation()
+    job = await place.job(other)
+    expected = {(due, None), (other, job.job_id)}
+    work = FakeWork()
+
+    async def end(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
+        await work(tenant_id, conversation_id, job_id)
+        async with place.database.session() as records:
+            await records.jobs.clear_due(conversation_id)
+            if job_id is not None:
+                await records.jobs.change(conversation_id, job_id, "done")
+
+    async with (
+        place.worker(end, sweep_seconds=0.05).running(),
+        place.worker(end, sweep_seconds=0.05).running(),
+    ):
+        await until(lambda: set(work.ended) == expected, "all is done")
+        later = await place.conversation(is_due=True)
+        await until(lambda: work.ended[later, None] > 0, "what became due later is done")
+    assert await place.is_idle()
+
+
+async def test_sweeping_again_adds_nothing(place: Place) -> None:
+    """Decision 25: several workers may sweep at once; what is asked for is not asked for twice."""
+    await place.conversation(is_due=True)
+    await place.job(await place.conversation())
+    workers = [place.worker(FakeWork()) for _ in range(3)]
+    added = await asyncio.gather(*(worker.sweep() for worker in workers))
+    assert sum(added) == 2
+    assert await workers[0].sweep() == 0
+    assert len(await place.queued()) == 2
+
+
+async def test_a_shutdown_lets_work_end_within_its_grace(place: Place) -> None:
+    """Decision 33: running work ends when it can, and nothing new is begun."""
+    work = FakeWork()
+    work.release.clear()
+    one, two = await place.conversation(), await place.conversation()
+    async with place.worker(work, concurrency=1).running(grace_seconds=SECONDS):
+        await place.queue.enqueue(TENANT, one)
+        await until(lambda: work.at_once == 1, "the work has started")
+        asyncio.get_running_loop().call_later(0.2, work.release.set)
+    assert work.ended == {(one, None): 1}
+    await place.queue.enqueue(TENANT, two)
+    assert [key for key, _ in await place.queued()] == [f"compact:{two}"]
+
+
+async def test_a_shutdown_gives_work_back(place: Place) -> None:
+    """A8, decision 33: what cannot end in time goes back to the queue and is done by another."""
+    work = FakeWork()
+    work.release.clear()
+    asked = [await place.conversation() for _ in range(3)]
+    stack = AsyncExitStack()
+    await stack.enter_async_context(place.worker(work).running(grace_seconds=0.05))
+    for conversation_id in asked:
+        await place.queue.enqueue(TENANT, conversation_id)
+    await until(lambda: work.at_once == 3, "the work has started")
+    stopped = monotonic()
+    await stack.aclose()
+    assert monotonic() - stopped < 3
+    assert work.cancelled.total() == 3
+    assert [status for _, status in await place.queued()] == ["queued"] * 3
+    work.release.set()
+    async with place.worker(work).running():
+        await until(place.is_idle, "the queue is empty")
+    assert work.ended == {(conversation_id, None): 1 for conversation_id in asked}
+
+
+async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """E9: whatever a piece of work raises, it comes again, and the log has no words of it."""
+    secret = "what somebody said"
+    work, conversation_id = FakeWork(ValueError(secret)), await place.conversation()
+    with caplog.at_level(logging.INFO):
+        async with place.worker(work).running():
+            await place.queue.enqueue(TENANT, conversation_id)
+            await until(lambda: work.ended.total() == 1, "it is done")
+            await until(place.is_idle, "the queue is empty")
+    assert work.started.total() == 2
+    told = [record for record in caplog.records if record.getMessage() == "job_interrupted"]
+    assert [record.data["error"] for record in told] == ["ValueError"]  # type: ignore[attr-defined]
+    notes = await execute(place.url, "SELECT traceback::text FROM pgqueuer_log")
+    assert secret not in caplog.text + str(notes)
+
+
+async def test_what_fails_again_and_again_is_given_up(place: Place) -> None:
+    """E9: no error loops for ever: the job has failed, and the conversation is left alone."""
+    work = FakeWork(*(ValueError() for _ in range(2)))
+    due = await place.conversation(is_due=True)
+    job = await place.job(await place.conversation())
+    worker = place.worker(work)
+    assert await worker.sweep() == 2
+    await execute(place.url, "UPDATE pgqueuer SET attempts = $1", MOST_ATTEMPTS)
+    async with worker.running():
+        await until(lambda: work.started.total() == 2, "both were tried")
+        await until(place.is_idle, "the queue is empty")
+    async with place.database.session() as records:
+        ended = await records.jobs.find(TENANT, job.job_id)
+        assert await records.jobs.list_due(10) == []
+        assert not await records.jobs.mark_due(due)
+    assert ended is not None
+    assert ended.status == "failed"
+    assert jsontext.loads(ended.error or "")["code"] == "SERVICE_UNAVAILABLE"
+
+
+async def test_long_work_keeps_its_entry(place: Place) -> None:
+    """E6: work that takes longer than a dead worker is waited for is not taken by another."""
+    work = FakeWork()
+    work.release.clear()
+    await place.queue.enqueue(TENANT, await place.conversation())
+
+    async def is_old() -> bool:
+        rows = await execute(place.url, "SELECT now() - created > '2.5 s' FROM pgqueuer")
+        return bool(rows[0][0])
+
+    async with place.worker(work).running(), place.worker(work).running():
+        await until(is_old, "it runs for more than two heartbeat timeouts")
+        work.release.set()
+        await until(place.is_idle, "the queue is empty")
+    assert work.started.total() == 1
+
+
+async def test_work_is_found_without_being_told_of(place: Place) -> None:
+    """Decision 35: where no notification arrives, as behind a pooler, polling has to do."""
+    await execute(place.url, "DROP TRIGGER tg_pgqueuer_changed ON pgqueuer")
+    work = FakeWork()
+    async with place.worker(work).running():
+        await until(lambda: listens(place.url), "the worker found nothing to do")
+        await place.queue.enqueue(TENANT, await place.conversation())
+        await until(lambda: work.ended.total() == 1, "it is done")
+
+
+async def test_work_starts_when_it_is_asked_for(place: Place) -> None:
+    """E6: a worker is told of new work; it need not poll for it."""
+    work = FakeWork()
+    worker = Worker(
+        place.database, place.queue, place.url, work, sweep_seconds=60, pace=Pace(poll_seconds=60)
+    )
+    async with worker.running():
+        await until(lambda: listens(place.url), "the worker listens")
+        await place.queue.enqueue(TENANT, await place.conversation())
+        await until(lambda: work.ended.total() == 1, "it is done")
+
+
+async def listens(url: str) -> bool:
+    """Tell whether a worker has begun to listen and found nothing to do."""
+    rows = await execute(
+        url,
+        "SELECT FROM pg_stat_activity WHERE application_name = 'context-service-worker'"
+        " AND datname = current_database() AND state = 'idle' AND query LIKE '%queued_work%'",
+    )
+    return bool(rows)
+
+
+async def test_a_closed_connection_is_opened_again(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A8: a worker whose connection is closed goes on with another, and says so once."""
+    work = FakeWork()
+    with caplog.at_level(logging.INFO):
+        async with place.worker(work).running():
+            for number in (1, 2):
+                await place.queue.enqueue(TENANT, await place.conversation())
+                await until(partial(work.has_ended, number), "it is done")
+                await execute(
+                    place.url,
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'context-service-worker'"
+                    " AND datname = current_database()",
+                )
+            await place.queue.enqueue(TENANT, await place.conversation())
+            await until(lambda: work.ended.total() == 3, "it is done")
+    events = [record.getMessage() for record in caplog.records]
+    assert 1 <= events.count("worker_disconnected") <= 2
+
+
+@asynccontextmanager
+async def database_running(data_dir: Path) -> AsyncIterator[str]:
+    """Run a database of its own for the block, letting others go on while it starts and stops."""
+    stack = ExitStack()
+    url = await asyncio.to_thread(stack.enter_context, running(data_dir))
+    try:
+        yield url
+    finally:
+        await asyncio.to_thread(stack.close)
+
+
+async def test_a_worker_outlives_its_database(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A8: it starts without a database, works when there is one, and again after a restart."""
+
+    def said(event: str, times: int) -> bool:
+        return [record.getMessage() for record in caplog.records].count(event) == times
+
+    async with database_running(tmp_path / "data") as url:
+        await asyncio.to_thread(migrate, url)
+    work, stores = FakeWork(), [Store(url, min_size=0, max_size=2) for _ in range(3)]
+    worker = Place(url, stores[0]).worker(work, sweep_seconds=0.1)
+    with caplog.at_level(logging.INFO):
+        async with worker.running():
+            for number in (1, 2):
+                await until(partial(said, "worker_disconnected", number), "away")
+                async with database_running(tmp_path / "data"):
+                    await Place(url, stores[number]).conversation(is_due=True)
+                    await until(partial(said, "worker_reconnected", number), "back")
+                    await until(partial(work.has_ended, number), "it is done")
+    for store in stores:
+        await store.close()
+
+
+PROCESS = """
+import asyncio, sys
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.jobs import Pace, PostgresQueue
+from app.adapters.postgres.store import Store
+from app.worker import Worker
+
+async def work(tenant_id, conversation_id, job_id):
+    print("started", conversation_id, flush=True)
+    await asyncio.Event().wait()
+
+async def main(url):
+    store = Store(url, min_size=0, max_size=2)
+    pace = Pace(poll_seconds=0.1, heartbeat_timeout_seconds=1.0)
+    worker = Worker(PostgresDatabase(store), PostgresQueue(store), url, work, pace=pace)
+    async with worker.running():
+        await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@asynccontextmanager
+async def working_elsewhere(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a worker in another process, whose work never ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(PROCESS), url, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
+    """E6, A8: after a kill -9 in the middle of the work, another worker does it."""
+    work, conversation_id = FakeWork(), await place.conversation()
+    await place.queue.enqueue(TENANT, conversation_id)
+    async with working_elsewhere(place.url) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            assert (await process.stdout.readline()).decode().split() == [
+                "started",
+                conversation_id,
+            ]
+        async with place.worker(work).running():
+            process.kill()
+            await process.wait()
+            await until(lambda: work.ended.total() == 1, "the other worker has done it")
+            await until(place.is_idle, "the queue is empty")
+    assert work.started == {(conversation_id, None): 1}
+
+
+async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> None:
+    """Decision 35: it listens past the pooler, and does what the compaction service does."""
+    direct = "postgresql://nobody@127.0.0.1:1/none"
+    for given in (settings, Settings(database_url=direct, direct_database_url=place.url)):
+        parts = compose(given)
+        async with parts.opened(), worker_of(given, parts).running():
+            await until(lambda: listens(place.url), "the worker listens")
+
+
+CLEAN = {name: text for name, text in os.environ.items() if not name.startswith("CONTEXT_")}
+COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
+
+
+def test_the_command_explains_itself() -> None:
+    """api.md: `context-service worker --help` names its variables; serve can do without one."""
+    told = CliRunner().invoke(cli, ["worker", "--help"], terminal_width=200)
+    assert told.exit_code == 0
+    assert "CONTEXT_DATABASE_URL" in told.output
+    assert "CONTEXT_WORKER_CONCURRENCY" in told.output
+    assert "--no-worker" in CliRunner().invoke(cli, ["serve", "--help"]).output
+
+
+def command(data_dir: Path) -> subprocess.Popen[str]:
+    """Start `context-service worker` on a data directory, and return once it works."""
+    process = subprocess.Popen(
+        (*COMMAND, "worker", "--data-dir", str(data_dir)),
+        env=CLEAN,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    log = []
+    for line in process.stderr:
+        log.append(line)
+        if '"worker_started"' in line:
+            return process
+    process.kill()
+    raise AssertionError("".join(log))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals) -> None:
+    """Decision 33: it brings its database with it, and leaves within 10 s in good order."""
+    process = command(tmp_path / "data")
+    asked = monotonic()
+    process.send_signal(number)
+    _, log = process.communicate(timeout=20)
+    assert monotonic() - asked < 10
+    assert process.returncode == 0
+    assert '"worker_stopped"' in log
+    assert "Traceback" not in log
+    assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
+
+
+def test_the_command_joins_a_running_database(tmp_path: Path) -> None:
+    """Decision 33: beside a service on the same data directory it uses that one's database."""
+    with running(tmp_path / "data") as url:
+        migrate(url)
+        process = command(tmp_path / "data")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
