@@ -36,7 +36,7 @@ DELAY_SECONDS, QUICK_DELAY_SECONDS = 20.0, 2.0
 CALLS_PER_ROUND = 1.5
 """A round lasts as long as so many calls of the model, one after the other."""
 LEAST_ROUND_SECONDS = 6.0
-PAIRS, QUICK_PAIRS = 6, 2
+PAIRS, QUICK_PAIRS = 4, 2
 STEPS_PER_SECOND = 2.5
 """Of each conversation; all of them together keep the service about a third busy."""
 EFFECTIVE_WINDOW = 128_000 - 4_096

@@ -76,10 +76,12 @@ class DueLine:
         if head.tokens < head.resume_at:
             return False
         shown = head.shown_tokens + head.summary_tokens
+        return (self.tokens is not None and shown >= self.tokens) or self.is_crowded(head)
+
+    def is_crowded(self, head: Head) -> bool:
+        """Whether a head shows more messages than it may: then any gain is worth it (E6)."""
         messages = head.head_seq - head.hidden_messages
-        return (self.tokens is not None and shown >= self.tokens) or (
-            self.messages is not None and messages > self.messages
-        )
+        return self.messages is not None and messages > self.messages
 
 
 NEVER_DUE = DueLine()

@@ -94,14 +94,6 @@ def fit_with_note(
     return fit(history, trimmed_through, noted, covered)
 
 
-def newest_alone(
-    history: Sequence[Entry], trimmed_through: int, room: Room, covered: Span | None
-) -> Fitted | None:
-    """Return what leaves only the newest user message and the pins, None if they do not fit."""
-    view = _Visible(tuple(history), pinned_seqs(history), _end(history, covered))
-    return _only_newest(view, trimmed_through, trimmed_through, room, ())
-
-
 def emergency(history: Sequence[Entry], covered: Span | None) -> tuple[Span, ...] | None:
     """Return the spans to show after a provider said "too long"; None if nothing can go (E6).
 

@@ -293,7 +293,8 @@ class CompactionService:
     def _plan(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> Keep | Compact:
         if not situation.entries:
             return Keep("the conversation has no messages")
-        forced = trigger is Trigger.FORCED
+        is_crowded = due_line(situation.frame).is_crowded(situation.head)
+        forced = trigger is Trigger.FORCED or (trigger is Trigger.BACKGROUND and is_crowded)
         return plan_for(
             situation.shown,
             situation.head,
@@ -572,13 +573,21 @@ class CompactionService:
             receipt.hidden_messages,
         )
         told = {**asdict(result_of(receipt)), "trigger": receipt.trigger}
+        head, frame = situation.head, situation.frame
+        left = replace(head, hidden_messages=receipt.hidden_messages)
+        # What has to stay can be more than `max_messages` allows: no compaction helps then.
+        is_crowded = due_line(frame).is_crowded(left)
         async with self._database.transaction() as records:
             locked = await records.log.lock(situation.tenant_id, conversation_id, None)
             if locked is None:
                 raise NotFound.conversation(conversation_id)
             await records.contexts.add_compaction(conversation_id, receipt)
             applied = await records.contexts.show(
-                conversation_id, shown, view_version=situation.head.view_version, cause="compaction"
+                conversation_id,
+                shown,
+                view_version=head.view_version,
+                cause="compaction",
+                resume_at=resume_at(head, frame.judging_limits()) if is_crowded else 0,
             )
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")

@@ -126,17 +126,13 @@ class _Build:
 
 @dataclass(slots=True)
 class _Picture:
-    """What a build shows at the moment: a view with its entries and, once folded, its items.
-
-    `given` are the entries it began with, before anything was reduced.
-    """
+    """What a build shows at the moment: a view with its entries and, once folded, its items."""
 
     read: ContextRead
     frame: Frame
     limits: Limits
     view: View
     entries: list[Entry]
-    given: list[Entry] = field(default_factory=list)
     window: Window | None = None
     items: Items | None = None
 
@@ -291,7 +287,6 @@ class ContextService:
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
             _slide(picture)
-        picture.given = picture.entries
         return picture
 
     async def _read(self, build: _Build) -> ContextRead:

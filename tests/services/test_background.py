@@ -211,6 +211,22 @@ async def test_too_many_messages_make_it_due(harness: Harness) -> None:
     assert await is_due(harness, cid)
 
 
+@pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary", "chain"])
+async def test_too_many_short_messages_are_compacted_once(harness: Harness, strategy: str) -> None:
+    """A compaction by count needs no gain, and is not tried again at once (E6, D7)."""
+    own = policy(20_000, 100, strategy=strategy, compaction={"max_messages": 1})
+    cid = await harness.conversation(own)
+    await harness.append(cid, *(user(f"{n} " + "why " * 20) for n in range(14)))
+    await harness.work(cid)
+    head = (await harness.stored(cid)).head
+    assert head.hidden_messages > 0
+    calls = len(harness.gateway.calls)
+    is_crowded = head.head_seq - head.hidden_messages > 1
+    await harness.append(cid, user("one more"), says("yes"))
+    assert await is_due(harness, cid) is not is_crowded
+    assert len(harness.gateway.calls) == calls
+
+
 async def test_a_worker_that_cannot_be_woken_finds_the_mark(harness: Harness) -> None:
     """An append never fails because of the queue; the mark is the promise (25, E11)."""
 
