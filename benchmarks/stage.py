@@ -49,10 +49,10 @@ def database() -> Iterator[tuple[Path, str, Path]]:
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """Run everything for one measurement."""
+    """Run everything for one measurement; what appends make due is left to nobody here."""
     with (
         database() as (data_dir, url, log),
-        service(data_dir, log=log) as served,
+        service(data_dir, "--no-worker", log=log) as served,
         floor_b(url, log) as floor,
     ):
         yield Stage(data_dir, url, log, served, floor)
