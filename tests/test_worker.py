@@ -210,7 +210,7 @@ async def test_the_sweep_finds_what_the_queue_lost(place: Place) -> None:
         await until(lambda: set(work.ended) == expected, "all is done")
         later = await place.conversation(is_due=True)
         await until(lambda: work.ended[later, None] > 0, "what became due later is done")
-    assert await place.is_idle()
+        await until(place.is_idle, "a sweep that looked before the work ended has been answered")
 
 
 async def test_sweeping_again_adds_nothing(place: Place) -> None:
