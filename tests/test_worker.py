@@ -361,7 +361,7 @@ async def test_a_closed_connection_is_opened_again(
                     " AND datname = current_database()",
                 )
             await place.queue.enqueue(TENANT, await place.conversation())
-            await until(lambda: work.ended.total() == 3, "it is done")
+            await until(partial(work.has_ended, 3), "it is done")
     events = [record.getMessage() for record in caplog.records]
     assert 1 <= events.count("worker_disconnected") <= 2
 
