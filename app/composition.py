@@ -7,22 +7,28 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from threading import Thread
 
 from uuid_utils import uuid7
 
 from app.adapters.breaker import CircuitBreaker
+from app.adapters.chunks import RowStore
 from app.adapters.gateway import LiteLLMGateway
 from app.adapters.models import ModelRegistry
+from app.adapters.objects import ObjectStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.jobs import PostgresQueue
 from app.adapters.postgres.store import Store
 from app.adapters.tokenizer import TiktokenTokenizer
 from app.domain.errors import ServiceUnavailable
 from app.domain.summaries import DEFAULT_SECRET_PATTERNS
+from app.services.blobs import BlobService
 from app.services.compaction import CompactionService
 from app.services.frames import Frames
 from app.services.leases import Leases
+from app.services.outputs import Outputs
+from app.services.ports import BlobStore
 from app.services.spend import SpendGuard
 from app.services.summariser import Summariser, SummariserSettings
 from app.settings import Settings
@@ -43,6 +49,8 @@ class Parts:
     frames: Frames
     summariser: Summariser
     compaction: CompactionService
+    outputs: Outputs
+    blobs: BlobService
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -83,6 +91,10 @@ def compose(settings: Settings) -> Parts:
     )
     summariser = Summariser(guarded, registry, tokenizer, _summariser_settings(settings))
     leases = Leases(database, new_id)
+    blob_store: BlobStore = RowStore()
+    if settings.blob_store_url is not None:
+        blob_store = ObjectStore(settings.blob_store_url)
+    outputs = Outputs(database, blob_store, new_id)
     return Parts(
         store=store,
         database=database,
@@ -93,6 +105,17 @@ def compose(settings: Settings) -> Parts:
         frames=frames,
         summariser=summariser,
         compaction=CompactionService(database, frames, summariser, leases, new_id, now_ms),
+        outputs=outputs,
+        blobs=BlobService(
+            database,
+            frames,
+            blob_store,
+            outputs,
+            new_id,
+            lambda: datetime.now(UTC),
+            most_bytes=settings.max_blob_bytes,
+            upload_ttl_seconds=settings.blob_upload_ttl_seconds,
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from app import logs
 from app.adapters.postgres.readiness import Readiness
 from app.api import (
     agents,
+    blobs,
     compactions,
     contexts,
     conversations,
@@ -26,6 +27,7 @@ from app.api import (
     stateless,
     strategies,
     tokens,
+    tools,
 )
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
@@ -40,6 +42,7 @@ from app.services.pins import PinService
 from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.stateless import StatelessService
+from app.services.tool_calls import ToolCallService
 from app.services.windows import Windows
 from app.settings import Settings, SettingsError
 from app.worker import worker_of
@@ -50,6 +53,8 @@ ROUTERS = (
     contexts.hot_router,
     messages.router,
     contexts.router,
+    blobs.router,
+    tools.router,
     compactions.router,
     conversations.router,
     events.router,
@@ -110,7 +115,11 @@ def _services(settings: Settings, parts: Parts) -> Services:
     return Services(
         agents=AgentService(database, frames, policy, new_id),
         conversations=ConversationService(database, frames, policy, new_id),
-        log=LogService(database, frames, parts.queue, new_id, settings.max_batch),
+        log=LogService(database, frames, parts.queue, parts.outputs, new_id, settings.max_batch),
+        blobs=parts.blobs,
+        tool_calls=ToolCallService(
+            parts.blobs.lines, parts.blobs.bytes, parts.blobs.grep, parts.blobs.check
+        ),
         context=ContextService(
             database,
             frames,
@@ -118,6 +127,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             Windows(settings.window_cache_bytes),
             compaction.compact_for_build,
             compaction.cut,
+            compaction.clear,
             new_id,
         ),
         compaction=compaction,

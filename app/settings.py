@@ -87,6 +87,12 @@ def _postgres_url(text: str) -> str:
     return text
 
 
+def _store_url(text: str) -> str:
+    if not text.startswith(("s3://", "gs://", "az://", "file:///", "memory:///")):
+        raise ValueError("must begin with s3://, gs://, az:// or file:///")
+    return text
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in words:
@@ -143,6 +149,19 @@ class Settings:
         False, "true: listen beyond loopback although no API key guards the service", _boolean
     )
     max_body_bytes: int = _setting(32 * 2**20, "largest JSON body, in bytes", _number(1))
+    max_blob_bytes: int = _setting(2 * 2**30, "largest upload of a tool output", _number(1))
+    blob_store_url: str | None = _setting(
+        None,
+        "object store that keeps the bytes of tool outputs, as s3://bucket/prefix, gs://, az:// or"
+        " file:///; its credentials come from the provider's own variables; unset: PostgreSQL",
+        _store_url,
+    )
+    blob_gc_seconds: float = _setting(
+        3600.0, "how often a worker collects tool outputs that nothing refers to", _seconds
+    )
+    blob_upload_ttl_seconds: float = _setting(
+        86_400.0, "how long an upload waits for a message before it is collected", _seconds
+    )
     max_batch: int = _setting(1000, "most messages in one append", _number(1, 1000))
     window_cache_bytes: int = _setting(
         64 * 2**20, "memory per process for cached windows; 0 turns the cache off", _number(0)
@@ -304,7 +323,9 @@ def _leaf(name: str, text: str, default: object) -> Any:
     match default:
         case bool():
             return _parsed(name, text, _boolean, "a policy default")
-        case str():
+        case "auto" if text.isdigit():
+            return int(text)
+        case str() if not text.startswith("["):
             return text
         case list() | tuple() if not text.startswith("["):
             return list(_names(text))

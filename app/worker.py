@@ -5,7 +5,8 @@ the API (E6, decisions 25, 33).
    done. A sweep puts what the queue lost there again, so nothing depends on the queue alone.
 2. Work runs at least once. What is interrupted, by an error, a shutdown or a kill, comes again.
 3. While the database is away the worker tries to come back, more and more slowly, and says so once.
-4. Told to stop, it takes nothing more, lets running work end within its grace, and gives the rest
+4. Tool outputs that nothing refers to are collected now and then; two workers may do so at once.
+5. Told to stop, it takes nothing more, lets running work end within its grace, and gives the rest
    back to the queue.
 """
 
@@ -49,6 +50,9 @@ _FORGET_SECONDS = 3600.0
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Looks at a conversation of a tenant, or does the job whose id is given."""
 
+Collect = Callable[[], Awaitable[int]]
+"""Collects what may be collected anywhere; returns how much that was."""
+
 _log = logging.getLogger("app.worker")
 
 
@@ -65,6 +69,8 @@ class Worker:
         concurrency: int = 4,
         sweep_seconds: float = 5.0,
         pace: Pace | None = None,
+        collect: Collect | None = None,
+        collect_seconds: float = 3600.0,
     ) -> None:
         self._database = database
         self._queue = queue
@@ -73,14 +79,18 @@ class Worker:
         self._concurrency = concurrency
         self._sweep_seconds = sweep_seconds
         self._pace = pace or Pace()
+        self._collect = collect
+        self._collect_seconds = collect_seconds
         self._stopping = asyncio.Event()
         self._consumer: Consumer | None = None
 
     @asynccontextmanager
     async def running(self, grace_seconds: float = GRACE_BESIDE_API_SECONDS) -> AsyncIterator[None]:
-        """Work beside the block, and stop at its end (rule 4)."""
+        """Work beside the block, and stop at its end (rule 5)."""
         self._stopping = asyncio.Event()
         tasks = {asyncio.create_task(self._consume()), asyncio.create_task(self._sweep())}
+        if self._collect is not None:
+            tasks.add(asyncio.create_task(self._collect_again_and_again(self._collect)))
         _log.info("worker_started", extra={"data": {"concurrency": self._concurrency}})
         try:
             yield
@@ -188,6 +198,20 @@ class Worker:
                 _log.error("sweep_failed", extra={"data": {"error": type(error).__name__}})
             await self._pause(self._sweep_seconds)
 
+    async def _collect_again_and_again(self, collect: Collect) -> None:
+        """Collect what nothing refers to, from the first interval's end on (F7)."""
+        await self._pause(self._collect_seconds)
+        while not self._stopping.is_set():
+            try:
+                taken = await collect()
+                if taken:
+                    _log.info("blobs_collected", extra={"data": {"blobs": taken}})
+            except ServiceUnavailable:
+                pass  # the next one comes
+            except Exception as error:
+                _log.error("collection_failed", extra={"data": {"error": type(error).__name__}})
+            await self._pause(self._collect_seconds)
+
     async def _pause(self, seconds: float) -> None:
         """Wait so long, or until told to stop."""
         with suppress(TimeoutError):
@@ -210,6 +234,8 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         parts.compaction.work,
         concurrency=settings.worker_concurrency,
         sweep_seconds=settings.sweep_seconds,
+        collect=parts.blobs.collect_due,
+        collect_seconds=settings.blob_gc_seconds,
     )
 
 

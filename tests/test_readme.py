@@ -14,7 +14,9 @@ import pytest
 from app.domain.policy import DEFAULTS
 from app.settings import Settings, policy_variables, variable
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TOOL_OUTPUT = (ROOT / "docs" / "tool-output.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
 
 
@@ -44,6 +46,22 @@ def test_the_curl_session_can_be_pasted(served: str) -> None:
     assert [item["role"] for item in chat["payload"]["messages"]][:2] == ["system", "user"]
     assert anthropic["payload"]["max_tokens"] == 4096
     assert anthropic["budget"]["total"] == 32000
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+def test_the_session_from_offload_to_read_can_be_pasted(served: str, tmp_path: Path) -> None:
+    """The sessions of docs/tool-output.md run as printed, one after the other (F1, F4, F5, L1)."""
+    blocks = re.findall(r"```sh\n(.*?)```", TOOL_OUTPUT, re.DOTALL)
+    script = "".join(blocks).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
+    )
+    said = done.stdout
+    assert "or search it with tool_output_cache_grep.]\ntool_output_cache_grep\n" in said
+    assert "14143:14142 FAILED test_case_14142\n14144-14143 passed" in said
+    assert " 14143\t14142 FAILED test_case_14142\n" in said
+    assert "00000 passed test_case_0\n0000" in said
+    assert "19999 passed test_case_19999\nblob_" in said
 
 
 def test_the_python_session_can_be_pasted(served: str) -> None:

@@ -28,6 +28,7 @@ from app.adapters.postgres.store import Store
 from app.cli import cli
 from app.composition import compose, new_id
 from app.domain import jsontext
+from app.domain.errors import ServiceUnavailable
 from app.domain.records import Job
 from app.domain.records import Settings as Layer
 from app.settings import Settings
@@ -211,6 +212,61 @@ async def test_the_sweep_finds_what_the_queue_lost(place: Place) -> None:
         later = await place.conversation(is_due=True)
         await until(lambda: work.ended[later, None] > 0, "what became due later is done")
         await until(place.is_idle, "a sweep that looked before the work ended has been answered")
+
+
+async def test_a_worker_collects_now_and_then(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F7: the collection runs on its schedule, and again after one that failed."""
+    outcomes: list[int | Exception] = [ServiceUnavailable("away"), ValueError("secret words"), 3]
+    done = asyncio.Event()
+
+    async def collect() -> int:
+        outcome = outcomes.pop(0) if outcomes else 0
+        if not outcomes:
+            done.set()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    worker = Worker(
+        place.database,
+        place.queue,
+        place.url,
+        FakeWork(),
+        pace=PACE,
+        collect=collect,
+        collect_seconds=0.01,
+    )
+    with caplog.at_level(logging.INFO):
+        async with worker.running(), asyncio.timeout(SECONDS):
+            await done.wait()
+            await until(lambda: "blobs_collected" in caplog.messages, "it is told of")
+    assert "collection_failed" in caplog.messages
+    assert "secret words" not in caplog.text
+
+
+async def test_the_settings_worker_collects_uploads(place: Place) -> None:
+    """F7: an upload that no message refers to is gone once its time is over."""
+    given = Settings(database_url=place.url, blob_gc_seconds=0.05, blob_upload_ttl_seconds=0.05)
+    parts = compose(given)
+    conversation_id = await place.conversation()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"nobody wants this"
+
+    async with parts.opened():
+        uploaded = await parts.blobs.upload(
+            TENANT, conversation_id, pieces(), media_type="text/plain"
+        )
+
+        async def is_collected() -> bool:
+            async with place.database.session() as records:
+                found = await records.blobs.find(conversation_id, uploaded.blob.id)
+            return found is not None and found.collected_at is not None
+
+        async with worker_of(given, parts).running():
+            await until(is_collected, "the upload is collected")
 
 
 async def test_sweeping_again_adds_nothing(place: Place) -> None:

@@ -10,7 +10,7 @@ from app.api import cursors
 from app.api.deps import TENANT, ConversationPath, Cursor, Limit, conversation_id_from, services
 from app.api.errors import problems_of
 from app.api.jobs import shown as shown_job
-from app.api.messages import message_item
+from app.api.messages import transcript
 from app.api.routing import WireRoute
 from app.api.schemas.compactions import CompactionAsk, Receipt, ReceiptPage
 from app.api.schemas.contexts import CompactResult
@@ -152,10 +152,7 @@ async def expand_compaction(
     conversation, page = await services(request).receipts.expand(
         TENANT, known_id, receipt_id, after_seq, limit + 1
     )
-    more = len(page) > limit
-    following = cursors.encode("messages", "asc", page[limit - 1].seq) if more else None
-    items = [message_item(message, conversation) for message in page[:limit]]
-    return Json({"data": items, "next_cursor": following})
+    return await transcript(request, conversation, page, "asc", limit, None)
 
 
 @router.post(

@@ -12,6 +12,7 @@ from app.api.schemas.fields import AGENT_ID, KEY_PATTERN, MOST_KEY, UUID
 from app.domain.errors import NotFound
 from app.domain.messages import is_sendable
 from app.services.agents import AgentService
+from app.services.blobs import BlobService
 from app.services.compaction import CompactionService
 from app.services.context import ContextService
 from app.services.conversations import ConversationService
@@ -22,6 +23,7 @@ from app.services.pins import PinService
 from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.stateless import StatelessService
+from app.services.tool_calls import ToolCallService
 
 TENANT = "default"
 """The tenant of every request, until there are keys (decision 7)."""
@@ -34,6 +36,7 @@ class Services:
     """Everything a router may call; `is_ready` raises ServiceUnavailable or tells."""
 
     agents: AgentService
+    blobs: BlobService
     conversations: ConversationService
     log: LogService
     context: ContextService
@@ -44,6 +47,7 @@ class Services:
     jobs: JobService
     registry: RegistryService
     stateless: StatelessService
+    tool_calls: ToolCallService
     is_ready: Callable[[], Awaitable[bool]]
 
 

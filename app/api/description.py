@@ -26,6 +26,8 @@ budget, and nothing is ever lost.
 TAGS = [
     {"name": "messages", "description": "The log of a conversation: append-only, never rewritten."},
     {"name": "context", "description": "Payloads, budgets and events of a conversation."},
+    {"name": "blobs", "description": "Full tool outputs: read by line, byte and pattern."},
+    {"name": "tools", "description": "The tools an agent reads them with."},
     {"name": "compactions", "description": "Compacting now, receipts, undo, and jobs to poll."},
     {"name": "conversations", "description": "Conversations and their settings."},
     {"name": "agents", "description": "Settings that several conversations share."},

@@ -77,6 +77,10 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
     ),
     ContextLimitUnknown: ("The model's context window is unknown", {}),
     ContextOverflow: ("No valid payload fits the window", {}),
+    Gone: (
+        "Output blob_9f86d081884c7d659a2feaa0 was collected",
+        {"ref": "blob_9f86d081884c7d659a2feaa0"},
+    ),
     PayloadTooLarge: ("A body holds at most 33,554,432 bytes", {"limit": 33554432}),
     ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
 }

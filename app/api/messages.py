@@ -22,7 +22,6 @@ from app.api.schemas.compactions import Pinned
 from app.api.schemas.fields import MOST_SEQ
 from app.api.schemas.messages import Appended, MessagePage, MessagesAppend
 from app.api.wire import Json, MalformedJson
-from app.domain import jsontext
 from app.domain.errors import (
     Conflict,
     NotFound,
@@ -34,6 +33,7 @@ from app.domain.errors import (
 from app.domain.messages import is_sendable
 from app.domain.records import Conversation, StoredMessage
 from app.services.log import Append
+from app.services.outputs import Content, Original
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
@@ -105,11 +105,16 @@ async def list_messages(
     before_seq: Annotated[
         int, Query(ge=0, le=MOST_SEQ, description="Only messages before this seq.")
     ] = MOST_SEQ,
+    content: Annotated[
+        Literal["view", "full"] | None,
+        Query(description="Of offloaded results the view, or all; by default all up to 64 KiB."),
+    ] = None,
 ) -> Response:
     """Return the messages as they came, each with its seq, turn, token count and time.
 
     The log is never rewritten, whatever is compacted. Send `after_seq` and `before_seq` along
-    with a cursor.
+    with a cursor. A tool result has its `output_ref`; `content_truncated` tells that its view
+    stands in its place. With `content=full` a page may have fewer messages than `limit`.
     """
     known_id = conversation_id_from(conversation_id)
     given_order: str = order
@@ -127,10 +132,7 @@ async def list_messages(
         order=given_order,
         limit=limit + 1,
     )
-    more = len(page) > limit
-    following = cursors.encode("messages", given_order, page[limit - 1].seq) if more else None
-    items = [message_item(message, conversation) for message in page[:limit]]
-    return Json({"data": items, "next_cursor": following})
+    return await transcript(request, conversation, page, given_order, limit, content)
 
 
 @router.put(
@@ -186,9 +188,27 @@ def message_id_from(text: str) -> str:
     return text
 
 
-def message_item(message: StoredMessage, conversation: Conversation) -> dict[str, Any]:
+async def transcript(
+    request: Request,
+    conversation: Conversation,
+    messages: list[StoredMessage],
+    order: str,
+    limit: int,
+    content: str | None,
+) -> Response:
+    """Return a page of up to `limit` messages, of which one more was read if there is one."""
+    known_id = conversation.conversation_id
+    wanted = Content(content) if content is not None else Content.AUTO
+    shown = await services(request).log.originals(known_id, messages[:limit], wanted)
+    more = len(messages) > len(shown)
+    following = cursors.encode("messages", order, shown[-1].message.seq) if more else None
+    items = [_item(original, conversation) for original in shown]
+    return Json({"data": items, "next_cursor": following})
+
+
+def _item(original: Original, conversation: Conversation) -> dict[str, Any]:
     """Return the message as it came, with the service's fields; those it hides are in `given`."""
-    body: dict[str, Any] = jsontext.loads(message.body)
+    message, body = original.message, original.piece
     own = {
         "id": message.id,
         "seq": message.seq,
@@ -199,6 +219,9 @@ def message_item(message: StoredMessage, conversation: Conversation) -> dict[str
         "created_at": message.created_at,
         "conversation_id": conversation.conversation_id,
         "agent_id": conversation.agent_id,
+        "output_ref": message.output_ref,
+        "content_truncated": original.is_truncated,
+        "content_collected": original.is_collected,
     }
     hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
     return {**body, **own, "given": hidden or None}

@@ -20,6 +20,7 @@ from app.domain.policy import CompactionMode, Policy, StrategyName, SummaryRole
 from app.domain.records import Compaction, Conversation, Head
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText
+from app.domain.tool_output import READ_LINES
 from app.domain.turns import Entry, entry
 from app.domain.views import SUMMARY_PREFIX, Span, Summary, View, hidden_by, spans_beside
 
@@ -181,7 +182,9 @@ def plan_for(
     if own.trigger(policy) is None:
         strategy = own  # what never compacts by its policy does not do so for one call either
     reserve = max(reserve_for(strategy.name, limits), head.summary_tokens)
-    room = room_for(limits, policy, frame.raw_fixed.fixed, reserve, frame.factor)
+    through = 1 if any(item.clearable for item in entries) else head.trimmed_through
+    fixed = frame.raw_fixed.fixed + own_tools_cost(frame, head, through)
+    room = room_for(limits, policy, fixed, reserve, frame.factor)
     room = replace(room, summary_now=max(NOTE_TOKENS, head.summary_tokens))
     if wish.target_tokens is not None:
         room = replace(room, target=int(wish.target_tokens / frame.factor))
@@ -249,6 +252,7 @@ def unhidden(head: Head) -> Head:
         compaction_id=None,
         span=None,
         kept=(),
+        trimmed_through=0,
         summary_tokens=0,
         hidden_tokens=0,
         hidden_messages=0,
@@ -262,9 +266,12 @@ def view_after(
     plan: Compact,
     summaries: Sequence[Summary],
     retain: str | None,
-    pinned: Iterable[int],
+    whole: Iterable[int],
 ) -> View:
-    """Return the view that a plan makes of another, once its summaries are there."""
+    """Return the view that a plan makes of another, once its summaries are there.
+
+    Of what it still shows, the seqs in `whole` are not cleared: pins and excluded results.
+    """
     through = max(view.trimmed_through, plan.trimmed_through)
     hidden = plan.hidden or view.hidden
     kept = plan.kept if plan.hidden is not None else view.kept
@@ -274,10 +281,12 @@ def view_after(
         spans=spans,
         summaries=tuple(_inside(summaries, hidden_by(spans))),
         retain=retain,
-        note=None,
         trimmed_through=through,
-        untrimmed=tuple(sorted(seq for seq in {*kept, *pinned} if seq <= through)),
     )
+    stays = sorted(seq for seq in {*kept, *whole} if seq <= through and after.shows(seq))
+    after = replace(after, untrimmed=tuple(stays))
+    if plan.hidden is None:
+        return after
     return with_note(after, untold=0 if plan.summarises else len(plan.released))
 
 
@@ -312,7 +321,7 @@ def with_note(view: View, untold: int = 0) -> View:
 
 def kept_of(view: View) -> tuple[int, ...]:
     """Return the seqs a head keeps for a view: those shown in its hidden range, and not cleared."""
-    return tuple(sorted({*view.kept, *view.untrimmed}))
+    return tuple(sorted({*view.kept, *filter(view.shows, view.untrimmed)}))
 
 
 def newly_kept(
@@ -364,6 +373,16 @@ def summary_cost(view: View, count: CountText) -> int:
     return sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
 
 
+def own_tools_cost(frame: Frame, head: Head, trimmed_through: int | None = None) -> int:
+    """Return what the agent's own tools cost in a payload, at the most, before the factor (L1).
+
+    That is, if all that was ever cut is shown; `trimmed_through` is that of the view in question.
+    """
+    through = head.trimmed_through if trimmed_through is None else trimmed_through
+    mentions = (*head.mentions, READ_LINES) if through else head.mentions
+    return frame.extra_tokens(frame.agent_tools(mentions))
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What a compaction is planned on: the conversation, its frame, what it shows."""
@@ -385,9 +404,10 @@ class Situation:
         return as_shown(self.entries, self.view)
 
     def tokens_in(self, view: View) -> int:
-        """Return the tokens of a payload that shows this view of the same log."""
+        """Return the tokens of a payload that shows this view of the same log, at the most."""
         shown = sum(entry.tokens for entry in as_shown(self.entries, view))
-        return self.frame.usage(shown, summary_cost(view, self.frame.count)).total
+        tools = own_tools_cost(self.frame, self.head, view.trimmed_through)
+        return self.frame.usage(shown, summary_cost(view, self.frame.count), tools).total
 
     def messages_in(self, view: View) -> int:
         """Return the messages of such a payload, those that stand for others among them."""

@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 from app.domain import jsontext
 from app.domain.budget import Limits
-from app.domain.frames import Ask, Frame
+from app.domain.frames import STUB_TOOL, Ask, Frame
 from app.domain.records import Epoch, Head
 from app.domain.views import View, view_from
 
@@ -23,12 +25,15 @@ OWN_WINDOW = 0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an epoch starts from; `degraded` names what its view had to give up (C4)."""
+    """What an epoch starts from; `degraded` names what its view had to give up (C4).
+
+    `extra_tools` are those a payload has besides the caller's: own ones, or the stub (L1, A6).
+    """
 
     view: View
     total: int
     max_output_tokens: int
-    stub_tools: bool
+    extra_tools: tuple[str, ...]
     degraded: tuple[str, ...] = ()
 
     def as_json(self) -> str:
@@ -44,9 +49,15 @@ def start_from(text: str) -> Start:
         view_from(raw["view"]),
         raw["total"],
         raw["max_output_tokens"],
-        raw["stub_tools"],
+        _extra_tools(raw),
         tuple(raw["degraded"]),
     )
+
+
+def _extra_tools(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    if "extra_tools" in raw:
+        return tuple(raw["extra_tools"])
+    return (STUB_TOOL.name,) if raw["stub_tools"] else ()  # the first version knew the stub alone
 
 
 def lane_of(ask: Ask, model: str) -> str:
@@ -76,10 +87,10 @@ def break_reason(
     limits: Limits,
     head: Head,
     view: View,
-    stub_tools: bool,
+    extra_tools: tuple[str, ...],
 ) -> str | None:
     """Return why a payload cannot extend those of the lane's last epoch; None when it can."""
-    if last.tools_hash != frame.tools_hash or before.stub_tools != stub_tools:
+    if last.tools_hash != frame.tools_hash:
         return "tools_changed"
     if last.sections_hash != frame.sections_hash:
         return "sections_changed"
@@ -96,4 +107,6 @@ def break_reason(
         return "window_moved"
     if (old.trimmed_through, old.untrimmed) != (view.trimmed_through, view.untrimmed):
         return "tool_results_cleared"
+    if before.extra_tools != extra_tools:
+        return "tools_changed"
     return None

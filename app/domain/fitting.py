@@ -4,7 +4,8 @@
    the oldest half of the turns (again and again; inside a single turn, of its call groups),
    keep only the newest user message, trim every tool result.
 2. User text is never cut (decision 14). A pinned call group is neither trimmed nor dropped, and
-   stays where it stands (D8).
+   stays where it stands (D8); results of excluded tools are dropped with their turns, but never
+   trimmed (F3).
 3. A step frees down to the target where it can, so that the next builds change nothing (D7).
 4. Each step that ran is named, in order.
 5. What cannot fit even then, such as pins beside the newest user message, is None: the caller
@@ -24,12 +25,14 @@ from app.domain.turns import (
     call_groups,
     group_boundary_after,
     group_boundary_before,
+    never_cleared,
     parse_turn_boundaries,
     pinned_seqs,
 )
 from app.domain.views import ENDLESS, Span
 
 TRIMMED = "tool_results_cleared"
+"""Also why an epoch ends when results give way (decision 16)."""
 EMERGENCY = "emergency_cut"
 ALL_TRIMMED = "all_tool_results_cleared"
 
@@ -38,9 +41,9 @@ ALL_TRIMMED = "all_tool_results_cleared"
 class Fitted:
     """A reduction of the visible history.
 
-    Tool results with `seq <= trimmed_through` give way to placeholders, but for the pinned ones
-    in `untrimmed`. `shown` holds the seqs that stay visible, the last span open for what is
-    still to come; None leaves all visible. `steps` says what was done.
+    Tool results with `seq <= trimmed_through` give way to placeholders, but for the pinned and
+    the excluded ones in `untrimmed`. `shown` holds the seqs that stay visible, the last span open
+    for what is still to come; None leaves all visible. `steps` says what was done.
     """
 
     trimmed_through: int
@@ -57,7 +60,8 @@ def fit(
     `history` is what the view shows verbatim, in order; tool results up to `trimmed_through`
     are placeholders already, and stay so. `covered` is the range the view hides.
     """
-    view = _Visible(tuple(history), pinned_seqs(history), _end(history, covered))
+    whole, end = never_cleared(history), _end(history, covered)
+    view = _Visible(tuple(history), pinned_seqs(history), whole, end)
     trim = trimmed_through
     if room.holds(view.cost(0, trim)):
         return view.fitted(0, trim, trimmed_through, ())
@@ -136,10 +140,14 @@ def _droppable_turns(
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """What a view shows, and which of it is pinned; `end` is where what is to come begins."""
+    """What a view shows: which of it is pinned, and which is never trimmed.
+
+    `end` is where what is to come begins.
+    """
 
     history: tuple[Entry, ...]
     pinned: frozenset[int]
+    whole: frozenset[int]
     end: int
 
     def kept(self, cut: int) -> list[Entry]:
@@ -153,7 +161,7 @@ class _Visible:
 
     def cost(self, cut: int, trimmed_through: int) -> int:
         """Return the tokens left after a cut, results up to a seq as placeholders."""
-        return _cost(self.kept(cut), trimmed_through, self.pinned)
+        return _cost(self.kept(cut), trimmed_through, self.whole)
 
     def fitted(self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]) -> Fitted:
         """Return a cut and a trim as a reduction."""
@@ -162,12 +170,12 @@ class _Visible:
         return Fitted(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
 
     def untrimmed(self, kept: Sequence[Entry], trimmed_before: int, trim: int) -> tuple[int, ...]:
-        """Return the seqs of pinned results that a new trim passes over."""
+        """Return the seqs of pinned and excluded results that a new trim passes over."""
         return tuple(
             entry.seq
             for entry in kept
             if entry.role is Role.TOOL
-            and entry.seq in self.pinned
+            and entry.seq in self.whole
             and trimmed_before < entry.seq <= trim
         )
 
@@ -189,10 +197,10 @@ def _spans(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
     return (*spans, Span(end, ENDLESS))
 
 
-def _cost(history: Iterable[Entry], trimmed_through: int, pinned: frozenset[int]) -> int:
+def _cost(history: Iterable[Entry], trimmed_through: int, whole: frozenset[int]) -> int:
     return sum(
         entry.trimmed_tokens
-        if entry.seq <= trimmed_through and entry.seq not in pinned
+        if entry.seq <= trimmed_through and entry.seq not in whole
         else entry.tokens
         for entry in history
     )
@@ -206,9 +214,9 @@ def _trim(view: _Visible, trimmed_through: int, room: Room) -> int:
     for entry in view.history[:last_group]:
         if room.aims_at(cost):
             break
-        if entry.seq <= trimmed_through or entry.seq in view.pinned:
+        if entry.seq <= trimmed_through or entry.seq in view.whole:
             continue
-        if entry.trimmed_tokens < entry.tokens:
+        if entry.clearable:
             cost -= entry.tokens - entry.trimmed_tokens
             through = entry.seq
     return through
@@ -243,7 +251,7 @@ def _only_newest(
     if newest is None:
         return None
     kept = [entry for entry in view.history if entry is newest or entry.seq in view.pinned]
-    if not room.holds(_cost(kept, trim, view.pinned)):
+    if not room.holds(_cost(kept, trim, view.whole)):
         return None
     shown = _spans(kept, view.end)
     named = tuple(dict.fromkeys((*steps, EMERGENCY)))

@@ -8,11 +8,12 @@ the earlier (G3).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import jsontext
+from app.domain.agent_tools import AGENT_TOOLS
 from app.domain.budget import Limits, Usage, scaled
 from app.domain.errors import ContextError, ValidationError
 from app.domain.formats import ToolDefinition, anthropic, openai_chat, parse_tool
@@ -69,7 +70,10 @@ class Frame:
     tools_hash: str
     policy_hash: str
     texts: Mapping[str, str]
-    _wire_tools: dict[FormatName, bytes | None] = field(
+    _wire_tools: dict[tuple[FormatName, tuple[str, ...]], bytes | None] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
+    _extra_tokens: dict[tuple[str, ...], int] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
 
@@ -84,11 +88,51 @@ class Frame:
         """Return what compaction is judged by: the policy's own limits, where there are any."""
         return self.policy_limits or self.required_limits()
 
-    def wire_tools(self, format: FormatName) -> bytes | None:
-        """Return the tool list of a payload as JSON, written once; None without tools."""
-        if format not in self._wire_tools:
-            self._wire_tools[format] = wire_tools(self.tools, format)
-        return self._wire_tools[format]
+    def wire_tools(self, format: FormatName, extra: tuple[str, ...] = ()) -> bytes | None:
+        """Return the tool list of a payload as JSON, written once; None without tools.
+
+        `extra` are names of the service's own tools that come after the caller's.
+        """
+        key = format, extra
+        if key not in self._wire_tools:
+            self._wire_tools[key] = wire_tools((*self.tools, *map(own_tool, extra)), format)
+        return self._wire_tools[key]
+
+    def extra_tokens(self, extra: tuple[str, ...]) -> int:
+        """Return what own tools cost in a payload, before the factor."""
+        if extra not in self._extra_tokens:
+            own = [own_tool(name) for name in extra]
+            self._extra_tokens[extra] = (
+                estimate_tool_defs_tokens((*self.tools, *own), self.count)
+                - self.raw_fixed.tool_descriptions
+                if own
+                else 0
+            )
+        return self._extra_tokens[extra]
+
+    @property
+    def nameable(self) -> frozenset[str]:
+        """The agent's own tools that texts of a payload may name (L1)."""
+        given = {tool.name for tool in self.tools}
+        return frozenset(name for name in AGENT_TOOLS if name in given or name in self._offered)
+
+    def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
+        """Return which of the agent's own tools a payload gets that mentions these (L1).
+
+        What the caller gives under such a name takes its place.
+        """
+        is_auto = self.policy.agent_tools == "auto"
+        wanted = self._offered & set(mentions) if is_auto else self._offered
+        given = {tool.name for tool in self.tools}
+        return tuple(name for name in AGENT_TOOLS if name in wanted and name not in given)
+
+    @property
+    def _offered(self) -> frozenset[str]:
+        """The own tools that may be added: none where a provider would not take all of them."""
+        listed = self.policy.agent_tools
+        if listed == "none" or len(self.tools) + len(AGENT_TOOLS) > MOST_CHAT_TOOLS:
+            return frozenset()
+        return frozenset(AGENT_TOOLS if listed == "auto" else listed)
 
     @property
     def is_reduction(self) -> bool:
@@ -106,6 +150,11 @@ class Frame:
             summary=scaled(summary, self.factor),
             conversation=scaled(conversation, self.factor),
         )
+
+
+def own_tool(name: str) -> ToolDefinition:
+    """Return the definition of one of the service's own tools."""
+    return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name].definition
 
 
 def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefinition, ...]:

@@ -6,14 +6,16 @@
 3. Counts are made once, at append, by the conversation's counter: what the message costs as an
    openai_chat payload item (J1, decision 12). Other formats count anew only what they say
    differently.
-4. A batch is judged as a whole before anything is stored (A2, A3): `fold_batch` says which
+4. A large tool result is offloaded: `body` then holds its view, and `output` says where the rest
+   is (F1). Without blobs at hand nothing else of a row changes.
+5. A batch is judged as a whole before anything is stored (A2, A3): `fold_batch` says which
    calls its leading results must find open, and which calls it leaves open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import jsontext
@@ -21,7 +23,11 @@ from app.domain.errors import UnpairedToolResult, ValidationError
 from app.domain.formats import anthropic, openai_chat
 from app.domain.formats.wire import sendable_id
 from app.domain.messages import FormatName, Message, Role, ToolCall, clean, is_sendable
+from app.domain.offload import NewBlob, Output, Taken, Terms, output_from, take
 from app.domain.tokens import CountText, count_message, media_message_overhead
+from app.domain.turns import TRIMMED_TOKENS
+
+NO_TERMS = Terms()
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +35,8 @@ class LogRow:
     """One stored message as a build reads it: `text` is JSON in `format`.
 
     `tokens` is its cost in a payload; `reasoning_tokens` come on top where its reasoning is
-    replayed.
+    replayed. `stored_output` is the JSON of a tool result's `Output`; a text may be empty where
+    the build that reads it shows a placeholder.
     """
 
     id: str
@@ -41,6 +48,12 @@ class LogRow:
     has_media: bool
     format: FormatName
     text: bytes
+    stored_output: str | None = None
+
+    @property
+    def output(self) -> Output | None:
+        """What the row says of its result; None for a small one, and for other messages."""
+        return output_from(self.stored_output) if self.stored_output is not None else None
 
     def message(self) -> Message:
         """Return the neutral message, fit to be sent."""
@@ -49,7 +62,11 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A message checked and counted, on its way into the log."""
+    """A message checked and counted, on its way into the log.
+
+    `piece` is what it came as. `blobs` are to be stored with it, `attaches` names one that is
+    there already. `call_names` are the tools that it calls, in the order of `call_ids`.
+    """
 
     id: str | None
     role: Role
@@ -61,6 +78,25 @@ class Draft:
     has_media: bool
     continues: bool
     timestamp: str | None
+    output: Output | None = None
+    blobs: tuple[NewBlob, ...] = ()
+    attaches: str | None = None
+    call_names: tuple[str, ...] = ()
+    piece: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def blob_ids(self) -> tuple[str, ...]:
+        """The blobs that the row refers to."""
+        attached = (self.attaches,) if self.attaches is not None else ()
+        return (*(blob.id for blob, _ in self.blobs), *attached)
+
+    @property
+    def kept_output(self) -> Output | None:
+        """What is stored of the output: of a result too small to be trimmed nothing."""
+        output = self.output
+        if output is None or output.ref is not None or self.tokens > TRIMMED_TOKENS:
+            return output
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +121,13 @@ def parse_stored(body: bytes, format: FormatName) -> Message:
 
 
 def draft(
-    raw: Mapping[str, Any], format: FormatName, count: CountText, pointer: str
+    raw: Mapping[str, Any],
+    format: FormatName,
+    count: CountText,
+    pointer: str,
+    terms: Terms = NO_TERMS,
 ) -> list[Draft]:
-    """Check, normalise and count one message as it came in the request.
+    """Check, normalise, offload and count one message as it came in the request.
 
     An Anthropic user message with several results becomes several drafts (A5). Raises
     ValidationError with the pointer of the field that is wrong.
@@ -99,30 +139,54 @@ def draft(
     codec = _codec(format)
     messages = codec.parse(raw, pointer)
     _check_ids(messages, pointer)
-    pieces = codec.split(raw)
     drafts = []
-    for index, (message, piece) in enumerate(zip(messages, pieces, strict=True)):
-        cleaned = clean(message)
-        sent = openai_chat.adapt(cleaned)
-        tokens = count_message(sent, count)
-        fragment = None
-        if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(piece, message):
-            fragment = jsontext.dump_payload(openai_chat.render(cleaned))
-        drafts.append(
-            Draft(
-                id=message_id if index == 0 or message_id is None else f"{message_id}#{index}",
-                role=message.role,
-                body=jsontext.dump_stored(piece),
-                fragment=fragment,
-                tokens=tokens.visible + media_message_overhead(sent, count),
-                reasoning_tokens=tokens.reasoning,
-                call_ids=_call_ids(message),
-                has_media=bool(openai_chat.tool_media(sent)),
-                continues=index > 0,
-                timestamp=timestamp,
-            )
-        )
+    for index, (message, piece) in enumerate(zip(messages, codec.split(raw), strict=True)):
+        own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
+        taken = None
+        if message.role is Role.TOOL:
+            taken = take(piece, message, format, terms, pointer)
+        drafts.append(_draft(message, piece, taken, format, count, own_id, index > 0, timestamp))
     return drafts
+
+
+def _draft(
+    message: Message,
+    piece: dict[str, Any],
+    taken: Taken | None,
+    format: FormatName,
+    count: CountText,
+    message_id: str | None,
+    continues: bool,
+    timestamp: str | None,
+) -> Draft:
+    """Count a message as it will be shown."""
+    shown = piece
+    if taken is not None and taken.piece is not piece:
+        shown = taken.piece
+        (message,) = _codec(format).parse(shown, "")
+    cleaned = clean(message)
+    sent = openai_chat.adapt(cleaned)
+    tokens = count_message(sent, count)
+    fragment = None
+    if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(shown, message):
+        fragment = jsontext.dump_payload(openai_chat.render(cleaned))
+    return Draft(
+        id=message_id,
+        role=message.role,
+        body=jsontext.dump_stored(shown),
+        fragment=fragment,
+        tokens=tokens.visible + media_message_overhead(sent, count),
+        reasoning_tokens=tokens.reasoning,
+        call_ids=_call_ids(message),
+        has_media=bool(openai_chat.tool_media(sent)),
+        continues=continues,
+        timestamp=timestamp,
+        output=taken.output if taken is not None else None,
+        blobs=taken.blobs if taken is not None else (),
+        attaches=taken.attaches if taken is not None else None,
+        call_names=tuple(call.name for call in message.calls),
+        piece=piece,
+    )
 
 
 def fold_batch(drafts: Sequence[Draft]) -> BatchShape:

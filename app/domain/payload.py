@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from app.domain import jsontext
-from app.domain.frames import STUB_TOOL, Frame, wire_tools
+from app.domain.frames import Frame
 from app.domain.messages import FormatName
 from app.domain.prompt import MOST_MARKS, Items, with_cache_mark
 from app.domain.sections import prefix_sections, system_text
@@ -46,12 +46,15 @@ def render_payload(
     format: FormatName,
     frame: Frame,
     items: Items,
-    stub_tools: bool,
+    extra_tools: tuple[str, ...],
     cache_key: str,
 ) -> Payload:
-    """Assemble the payload; `cache_key` routes equal prefixes to the same cache."""
+    """Assemble the payload, with tools of the service's own after the caller's.
+
+    `cache_key` routes equal prefixes to the same cache.
+    """
     limits = frame.required_limits()
-    tools = wire_tools((STUB_TOOL,), format) if stub_tools else frame.wire_tools(format)
+    tools = frame.wire_tools(format, extra_tools)
     if format is FormatName.ANTHROPIC:
         return _anthropic(frame, items, tools, limits.max_output_tokens)
     return _openai_chat(frame, items, tools, limits.max_output_tokens, cache_key)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from app.domain.errors import Problem, ValidationError
 
@@ -66,6 +66,21 @@ class OnUnknownModel(StrEnum):
 
     STRICT = "strict"
     DERIVE = "derive"
+
+
+class ToolView(StrEnum):
+    """How a large tool result is shown: as much as fits, or a reference with its start (F2)."""
+
+    TRUNCATE = "truncate"
+    REFERENCE = "reference"
+
+
+Auto = Literal["auto"]
+"""A value that is worked out (decision 22)."""
+OWN_TOOLS = ("tool_output_cache", "tool_output_cache_grep", "read_result")
+"""The tools that the service offers to an LLM, by which it reads what was cut (L1)."""
+AgentTools = Literal["auto", "none"]
+"""Which of the agent's own tools are added to a payload, where they are not listed (L1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +140,27 @@ class BudgetPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolOutputPolicy:
+    """What becomes of large tool results (F1, F2) and of many (F3); sizes are in bytes of UTF-8."""
+
+    enabled: bool = True
+    offload_threshold_bytes: int = 4096
+    context_budget_tokens: int | Auto = "auto"
+    max_message_bytes: int = 51_200
+    max_line_length: int = 2000
+    view: ToolView = ToolView.TRUNCATE
+    clear_at_least: int | Auto = "auto"
+    exclude_tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GcPolicy:
+    """What the garbage collection takes besides uploads that no message refers to (F7)."""
+
+    drop_compacted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """All settings of one conversation, complete."""
 
@@ -135,6 +171,9 @@ class Policy:
     chain: tuple[ChainStep, ...] = tuple(ChainStep)
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
     budget: BudgetPolicy = field(default_factory=BudgetPolicy)
+    tool_output: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
+    gc: GcPolicy = field(default_factory=GcPolicy)
+    agent_tools: AgentTools | tuple[str, ...] = "auto"
     summary_role: SummaryRole = SummaryRole.USER
     preserve_user_messages: bool = False
 
@@ -144,6 +183,9 @@ MOST_LEVELS = 10
 
 MOST_TOKENS = 10**9
 """No window is larger; what is would be a mistake in the request."""
+
+MOST_VIEW_BYTES = 1_000_000
+"""No view, and no slice that is read, is larger: memory follows it."""
 
 _LEAST_CHUNK = 2
 _SHARE = "Must be above 0 and at most 1"
@@ -217,15 +259,33 @@ def _leaf(hint: Any, value: Any, pointer: str) -> Any:
         if kind is str:
             return tuple(value)
         return tuple(_leaf(kind, item, f"{pointer}/{i}") for i, item in enumerate(value))
+    if hint in _WORDS:
+        return _word(hint, value, pointer)
     wanted = {bool: bool, int: int, float: (int, float), int | None: int, str | None: str}[hint]
     if not isinstance(value, cast(Any, wanted)) or (isinstance(value, bool) and hint is not bool):
         raise ValidationError.at(pointer, f"{value!r} has the wrong type")
     return value
 
 
+_WORDS: Mapping[Any, tuple[Any, tuple[str, ...]]] = {
+    int | Auto: (int, get_args(Auto)),
+    AgentTools | tuple[str, ...]: (tuple[str, ...], get_args(AgentTools)),
+}
+"""Leaves that take one of a few words in the place of their kind of value."""
+
+
+def _word(hint: Any, value: Any, pointer: str) -> Any:
+    kind, words = _WORDS[hint]
+    if isinstance(value, str):
+        if value not in words:
+            raise ValidationError.at(pointer, f"{value!r} is none of {', '.join(words)}")
+        return value
+    return _leaf(kind, value, pointer)
+
+
 def _problems(policy: Policy) -> list[Problem]:
     rules = (*_strategy_rules(policy), *_compaction_rules(policy.compaction))
-    rules += tuple(_budget_rules(policy.budget))
+    rules += (*_budget_rules(policy.budget), *_tool_output_rules(policy.tool_output))
     return [Problem(pointer, detail) for holds, pointer, detail in rules if not holds]
 
 
@@ -240,6 +300,9 @@ def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
     yield 1 <= tree.levels <= MOST_LEVELS, "/tree_summary/levels", f"From 1 to {MOST_LEVELS}"
     yield len(policy.chain) > 0, "/chain", "At least one step is needed"
     yield len(set(policy.chain)) == len(policy.chain), "/chain", "No step may stand there twice"
+    if not isinstance(policy.agent_tools, str):
+        wanted = f"Only {', '.join(OWN_TOOLS)} may be listed"
+        yield set(policy.agent_tools) <= set(OWN_TOOLS), "/agent_tools", wanted
 
 
 def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str, str]]:
@@ -265,6 +328,17 @@ def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
         yield _is_share(getattr(budget, name)), f"/budget/{name}", _SHARE
     wanted = "hard_block must not be below compact_trigger"
     yield budget.compact_trigger <= budget.hard_block, "/budget/hard_block", wanted
+
+
+def _tool_output_rules(output: ToolOutputPolicy) -> Iterator[tuple[bool, str, str]]:
+    threshold = "/tool_output/offload_threshold_bytes"
+    yield output.offload_threshold_bytes >= 0, threshold, "Must not be negative"
+    for name in ("max_message_bytes", "max_line_length"):
+        wanted = f"From 1 to {MOST_VIEW_BYTES}"
+        yield 1 <= getattr(output, name) <= MOST_VIEW_BYTES, f"/tool_output/{name}", wanted
+    for name in ("context_budget_tokens", "clear_at_least"):
+        value = getattr(output, name)
+        yield value == "auto" or value >= 0, f"/tool_output/{name}", "Must not be negative"
 
 
 def _is_share(ratio: float) -> bool:

@@ -7,27 +7,29 @@
 3. Call ids are unique in a payload and short enough; later ones are rewritten where a log uses an
    id again (N3). A result of a call that is not shown is not shown either (N1).
 4. A payload starts with a user message: where it would not, a note stands first (N5, A1).
-5. Every token is counted as it is added, from the counts stored with the rows (decision 12).
+5. Text that names one of the agent's own tools stands in a payload only where the tool does (L1).
+6. Every token is counted as it is added, from the counts stored with the rows (decision 12).
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from app.domain import jsontext
 from app.domain.formats import anthropic, openai_chat
 from app.domain.formats.wire import sendable_id
 from app.domain.log import LogRow
-from app.domain.messages import NO_RESULT, FormatName, Message, Reasoning, Role, Text
+from app.domain.messages import NO_RESULT, FormatName, Message, Part, Reasoning, Role, Text
+from app.domain.offload import Output, inline_output, viewed
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText, count_message, count_rendered
+from app.domain.tool_output import READ_LINES, TOOL_NAMES, placeholder
 from app.domain.turns import TRIMMED_TOKENS
 from app.domain.views import View
 
-MOST_REF = 36
-"""Characters of an id that a placeholder may hold; a client's own can be longer."""
+ALL_TOOLS = frozenset(TOOL_NAMES)
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
@@ -39,11 +41,17 @@ LOOKBACK_BLOCKS = 19
 """Anthropic finds an earlier cache entry at most this many blocks before a mark (A8)."""
 
 
-def placeholder(row: LogRow) -> str:
+def placeholder_of(row: LogRow, *, named: bool = True) -> str:
     """Return the text that stands for a trimmed tool result (F3, N11)."""
-    size = sum(len(part.text.encode()) for part in row.message().parts if isinstance(part, Text))
-    ref = row.id if len(row.id) <= MOST_REF else f"seq {row.seq}"
-    return f"[tool output trimmed; ref={ref}; {size:,} bytes]"
+    output = output_of(row)
+    return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=named)
+
+
+def output_of(row: LogRow) -> Output:
+    """Return what a row says of its result; what does not say it shows it all."""
+    if (output := row.output) is not None:
+        return output
+    return inline_output(row.message())
 
 
 @dataclass(slots=True)
@@ -68,11 +76,16 @@ class CallIds:
 
 
 class Assembler(ABC):
-    """Folds rows into the items of one payload; `tokens` is what they cost so far."""
+    """Folds rows into the items of one payload; `tokens` is what they cost so far.
 
-    def __init__(self, view: View, count: CountText) -> None:
+    `tools` may be named in it; `mentions` are those that are.
+    """
+
+    def __init__(self, view: View, count: CountText, tools: Collection[str] = ALL_TOOLS) -> None:
         self.view = view
         self.count = count
+        self.tools = tools
+        self.mentions: set[str] = set()
         self.tokens = 0
         self.summary_tokens = 0
         self.folded_through = 0
@@ -128,6 +141,26 @@ class Assembler(ABC):
     def _trimmed(self, row: LogRow) -> bool:
         return row.tokens > TRIMMED_TOKENS and self.view.trims(row.seq)
 
+    def _placeholder(self, row: LogRow) -> str:
+        named = READ_LINES in self.tools
+        if named:
+            self.mentions.add(READ_LINES)
+        return placeholder_of(row, named=named)
+
+    def _is_plain(self, row: LogRow) -> bool:
+        """Whether a row's view has to be shown in the words that name no tool (rule 5)."""
+        output = row.output
+        if output is None or not output.mentions:
+            return False
+        if all(name in self.tools for name in output.mentions):
+            self.mentions.update(output.mentions)
+            return False
+        return True
+
+    def _message(self, row: LogRow) -> Message:
+        message = row.message()
+        return _plain(message, output_of(row)) if self._is_plain(row) else message
+
     @abstractmethod
     def _feed_message(self, row: LogRow) -> None: ...
 
@@ -153,7 +186,8 @@ class Items:
     """The wire items of a payload's history: the first `stable` of them are promised to stay.
 
     `tokens` counts the history without the summary. `marks` are the stable items worth a cache
-    mark, newest first; `has_calls` tells whether any tool call is among the items.
+    mark, newest first; `has_calls` tells whether any tool call is among the items, `mentions`
+    which of the agent's own tools they name.
     """
 
     wire: list[bytes]
@@ -164,13 +198,14 @@ class Items:
     folded_through: int
     has_calls: bool
     marks: tuple[int, ...] = ()
+    mentions: tuple[str, ...] = ()
 
 
 class ChatAssembler(Assembler):
     """Items for OpenAI Chat Completions (rules HB)."""
 
-    def __init__(self, view: View, count: CountText) -> None:
-        super().__init__(view, count)
+    def __init__(self, view: View, count: CountText, tools: Collection[str] = ALL_TOOLS) -> None:
+        super().__init__(view, count, tools)
         self._items: list[bytes] = []
         self._media: list[tuple[Message, str]] = []
         self._hash = hashlib.sha256()
@@ -191,7 +226,7 @@ class ChatAssembler(Assembler):
     def _feed_result(self, row: LogRow, wire_id: str) -> None:
         call_id = row.call_ids[0]
         if self._trimmed(row):
-            self._put_result(wire_id, placeholder(row))
+            self._put_result(wire_id, self._placeholder(row))
             return
         self._put_row(row, _renamed(call_id, wire_id))
         if row.has_media:
@@ -200,10 +235,10 @@ class ChatAssembler(Assembler):
             self._flush_media()
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        if not ids and not row.has_media:
+        if not (ids or row.has_media or self._is_plain(row)):
             self._put(row.text, row.tokens)
             return
-        message = row.message()
+        message = self._message(row)
         item = jsontext.dump_payload(openai_chat.render(message, ids))
         self._put(item, count_rendered(FormatName.OPENAI_CHAT, message, self.count, ids))
 
@@ -251,6 +286,7 @@ class ChatAssembler(Assembler):
             prefix_digest=self._hash.hexdigest(),
             folded_through=self.folded_through,
             has_calls=self.has_calls,
+            mentions=tuple(sorted(self.mentions)),
         )
 
 
@@ -260,8 +296,8 @@ class AnthropicAssembler(Assembler):
     The last message may still grow, so it is never among the stable ones.
     """
 
-    def __init__(self, view: View, count: CountText) -> None:
-        super().__init__(view, count)
+    def __init__(self, view: View, count: CountText, tools: Collection[str] = ALL_TOOLS) -> None:
+        super().__init__(view, count, tools)
         self._closed: list[bytes] = []
         self._block_counts: list[int] = []
         self._markable: list[bool] = []
@@ -300,16 +336,16 @@ class AnthropicAssembler(Assembler):
     def _feed_result(self, row: LogRow, wire_id: str) -> None:
         call_id = row.call_ids[0]
         if self._trimmed(row):
-            self._put_result(wire_id, placeholder(row))
+            self._put_result(wire_id, self._placeholder(row))
             return
         self._put_row(row, _renamed(call_id, wire_id))
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        message = row.message()
+        message, is_plain = self._message(row), self._is_plain(row)
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
         tokens = row.tokens
-        if ids or row.has_media or not _counts_alike(message):
+        if ids or row.has_media or is_plain or not _counts_alike(message):
             tokens = count_rendered(FormatName.ANTHROPIC, message, self.count, ids)
         if replays and row.reasoning_tokens:
             tokens += self._replayed_tokens(row, message)
@@ -371,6 +407,7 @@ class AnthropicAssembler(Assembler):
             folded_through=self.folded_through,
             has_calls=self.has_calls,
             marks=self._marks(),
+            mentions=tuple(sorted(self.mentions)),
         )
 
     def _marks(self) -> tuple[int, ...]:
@@ -411,13 +448,26 @@ def with_cache_mark(item: bytes) -> bytes:
     return item[:-3] + CACHE_MARK + b"}]}"
 
 
+def _plain(message: Message, output: Output) -> Message:
+    """Return a cut result in the words that name no tool: its last text has the note."""
+    parts: list[Part] = list(message.parts)
+    for place in reversed(range(len(parts))):
+        part = parts[place]
+        if isinstance(part, Text):
+            parts[place] = Text(viewed(part.text, output))
+            break
+    return replace(message, parts=tuple(parts))
+
+
 def _counts_alike(message: Message) -> bool:
     """Whether a message says the same in both formats, so that its stored count holds."""
     return openai_chat.adapt(message) is message and anthropic.adapt(message) is message
 
 
-def assembler_for(format: FormatName, view: View, count: CountText) -> Assembler:
-    """Return a fresh assembler for a format."""
+def assembler_for(
+    format: FormatName, view: View, count: CountText, tools: Collection[str] = ALL_TOOLS
+) -> Assembler:
+    """Return a fresh assembler for a format, which may name these of the agent's own tools."""
     if format is FormatName.ANTHROPIC:
-        return AnthropicAssembler(view, count)
-    return ChatAssembler(view, count)
+        return AnthropicAssembler(view, count, tools)
+    return ChatAssembler(view, count, tools)

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from app.domain.log import LogRow
+from app.domain.blobs import ToolOutputRef
+from app.domain.log import LogRow, parse_stored
+from app.domain.messages import FormatName, Role
+from app.domain.offload import Output, inline_output, output_from
 from app.domain.views import Span, Summary, View
 
 
@@ -43,6 +46,7 @@ class Head:
     `tokens` sums the whole log in the conversation's counter, `hidden_tokens` those that the
     active compaction takes out of the payload. What it hides lies in `span`, but for the seqs
     in `kept`. `view_version` rises with every change of what is shown, `view_cause` says why.
+    Results up to `trimmed_through` were cleared, `mentions` are the own tools that cut ones name.
     Until the log has `resume_at` tokens nothing is compacted in the background (decision 24).
     `is_due` tells of the due mark, `failures` counts compactions that failed in a row, and
     `is_resting` says that the next attempt has to wait. `became_due` is the append's own word.
@@ -60,6 +64,8 @@ class Head:
     hidden_messages: int = 0
     kept: tuple[int, ...] = ()
     view_cause: str | None = None
+    trimmed_through: int = 0
+    mentions: tuple[str, ...] = ()
     resume_at: int = 0
     is_due: bool = False
     is_resting: bool = False
@@ -98,7 +104,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the transcript shows it; `body` is the message as it came (A1)."""
+    """A message as the transcript shows it; `body` is the message as it came (A1).
+
+    Of an offloaded result `body` has the view, and `stored_output` says where the rest is.
+    """
 
     id: str
     seq: int
@@ -108,6 +117,22 @@ class StoredMessage:
     token_count: int
     body: str
     created_at: datetime
+    stored_output: str | None = None
+
+    @property
+    def output(self) -> Output | None:
+        """What the row says of a tool result; a small one's is worked out."""
+        if self.stored_output is not None:
+            return output_from(self.stored_output)
+        if self.role != Role.TOOL:
+            return None
+        return inline_output(parse_stored(self.body.encode(), FormatName(self.format)))
+
+    @property
+    def output_ref(self) -> ToolOutputRef | None:
+        """What a tool result is called for by (F1)."""
+        output = self.output
+        return output.ref_in(self.id, self.seq) if output is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +157,13 @@ class Epoch:
 
 
 class Trigger(StrEnum):
-    """What made a compaction run (E6)."""
+    """What made a compaction run (E6), or a clearing of tool results (F3)."""
 
     BACKGROUND = "background"
     PROACTIVE = "proactive"
     FORCED = "forced"
     EMERGENCY = "emergency"
+    TOOL_OUTPUT = "tool_output"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 The steps stand in the policy's order at first. Then, in this order:
 
 1. Little tool output: clearing would free next to nothing and is left out, unless it is the
-   only step.
+   only step. What it may not touch, the results of excluded tools, does not count (F3).
 2. Much tool output, one huge result, or many parallel calls: clearing leaves only the last call
    group its results. Otherwise the last three groups keep theirs.
 3. Compactions failed again and again: truncation comes before the summary, which would only
@@ -38,8 +38,9 @@ GROUPS_KEPT_DEEP = 1
 class ConversationSignals:
     """What a history is made of (S2).
 
-    `tool_share` and `largest_result` are shares of its tokens, `call_density` is calls per
-    message, `turn_length` messages per turn, `failures` compactions that failed in a row.
+    `tool_share` and `largest_result` are shares of its tokens, excluded results left out,
+    `call_density` is calls per message, `turn_length` messages per turn, `failures` compactions
+    that failed in a row.
     """
 
     tool_share: float = 0.0
@@ -64,11 +65,12 @@ class Step:
 
 def signals_of(history: Sequence[Entry], failures: int = 0) -> ConversationSignals:
     """Return the signals of what is shown now, results already cleared at their small cost."""
-    results = [entry.tokens for entry in history if entry.role is Role.TOOL]
+    results = [entry for entry in history if entry.role is Role.TOOL]
+    output = [entry.tokens for entry in results if not entry.excluded]
     tokens = sum(entry.tokens for entry in history)
     return ConversationSignals(
-        tool_share=sum(results) / max(tokens, 1),
-        largest_result=max(results, default=0) / max(tokens, 1),
+        tool_share=sum(output) / max(tokens, 1),
+        largest_result=max(output, default=0) / max(tokens, 1),
         call_density=len(results) / max(len(history), 1),
         turn_length=len(history) / max(len(parse_turn_boundaries(history)), 1),
         failures=failures,

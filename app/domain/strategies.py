@@ -389,15 +389,21 @@ class Chain:
     ) -> Plan:
         """Return what the steps come to, each run only if the history is still over the target.
 
-        Who asks for a deep plan wants a summary, however many failed before.
+        Who asks for a deep plan wants a summary, however many failed before. Where tool output
+        is left alone (F1), clearing is no step.
         """
         if not history:
             return _EMPTY
         start = _Progress(_scene(history, covered, room.without_new_summary, policy), room)
         failures = 0 if deep else failures
-        plan = _chain_plan(start, policy.chain, deep, failures)
+        steps = [
+            step
+            for step in policy.chain
+            if policy.tool_output.enabled or step is not ChainStep.CLEAR_TOOL_RESULTS
+        ]
+        plan = _chain_plan(start, steps, deep, failures)
         if isinstance(plan, Compact) and plan.summarises:
-            rest = [step for step in policy.chain if step is not ChainStep.SUMMARIZE]
+            rest = [step for step in steps if step is not ChainStep.SUMMARIZE]
             without = _chain_plan(start, rest, deep, failures)
             plan = replace(plan, otherwise=without if isinstance(without, Compact) else None)
         return plan
@@ -709,7 +715,7 @@ def _after(step: Step, progress: _Progress, deep: bool) -> _Progress:
 
 
 def _cleared(step: Step, progress: _Progress, deep: bool) -> _Progress:
-    """Clear tool results, oldest first, never pinned ones nor those of the newest groups."""
+    """Clear tool results, oldest first, never protected ones nor those of the newest groups."""
     scene = progress.scene
     groups = [start for start, end in call_groups(scene.history) if end - start > 1]
     kept = GROUPS_KEPT_DEEP if deep else step.groups_kept
@@ -718,7 +724,7 @@ def _cleared(step: Step, progress: _Progress, deep: bool) -> _Progress:
     for index, entry in enumerate(scene.history[:until]):
         if not deep and scene.room.aims_at(cost):
             break
-        if entry.trimmed_tokens < entry.tokens and entry.seq not in scene.pinned:
+        if entry.clearable and entry.seq not in scene.pinned:
             cost -= entry.tokens - entry.trimmed_tokens
             left[index] = replace(entry, tokens=entry.trimmed_tokens)
             through = entry.seq

@@ -5,7 +5,8 @@
    their calls directly, so a position is inside a group exactly when a tool message stands there.
 3. No cut separates a call from its result (A4, N1, N2).
 4. Cuts are made at turn starts; inside one oversized turn, between call groups (N4).
-5. A pin protects the whole call group its message belongs to (D8).
+5. A pin protects the whole call group its message belongs to (D8), the policy's `exclude_tools`
+   the results of those tools alone, and from clearing alone (F3).
 
 A cut at index `i` splits a history into `[0, i)` and `[i, len)`; `0` and `len` cut nothing.
 """
@@ -35,7 +36,7 @@ class Entry:
 
     `tokens` is its cost as it would be sent, `trimmed_tokens` the cost once a tool result has
     given way to its placeholder (equal to `tokens` for everything else). A `pinned` one is
-    neither summarised nor cleared nor dropped (D8).
+    neither summarised nor cleared nor dropped (D8), an `excluded` one is not cleared (F3).
     """
 
     seq: int
@@ -43,16 +44,23 @@ class Entry:
     tokens: int
     trimmed_tokens: int
     pinned: bool = False
+    excluded: bool = False
+
+    @property
+    def clearable(self) -> bool:
+        """Whether clearing it frees anything; a pin on another of its group may forbid it."""
+        return self.trimmed_tokens < self.tokens
 
 
 TRIMMED_TOKENS = 80
 """The most a trimmed tool result costs: its placeholder, its call's id, its overhead."""
 
 
-def entry(seq: int, role: Role, tokens: int, pinned: bool = False) -> Entry:
+def entry(seq: int, role: Role, tokens: int, pinned: bool = False, excluded: bool = False) -> Entry:
     """Return the entry of a stored message; only larger tool results can be trimmed."""
-    can_trim = role is Role.TOOL and not pinned
-    return Entry(seq, role, tokens, min(tokens, TRIMMED_TOKENS) if can_trim else tokens, pinned)
+    can_trim = role is Role.TOOL and not (pinned or excluded)
+    trimmed_tokens = min(tokens, TRIMMED_TOKENS) if can_trim else tokens
+    return Entry(seq, role, tokens, trimmed_tokens, pinned, excluded)
 
 
 def parse_turn_boundaries(history: Sequence[HasRole]) -> list[int]:
@@ -101,6 +109,11 @@ def pinned_seqs(history: Sequence[Entry]) -> frozenset[int]:
     return frozenset(
         entry.seq for group in groups if any(entry.pinned for entry in group) for entry in group
     )
+
+
+def never_cleared(history: Sequence[Entry]) -> frozenset[int]:
+    """Return the seqs that no step clears: those that pins protect, and excluded results."""
+    return pinned_seqs(history) | {entry.seq for entry in history if entry.excluded}
 
 
 def find_safe_boundary(history: Sequence[HasRole], target: int) -> int:

@@ -4,6 +4,8 @@
 2. A forced one waits for another to end; a build and a job in the background do not (decision 15).
 3. A failure leaves the view as it was. It is counted, and automatic ones rest for a while, longer
    after each failure in a row, so that no loop calls a broken model again and again (E9).
+4. Clearing tool results (F3) is no compaction, but changes the view as well: it waits for one
+   under way, whose work it would undo, and leaves its due mark and its failures as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from app.domain import jsontext
+from app.domain.clearing import excluded_seqs, with_excluded
 from app.domain.compaction import (
     CompactResult,
     Pending,
@@ -25,6 +28,7 @@ from app.domain.compaction import (
     due_line,
     fresh_spans,
     node_room,
+    own_tools_cost,
     plan_for,
     reserve_for,
     result_of,
@@ -38,12 +42,13 @@ from app.domain.compaction import (
 )
 from app.domain.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.domain.events import EventType
+from app.domain.fitting import TRIMMED
 from app.domain.frames import Ask
-from app.domain.policy import StrategyName
+from app.domain.policy import Policy, StrategyName
 from app.domain.records import Compaction, Conversation, Head, Shown, Trigger
 from app.domain.strategies import Compact, Keep, next_fold
 from app.domain.summaries import SummaryAsk
-from app.domain.turns import pinned_seqs
+from app.domain.turns import Entry, never_cleared
 from app.domain.views import Span, Summary, View, spans_through
 from app.services.condensing import condense
 from app.services.frames import Frames
@@ -189,6 +194,32 @@ class CompactionService:
         await self._apply(situation, receipt)
         return result_of(receipt)
 
+    async def clear(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: Ask,
+        version: int,
+        plan: Compact,
+        spans: tuple[Span, ...] | None = None,
+    ) -> bool:
+        """Clear tool results as planned on a version of the view, with no model's help (F3).
+
+        `spans` are what a window that slides shows of it. False while a compaction runs, and else
+        true: the view was changed, by this or by another.
+        """
+        started = self._now_ms()
+        try:
+            async with self._leases.held(conversation_id) as is_mine:
+                if not is_mine:
+                    return False
+                situation = await self._situation(tenant_id, conversation_id, request, spans)
+                if situation.head.view_version == version:
+                    await self._apply_clearing(situation, plan, started)
+        except Conflict:
+            pass
+        return True
+
     # --- in the background ----------------------------------------------------------------
 
     async def _work_on_job(self, tenant_id: str, conversation_id: str, job_id: str) -> None:
@@ -264,8 +295,13 @@ class CompactionService:
     # --- planning -------------------------------------------------------------------------
 
     async def _situation(
-        self, tenant_id: str, conversation_id: str, request: Ask | None = None
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: Ask | None = None,
+        spans: tuple[Span, ...] | None = None,
     ) -> Situation:
+        """Read what to plan on: the messages shown, or of them those in `spans`."""
         async with self._database.session() as records:
             found = await records.conversations.find(
                 tenant_id,
@@ -283,11 +319,8 @@ class CompactionService:
                 found = replace(found, head=unhidden(found.head))
                 active = None
             view = base_view(found.head, active.view if active else None, frame.policy)
-            entries = [
-                entry
-                for span in spans_through(view.spans, found.head.head_seq)
-                for entry in await records.log.entries(conversation_id, span.start, span.end)
-            ]
+            shown = spans_through(spans or view.spans, found.head.head_seq)
+            entries = await _entries(records, conversation_id, shown, view, frame.policy)
         return Situation(tenant_id, found, frame, view, tuple(entries))
 
     def _plan(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> Keep | Compact:
@@ -344,9 +377,10 @@ class CompactionService:
             reserve = reserve_for(ask.strategy or frame.policy.strategy, limits)
             room = min(reserve, plan.freed_tokens)
         span = plan.hidden or view.hidden
+        tools = own_tools_cost(frame, situation.head, view.trimmed_through)
         return replace(
             _nothing(situation, "dry run", plan.steps),
-            after_tokens=frame.usage(tokens, room).total,
+            after_tokens=frame.usage(tokens, room, tools).total,
             after_msg_count=situation.messages_in(view),
             summary_range=(span.start, span.end) if span and view.summaries else None,
             summary_tokens=room,
@@ -355,20 +389,20 @@ class CompactionService:
     def _expected(
         self, situation: Situation, plan: Compact, ask: CompactAsk
     ) -> tuple[list[Summary], str | None, list[int]]:
-        """Return summaries, retain and pins of the view a plan leads to, the texts unwritten."""
-        view, policy, pins = situation.view, situation.frame.policy, _pins(situation)
+        """Return what makes the view a plan leads to, the texts of its summaries unwritten."""
+        view, policy, whole = situation.view, situation.frame.policy, _whole(situation)
         if plan.hidden is None or not plan.summarises:
-            return [*view.summaries], view.retain, pins
+            return [*view.summaries], view.retain, whole
         if not plan.chunks:
             retain = "" if self._summary_ask(situation, ask, retains=True).wants_retain else None
-            return [Summary(plan.hidden, "")], retain, pins
+            return [Summary(plan.hidden, "")], retain, whole
         limits = situation.frame.judging_limits()
         chunks = chunks_for(plan, view, policy.tree_summary.chunk_size)
         nodes = [*view.summaries, *(Summary(chunk, "", node_room(limits)) for chunk in chunks)]
         while fold := _next_fold(situation, nodes):
             first, last = fold
             nodes[first:last] = [_folded(nodes[first:last], "", node_room(limits))]
-        return nodes, view.retain, pins
+        return nodes, view.retain, whole
 
     # --- making ---------------------------------------------------------------------------
 
@@ -383,8 +417,7 @@ class CompactionService:
         """Carry a plan out; where no summary can be had, a build takes the next step (E9)."""
         try:
             if plan.hidden is None or not plan.summarises:
-                view, pins = situation.view, _pins(situation)
-                return _Made(plan, view_after(view, plan, view.summaries, view.retain, pins))
+                return _Made(plan, _without_summary(situation, plan))
             if plan.chunks:
                 return await self._grow_tree(situation, plan, ask, effort)
             return await self._roll(situation, plan, ask, effort)
@@ -416,7 +449,7 @@ class CompactionService:
         summary = Summary(
             hidden, result.text, self._count(situation, result.text), level, (*sources, *fresh)
         )
-        after = view_after(view, plan, (summary,), result.retain, _pins(situation))
+        after = view_after(view, plan, (summary,), result.retain, _whole(situation))
         return _Made(plan, after, [summary])
 
     async def _grow_tree(
@@ -449,7 +482,7 @@ class CompactionService:
             made.append(Summary(chunk, result.text, tokens, 1, tuple(parts)))
             nodes.append(made[-1])
         made += await self._fold(situation, nodes, ask, effort)
-        after = view_after(view, plan, nodes, view.retain, _pins(situation))
+        after = view_after(view, plan, nodes, view.retain, _whole(situation))
         return _Made(plan, after, made)
 
     async def _fold(
@@ -563,7 +596,26 @@ class CompactionService:
             duration_ms=round(self._now_ms() - started),
         )
 
-    async def _apply(self, situation: Situation, receipt: Compaction) -> None:
+    async def _apply_clearing(self, situation: Situation, plan: Compact, started: float) -> None:
+        made = _Made(plan, _without_summary(situation, plan))
+        effort = self._effort(situation)
+        receipt = self._receipt(situation, made, Trigger.TOOL_OUTPUT, None, effort, started)
+        head, left = situation.head, as_shown(situation.entries, made.view)
+        freed = sum(entry.tokens for entry in situation.shown) - sum(e.tokens for e in left)
+        receipt = replace(
+            receipt,
+            hidden_tokens=head.hidden_tokens + freed,
+            hidden_messages=head.hidden_messages,
+        )
+        await self._apply(situation, receipt, TRIMMED, head.resume_at)
+
+    async def _apply(
+        self,
+        situation: Situation,
+        receipt: Compaction,
+        cause: str = "compaction",
+        resume: int | None = None,
+    ) -> None:
         conversation_id = situation.conversation.conversation_id
         shown = Shown(
             receipt.view,
@@ -573,10 +625,8 @@ class CompactionService:
             receipt.hidden_messages,
         )
         told = {**asdict(result_of(receipt)), "trigger": receipt.trigger}
-        head, frame = situation.head, situation.frame
-        left = replace(head, hidden_messages=receipt.hidden_messages)
-        # What has to stay can be more than `max_messages` allows: no compaction helps then.
-        is_crowded = due_line(frame).is_crowded(left)
+        if resume is None:
+            resume = _resume_after(situation, receipt)
         async with self._database.transaction() as records:
             locked = await records.log.lock(situation.tenant_id, conversation_id, None)
             if locked is None:
@@ -585,9 +635,9 @@ class CompactionService:
             applied = await records.contexts.show(
                 conversation_id,
                 shown,
-                view_version=head.view_version,
-                cause="compaction",
-                resume_at=resume_at(head, frame.judging_limits()) if is_crowded else 0,
+                view_version=situation.head.view_version,
+                cause=cause,
+                resume_at=resume,
             )
             if not applied:
                 raise Conflict("The context changed while it was being compacted; try again")
@@ -608,9 +658,40 @@ async def _active(records: Records, conversation: Conversation) -> Compaction | 
     return await records.contexts.find_compaction(conversation.conversation_id, compaction_id)
 
 
-def _pins(situation: Situation) -> list[int]:
-    """Return the pinned seqs; a result that came after its call was pinned is among them."""
-    return sorted(pinned_seqs(situation.entries))
+async def _entries(
+    records: Records, conversation_id: str, spans: Sequence[Span], view: View, policy: Policy
+) -> list[Entry]:
+    """Return the entries in these spans of a view, the results of excluded tools marked (F3)."""
+    entries: list[Entry] = []
+    names: dict[int, str] = {}
+    tools = policy.tool_output.exclude_tools
+    for span in spans:
+        entries += await records.log.entries(conversation_id, span.start, span.end)
+        if tools:
+            names.update(await records.log.tool_names(conversation_id, span.start, span.end))
+    return with_excluded(entries, excluded_seqs(entries, view, names, tools))
+
+
+def _whole(situation: Situation) -> list[int]:
+    """Return the seqs that are not cleared; results that came after a pin are among them."""
+    return sorted(never_cleared(situation.entries))
+
+
+def _without_summary(situation: Situation, plan: Compact) -> View:
+    """Return the view that a plan makes with the summaries there are."""
+    view = situation.view
+    return view_after(view, plan, view.summaries, view.retain, _whole(situation))
+
+
+def _resume_after(situation: Situation, receipt: Compaction) -> int:
+    """Return how far the log has to grow before it is compacted by itself again.
+
+    What has to stay can be more than `max_messages` allows: no compaction helps then.
+    """
+    head, frame = situation.head, situation.frame
+    left = replace(head, hidden_messages=receipt.hidden_messages)
+    is_crowded = due_line(frame).is_crowded(left)
+    return resume_at(head, frame.judging_limits()) if is_crowded else 0
 
 
 def _next_fold(situation: Situation, nodes: Sequence[Summary]) -> tuple[int, int] | None:

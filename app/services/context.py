@@ -2,7 +2,8 @@
 
 1. One select reads the head, the settings, the lane's last epoch and the messages it shows.
 2. The view of that epoch is used as long as it fits. Otherwise, in this order: compact (only for
-   the policy's own window), reduce without a model, refuse with CONTEXT_OVERFLOW.
+   the policy's own window), reduce without a model, refuse with CONTEXT_OVERFLOW. Before that,
+   whatever the pressure, too much tool output is cleared (F3).
 3. What is counted is what is returned: a view is checked once it is folded, and reduced again
    should it be over.
 4. Only the start of an epoch is written (decision 19).
@@ -13,9 +14,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from app.domain.budget import Limits, Pressure, Usage, measure, read_pressure
+from app.domain.clearing import (
+    clear_at_least,
+    excluded_seqs,
+    output_tokens,
+    plan_clearing,
+    tool_budget,
+)
 from app.domain.compaction import (
     NOTE_TOKENS,
     CompactResult,
@@ -24,6 +32,7 @@ from app.domain.compaction import (
     as_shown,
     base_view,
     fresh_spans,
+    own_tools_cost,
     reserve_for,
     room_for,
     shown_cost,
@@ -57,8 +66,7 @@ from app.domain.prompt import Assembler, Items, assembler_for
 from app.domain.records import ContextRead, Epoch, Head
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.summaries import SummaryAsk
-from app.domain.tokens import estimate_tool_defs_tokens
-from app.domain.turns import Entry, entry, pinned_seqs
+from app.domain.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.views import Span, Summary, View, spans_beside, spans_through
 from app.services.condensing import condense
 from app.services.frames import Frames
@@ -83,6 +91,22 @@ The last argument stands for all that a plan goes by: log, view, policy, pins.
 """
 Cut = Callable[[Situation, tuple[Span, ...]], Awaitable[CompactResult]]
 """Makes the spans of an emergency cut what the conversation shows (E6)."""
+
+
+class Clear(Protocol):
+    """Clears tool results as planned; False while a compaction of the conversation runs (F3)."""
+
+    async def __call__(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: Ask,
+        version: int,
+        plan: Compact,
+        spans: tuple[Span, ...] | None = None,
+    ) -> bool:
+        """Make it what the conversation shows, if the view is still this version."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +159,23 @@ class _Picture:
     entries: list[Entry]
     window: Window | None = None
     items: Items | None = None
+    excluded: frozenset[int] | None = None
+    extra_tools: tuple[str, ...] = ()
 
     @property
     def planned(self) -> list[Entry]:
-        """The entries with the pins as they are now, each holding its whole call group."""
-        if not self.read.pins:
+        """The entries with the pins as they are now, each holding its whole call group.
+
+        Results that the policy excludes from clearing are marked, once they are known.
+        """
+        excluded = self.excluded or frozenset()
+        if not (self.read.pins or excluded):
             return self.entries
         pins = self.pins
-        return [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in self.entries]
+        return [
+            entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
+            for item in self.entries
+        ]
 
     @property
     def pins(self) -> frozenset[int]:
@@ -154,6 +187,18 @@ class _Picture:
     def shown(self) -> list[Entry]:
         """The planned entries at what they cost in this view."""
         return as_shown(self.planned, self.view)
+
+    @property
+    def whole(self) -> frozenset[int]:
+        """The seqs among the entries that are not cleared: pins and excluded results."""
+        return never_cleared(self.planned)
+
+    @property
+    def output_tokens(self) -> int:
+        """The tool output shown, placeholders left out (F3)."""
+        if self.window is not None:
+            return self.window.output_tokens
+        return sum(output_tokens(item, self.view) for item in self.entries)
 
     def show(self, window: Window) -> None:
         """Take a folded window as what is shown, as it stands now."""
@@ -181,6 +226,7 @@ class ContextService:
         windows: Windows,
         compact_for_build: CompactForBuild,
         cut: Cut,
+        clear: Clear,
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
@@ -189,6 +235,7 @@ class ContextService:
         self._windows = windows
         self._compact_for_build = compact_for_build
         self._cut = cut
+        self._clear = clear
         self._new_id = new_id
 
     async def budget(self, tenant_id: str, conversation_id: str) -> Reading | None:
@@ -212,6 +259,8 @@ class ContextService:
     async def _built(self, build: _Build) -> Built:
         for _ in range(_MOST_ROUNDS):
             picture = await self._look(build)
+            if await self._cleared(build, picture):
+                continue
             if picture.window is None and _usage(picture).total <= picture.limits.capacity:
                 await self._refold(build, picture)  # so that pressure is judged by what is sent
             if await self._compacted(build, picture):
@@ -283,7 +332,10 @@ class ContextService:
         else:
             read = await self._with_view(read)
             view = base_view(head, read.view, frame.policy)
-        picture = _Picture(read, frame, limits, view, [])
+            if prior and start and _slides_on(prior, start, read, frame, limits):
+                view = replace(view, spans=start.view.spans)
+        extra = start.extra_tools if start is not None else ()
+        picture = _Picture(read, frame, limits, view, [], extra_tools=extra)
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
             _slide(picture)
@@ -335,15 +387,18 @@ class ContextService:
         """Get the entries of the view and, where they were read with it, its folded window."""
         read, view, window = picture.read, picture.view, build.held
         warm = prior is not None and build.held_epoch_id == prior.epoch_id
-        if warm and window is not None and window.view == view:
+        tools = picture.frame.nameable
+        if warm and window is not None and window.view == view and window.assembler.tools == tools:
             self._extend(window, read.rows)
             picture.show(window)
             return
         spans = _read_spans(read, prior)
         if read.rows_read and not warm and _covers(spans, view.spans):
             rows = [row for row in read.rows if view.shows(row.seq)]
-            picture.show(await self._folded(build, picture, rows))
-            return
+            # What was read without its text gave way in the view it was read for.
+            if all(row.text or view.trims(row.seq) for row in rows):
+                picture.show(await self._folded(build, picture, rows))
+                return
         picture.entries = await self._entries(build, view, read)
 
     async def _entries(self, build: _Build, view: View, read: ContextRead) -> list[Entry]:
@@ -357,8 +412,54 @@ class ContextService:
         """Fold what came since; another build on the same lane may have been first."""
         for row in rows:
             if row.seq > window.assembler.folded_through and window.view.shows(row.seq):
-                window.assembler.feed(row)
-                window.entries.append(entry(row.seq, row.role, row.tokens))
+                window.feed(row)
+
+    # --- clearing -------------------------------------------------------------------------
+
+    async def _cleared(self, build: _Build, picture: _Picture) -> bool:
+        """Clear tool output over its budget; true when the view changed (F3)."""
+        frame, limits = picture.frame, picture.frame.judging_limits()
+        policy = frame.policy.tool_output
+        if not policy.enabled or frame.policy.strategy is StrategyName.FULL_HISTORY:
+            return False
+        budget = tool_budget(policy, limits.total)
+        if picture.output_tokens <= budget or _is_suspended(picture, limits):
+            return False
+        await self._exclude(build, picture)
+        least = clear_at_least(policy, limits.total)
+        plan = plan_clearing(picture.planned, picture.view, budget, least)
+        if isinstance(plan, Keep):
+            return False
+        slides = frame.policy.strategy is StrategyName.SLIDING_WINDOW
+        return await self._clear(
+            build.tenant_id,
+            build.conversation_id,
+            build.ask,
+            picture.read.conversation.head.view_version,
+            plan,
+            picture.view.spans if slides else None,
+        )
+
+    async def _exclude(self, build: _Build, picture: _Picture) -> None:
+        """Learn which of the results shown are never cleared; a window keeps their tools' names."""
+        tools = picture.frame.policy.tool_output.exclude_tools
+        if not tools or picture.excluded is not None:
+            return
+        window = picture.window
+        names = window.tool_names if window is not None else {}
+        after = window.named_through if window is not None else 0
+        picture.entries = list(picture.entries)  # a window may grow while the names are read
+        last = picture.entries[-1].seq if picture.entries else 0
+        shown = [Span(max(span.start, after + 1), span.end) for span in picture.view.spans]
+        if missing := spans_through(shown, last):
+            async with self._database.session() as records:
+                for span in missing:
+                    names.update(
+                        await records.log.tool_names(build.conversation_id, span.start, span.end)
+                    )
+        if window is not None:
+            window.named_through = max(window.named_through, last)
+        picture.excluded = excluded_seqs(picture.entries, picture.view, names, tools)
 
     # --- reducing -------------------------------------------------------------------------
 
@@ -371,9 +472,7 @@ class ContextService:
         if STRATEGIES[frame.policy.strategy].trigger(frame.policy) is None:
             return False
         head = picture.read.conversation.head
-        usage = _usage(picture)
-        if frame.is_reduction:
-            usage = frame.usage(head.shown_tokens, head.summary_tokens)
+        usage = _own_usage(picture)
         level = read_pressure(usage.total, limits).pressure
         forced = level is Pressure.BLOCKED or usage.total > limits.capacity
         inline = policy.mode is CompactionMode.INLINE and head.tokens >= head.resume_at
@@ -414,6 +513,7 @@ class ContextService:
         policy = frame.policy
         if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
             raise _overflow(_usage(picture), limits)
+        await self._exclude(build, picture)
         picture.unfold()
         room = self._room(picture, overshoot)
         plan = STRATEGIES[policy.strategy].plan(
@@ -439,7 +539,7 @@ class ContextService:
         view = replace(
             picture.view,
             trimmed_through=through,
-            untrimmed=tuple(sorted(seq for seq in picture.pins if seq <= through)),
+            untrimmed=tuple(sorted(seq for seq in picture.whole if seq <= through)),
         )
         if fitted.shown is not None:
             view = with_note(replace(view, spans=fitted.shown))
@@ -470,7 +570,8 @@ class ContextService:
         frame, limits = picture.frame, picture.limits
         now = summary_cost(picture.view, frame.count)
         reserve = max(reserve_for(StrategyName.SANDWICH, limits), now)
-        room = room_for(limits, frame.policy, frame.raw_fixed.fixed, reserve, frame.factor)
+        fixed = frame.raw_fixed.fixed + frame.extra_tokens(picture.extra_tools)
+        room = room_for(limits, frame.policy, fixed, reserve, frame.factor)
         return replace(room, capacity=room.capacity - overshoot, summary_now=now)
 
     async def _apply(self, build: _Build, picture: _Picture, plan: Compact) -> None:
@@ -497,7 +598,7 @@ class ContextService:
                 build.degrade("preserved_ranges_summarised")
         if plan.trimmed_through > view.trimmed_through:
             build.degrade(TRIMMED)
-        picture.narrow(view_after(view, plan, summaries, retain, picture.pins))
+        picture.narrow(view_after(view, plan, summaries, retain, picture.whole))
 
     # --- folding --------------------------------------------------------------------------
 
@@ -510,10 +611,11 @@ class ContextService:
                 picture.view = start.view
                 await self._refold(build, picture)
             assert picture.window is not None
-            if _needs_stub(build.ask, picture) != start.stub_tools:
-                start = replace(start, stub_tools=not start.stub_tools)
-                reason = reason or ("tools_changed" if last is not None else None)
-            folded = _folded_usage(build, picture).total
+            kept = start.extra_tools if reason is None else ()
+            if _extra_tools(build.ask, picture, kept) != start.extra_tools:
+                continue  # now that it is folded, it tells which tools it starts with
+            picture.extra_tools = start.extra_tools
+            folded = _usage(picture).total
             if folded <= picture.limits.capacity:
                 return await self._record(build, picture, start, reason, last)
             # Plans go by the entries' counts, which the folded items exceed by so much.
@@ -527,15 +629,15 @@ class ContextService:
     ) -> tuple[Start, str | None]:
         """Return what the epoch of this payload starts from, and why it is not the last one."""
         limits, view = picture.limits, picture.view
-        stub = picture.window is not None and _needs_stub(build.ask, picture)
         before = start_from(last.frame) if last is not None else None
         if last is None or before is None:
             reason = "model_changed" if picture.read.has_other_lane else None
         else:
-            if picture.window is None:
-                stub = before.stub_tools
+            extra = before.extra_tools
+            if picture.items is not None:
+                extra = _extra_tools(build.ask, picture, extra)
             head = picture.read.conversation.head
-            reason = break_reason(last, before, picture.frame, limits, head, view, stub)
+            reason = break_reason(last, before, picture.frame, limits, head, view, extra)
             if reason is None:
                 return before, None
         # Reasoning is bound to the prefix it was made after: another prefix drops it (E10, A10).
@@ -545,17 +647,23 @@ class ContextService:
         ):
             after = picture.read.conversation.head.head_seq
         view = replace(view, reasoning_after=after)
-        start = Start(view, limits.total, limits.max_output_tokens, stub, build.lasting_steps)
+        extra = _extra_tools(build.ask, picture) if picture.items is not None else ()
+        start = Start(view, limits.total, limits.max_output_tokens, extra, build.lasting_steps)
         return start, reason
 
     async def _refold(self, build: _Build, picture: _Picture) -> None:
-        head_seq = picture.read.conversation.head.head_seq
+        view, head_seq = picture.view, picture.read.conversation.head.head_seq
         rows: list[LogRow] = []
         as_chat = build.ask.format is FormatName.OPENAI_CHAT
         async with self._database.session() as records:
-            for span in spans_through(picture.view.spans, head_seq):
+            for span in spans_through(view.spans, head_seq):
                 rows += await records.contexts.rows(
-                    build.conversation_id, span.start, span.end, as_chat=as_chat
+                    build.conversation_id,
+                    span.start,
+                    span.end,
+                    as_chat=as_chat,
+                    trimmed_through=view.trimmed_through,
+                    untrimmed=view.untrimmed,
                 )
         picture.show(await self._folded(build, picture, rows))
 
@@ -582,7 +690,7 @@ class ContextService:
             epoch = self._epoch(build, picture, start, reason, last)
             async with self._database.session() as records:
                 if not await records.contexts.add_epoch(
-                    build.conversation_id, epoch, start.view.spans, picture.frame.texts
+                    build.conversation_id, epoch, start.view, picture.frame.texts
                 ):
                     return False
         window.epoch_id, window.frame = epoch.epoch_id, epoch.frame
@@ -624,10 +732,10 @@ class ContextService:
             build.ask.format,
             picture.frame,
             items,
-            _needs_stub(build.ask, picture),
+            picture.extra_tools,
             build.conversation_id,
         )
-        usage = _folded_usage(build, picture)
+        usage = _usage(picture)
         pressure = read_pressure(usage.total, picture.limits)
         through_seq = max(items.folded_through, read.conversation.head.head_seq)
         body = {
@@ -680,13 +788,28 @@ def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
 
 def _fold_rows(format: FormatName, picture: _Picture, rows: list[LogRow]) -> Window:
     """Fold all rows of a view into a fresh window."""
-    assembler: Assembler = assembler_for(format, picture.view, picture.frame.count)
-    entries = []
+    frame = picture.frame
+    assembler: Assembler = assembler_for(format, picture.view, frame.count, frame.nameable)
+    window = Window("", "", picture.view, assembler)
     for row in rows:
-        assembler.feed(row)
-        entries.append(entry(row.seq, row.role, row.tokens))
+        window.feed(row)
     assembler.finish()
-    return Window("", "", picture.view, assembler, entries)
+    return window
+
+
+def _slides_on(prior: Epoch, start: Start, read: ContextRead, frame: Frame, limits: Limits) -> bool:
+    """Whether a window of the last N messages is where it was, so that the log need not be read.
+
+    It is when tool results were cleared since, and nothing else happened.
+    """
+    head = read.conversation.head
+    return (
+        frame.policy.strategy is StrategyName.SLIDING_WINDOW
+        and head.view_cause == TRIMMED
+        and same_ground(prior, start, frame, limits, head.view_version - 1)
+        and not start.degraded
+        and all(map(start.view.shows, read.pins))
+    )
 
 
 def _slide(picture: _Picture) -> None:
@@ -717,32 +840,45 @@ def _cut_of(situation: Situation, limits: Limits) -> tuple[Span, ...] | None:
     return None
 
 
-def _needs_stub(ask: Ask, picture: _Picture) -> bool:
-    """Whether a stub stands for missing tools: Anthropic demands some beside calls (A6)."""
-    return (
-        ask.format is FormatName.ANTHROPIC
-        and not picture.frame.tools
-        and picture.items is not None
-        and picture.items.has_calls
-    )
+def _extra_tools(ask: Ask, picture: _Picture, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the tools that folded items need besides the caller's, those kept among them.
+
+    They are own tools that the items mention (L1), or else a stub where Anthropic demands some
+    tool beside calls (A6).
+    """
+    items, frame = picture.items, picture.frame
+    assert items is not None
+    own = frame.agent_tools({*items.mentions, *kept})
+    has_tools = bool(own or frame.tools)
+    needs_stub = ask.format is FormatName.ANTHROPIC and items.has_calls and not has_tools
+    return (STUB_TOOL.name,) if needs_stub else own
 
 
 def _usage(picture: _Picture) -> Usage:
     """Return the usage of a view: exact once it is folded, from its entries before."""
+    frame = picture.frame
+    extra = frame.extra_tokens(picture.extra_tools)
     if picture.items is not None:
-        items = picture.items
-        return picture.frame.usage(items.tokens, items.summary_tokens)
+        return frame.usage(picture.items.tokens, picture.items.summary_tokens, extra)
     shown = sum(item.tokens for item in as_shown(picture.entries, picture.view))
-    return picture.frame.usage(shown, summary_cost(picture.view, picture.frame.count))
+    return frame.usage(shown, summary_cost(picture.view, frame.count), extra)
 
 
-def _folded_usage(build: _Build, picture: _Picture) -> Usage:
-    items = picture.items
-    assert items is not None
-    stub = 0
-    if _needs_stub(build.ask, picture):
-        stub = estimate_tool_defs_tokens((STUB_TOOL,), picture.frame.count)
-    return picture.frame.usage(items.tokens, items.summary_tokens, stub)
+def _own_usage(picture: _Picture) -> Usage:
+    """Return the usage that the policy's own window is judged by (decision 13)."""
+    frame, head = picture.frame, picture.read.conversation.head
+    if frame.is_reduction:
+        return frame.usage(head.shown_tokens, head.summary_tokens, own_tools_cost(frame, head))
+    return _usage(picture)
+
+
+def _is_suspended(picture: _Picture, limits: Limits) -> bool:
+    """Whether what was undone stays undone until the log has grown (decision 24)."""
+    head = picture.read.conversation.head
+    if head.tokens >= head.resume_at:
+        return False
+    level = read_pressure(_own_usage(picture).total, limits).pressure
+    return level not in (Pressure.COMPACT, Pressure.BLOCKED)
 
 
 def _new_state(build: _Build, picture: _Picture) -> dict[str, Any] | None:

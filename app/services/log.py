@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.domain import jsontext
+from app.domain.blobs import Blob, StoredChunk, ToolOutputRef
 from app.domain.budget import ContextBudget
 from app.domain.compaction import NEVER_DUE, DueLine, due_line
 from app.domain.errors import (
@@ -21,15 +22,21 @@ from app.domain.errors import (
 from app.domain.events import EventType
 from app.domain.frames import digest
 from app.domain.log import BatchShape, Draft, draft, fold_batch, unpaired
-from app.domain.messages import FormatName, Role
-from app.domain.policy import CounterName
+from app.domain.messages import FormatName, Role, is_sendable
+from app.domain.offload import Attached, Terms
+from app.domain.policy import CounterName, ToolOutputPolicy
 from app.domain.records import Conversation, StoredMessage
+from app.domain.tool_output import should_offload
 from app.services.frames import Frames
+from app.services.outputs import Content, Original, Outputs
 from app.services.ports import Database, JobQueue, Records
 from app.services.readings import read_budget
 
 _log = logging.getLogger("app.log")
 
+INLINE = "tool_output_inline"
+"""The warning that results were kept in their messages, because their store failed (F8)."""
+_MOST_ROUNDS = 4
 _INLINE_CHARS = 24_000
 """Text counted on the event loop, in about a millisecond, before others have their turn."""
 _THREAD_CHARS = 64_000
@@ -48,18 +55,25 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class AppendedMessage:
-    """Where a message stands in the log; `token_count` includes its reasoning."""
+    """Where a message stands in the log; `token_count` includes its reasoning.
+
+    `output_ref` is what a tool result is called for by (F1).
+    """
 
     id: str
     seq: int
     turn: int
     role: str
     token_count: int
+    output_ref: ToolOutputRef | None
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer to an append; pressure and budget are None while no window is known."""
+    """The answer to an append; pressure and budget are None while no window is known.
+
+    `warnings` name what could not be done as usual, though all is stored (F8).
+    """
 
     messages: list[AppendedMessage]
     head_seq: int
@@ -68,6 +82,7 @@ class Appended:
     next_threshold: str | None
     tokens_to_next: int | None
     budget: ContextBudget | None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,33 @@ class _Done:
     appended: Appended
 
 
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """The settings that an append goes by."""
+
+    counter: str = CounterName.TOKENIZER
+    output: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
+    line: DueLine = NEVER_DUE
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch ready to be stored, with the blobs that go with it."""
+
+    drafts: list[Draft]
+    blobs: list[tuple[Blob, list[StoredChunk]]]
+    attaches: tuple[str, ...]
+    has_results: bool
+    warnings: tuple[str, ...]
+
+
+class _Stale(Exception):
+    """The settings are others than those a batch was made by."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+
+
 class LogService:
     """Appends batches and pages through transcripts."""
 
@@ -86,36 +128,40 @@ class LogService:
         database: Database,
         frames: Frames,
         queue: JobQueue,
+        outputs: Outputs,
         new_id: Callable[[], str],
         most_messages: int,
     ) -> None:
         self._database = database
         self._queue = queue
         self._frames = frames
+        self._outputs = outputs
         self._new_id = new_id
         self._most_messages = most_messages
 
     async def append(
         self, tenant_id: str, conversation_id: str, request: Append
     ) -> Appended | dict[str, Any]:
-        """Append a batch, all of it or nothing (A2).
+        """Append a batch, all of it or nothing (A2), large tool results with their blobs (F1).
 
         Returns a kept answer, as it was, when the idempotency key was used before. Raises
         NotFound, Conflict, UnpairedToolResult or ValidationError, with nothing stored.
         """
         self._check_size(request)
-        held = self._database.held(conversation_id)
-        counter = held.counter if held is not None else CounterName.TOKENIZER
-        line = await self._line(held)
-        drafts = await self._drafts(request, counter)
-        if request.idempotency_key is None:
-            async with self._database.session() as records:
-                done = await self._append(
-                    records, tenant_id, conversation_id, request, drafts, counter, line
-                )
-            if done is not None:
-                return await self._told(tenant_id, done, line)
-        return await self._append_locked(tenant_id, conversation_id, request, drafts, counter, line)
+        current = self._database.held(conversation_id)
+        has_results = any(map(_is_result, request.messages))
+        if current is None and has_results:
+            current = await self._find(tenant_id, conversation_id)
+        for _ in range(_MOST_ROUNDS):
+            ground = await self._ground(current)
+            batch = await self._batch(tenant_id, conversation_id, request, ground, has_results)
+            try:
+                done = await self._stored(tenant_id, conversation_id, request, batch, ground)
+            except _Stale as stale:
+                current = stale.conversation
+                continue
+            return await self._told(tenant_id, done, ground.line)
+        raise Conflict("The conversation's settings change too fast; try again")
 
     async def page(
         self,
@@ -137,25 +183,49 @@ class LogService:
             page = await records.log.page(conversation_id, after_seq, before_seq, order, limit)
         return found, page
 
-    async def _line(self, conversation: Conversation | None) -> DueLine:
-        """Return where a compaction of the conversation is due, nowhere while that is unknown."""
-        if conversation is None:
-            return NEVER_DUE
-        try:
-            return due_line(await self._frames.of(conversation))
-        except ContextError:
-            return NEVER_DUE
+    async def originals(
+        self, conversation_id: str, messages: Sequence[StoredMessage], content: Content
+    ) -> list[Original]:
+        """Return messages as they came, as far as they are asked for and fit a page (A1, A6).
 
-    async def _told(self, tenant_id: str, done: _Done, line: DueLine) -> Appended:
+        There may be fewer than were given, at least one: a page of `FULL` messages ends before
+        it would be larger than 32 MiB.
+        """
+        return await self._outputs.originals(conversation_id, messages, content)
+
+    async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
+        async with self._database.session() as records:
+            found = await records.conversations.find(
+                tenant_id, conversation_id, self._frames.default_model
+            )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+    async def _ground(self, conversation: Conversation | None) -> _Ground:
+        """Return what an append goes by, the defaults while the conversation is not known."""
+        if conversation is None:
+            return _Ground()
+        try:
+            frame = await self._frames.of(conversation)
+        except ContextError:
+            return _Ground(conversation.counter)
+        return _Ground(conversation.counter, frame.policy.tool_output, due_line(frame))
+
+    async def _told(
+        self, tenant_id: str, done: _Done | dict[str, Any], line: DueLine
+    ) -> Appended | dict[str, Any]:
         """Wake a worker when the batch made a compaction due, and return the answer.
 
         The append went by the settings this process had in hand; should they have been others,
         the mark is set here. A worker that cannot be woken finds the mark by itself.
         """
+        if isinstance(done, dict):
+            return done
         after = done.conversation
         try:
             is_due = after.head.became_due
-            now = await self._line(after)
+            now = (await self._ground(after)).line
             if now != line and not after.head.is_due and now.reached(after.head):
                 async with self._database.session() as records:
                     is_due = await records.jobs.mark_due(after.conversation_id)
@@ -173,7 +243,36 @@ class LogService:
                 "/messages", f"A batch holds 1 to {self._most_messages} messages, not {count}"
             )
 
-    async def _drafts(self, request: Append, counter: str) -> list[Draft]:
+    async def _batch(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: Append,
+        ground: _Ground,
+        has_results: bool,
+    ) -> _Batch:
+        """Check, offload and count the batch; without its blob store it stays inline (F8)."""
+        attached: Mapping[str, Attached] = {}
+        refs = _attached_refs(request) if has_results else ()
+        if refs:
+            attached = await self._outputs.attached(conversation_id, refs, ground.output)
+        terms = Terms(ground.output, {}, attached)
+        drafts = await self._drafts(conversation_id, request, ground.counter, terms)
+        warnings: tuple[str, ...] = ()
+        blobs: list[tuple[Blob, list[StoredChunk]]] = []
+        try:
+            blobs = await self._outputs.keep(tenant_id, conversation_id, drafts)
+        except ServiceUnavailable:
+            _log.warning("blob_store_unavailable")
+            inline = replace(terms, policy=replace(ground.output, enabled=False))
+            drafts = await self._drafts(conversation_id, request, ground.counter, inline)
+            warnings = (INLINE,)
+        attaches = tuple({item.attaches: None for item in drafts if item.attaches is not None})
+        return _Batch(drafts, blobs, attaches, has_results, warnings)
+
+    async def _drafts(
+        self, conversation_id: str, request: Append, counter: str, terms: Terms
+    ) -> list[Draft]:
         """Check and count the batch, without holding up the event loop.
 
         Large messages are counted in a thread. Small ones are not: threads that take turns at
@@ -182,23 +281,54 @@ class LogService:
         count = self._frames.counter(counter)
         drafts: list[Draft] = []
         seen: dict[str, int] = {}
+        names: dict[str, str] | None = None
         done = 0
         for index, message in enumerate(request.messages):
             pointer = f"/messages/{index}"
             size = _weight(message)
+            if names is None and _is_result(message) and _is_large(message, size, terms.policy):
+                names = await self._open_calls(conversation_id) if not drafts else {}
+                terms = replace(terms, names=names)
             if size > _THREAD_CHARS:
-                made = await asyncio.to_thread(draft, message, request.format, count, pointer)
+                made = await asyncio.to_thread(
+                    draft, message, request.format, count, pointer, terms
+                )
             else:
-                made = draft(message, request.format, count, pointer)
+                made = draft(message, request.format, count, pointer, terms)
                 done += size
             for entry in made:
                 if entry.id is not None and seen.setdefault(entry.id, index) != index:
                     raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")
+                if entry.call_names:
+                    names = dict(zip(entry.call_ids, entry.call_names, strict=True))
+                    terms = replace(terms, names=names)
             drafts.extend(made)
             if done > _INLINE_CHARS:
                 done = 0
                 await asyncio.sleep(0)
         return drafts
+
+    async def _open_calls(self, conversation_id: str) -> dict[str, str]:
+        """Return the names of the tools whose results the log is waiting for, by call id."""
+        async with self._database.session() as records:
+            return dict(await records.log.open_calls(conversation_id))
+
+    async def _stored(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: Append,
+        batch: _Batch,
+        ground: _Ground,
+    ) -> _Done | dict[str, Any]:
+        if request.idempotency_key is None and not batch.attaches:
+            async with self._database.session() as records:
+                done = await self._append(
+                    records, tenant_id, conversation_id, request, batch, ground, batch.has_results
+                )
+            if done is not None:
+                return done
+        return await self._append_locked(tenant_id, conversation_id, request, batch, ground)
 
     async def _append(
         self,
@@ -206,11 +336,11 @@ class LogService:
         tenant_id: str,
         conversation_id: str,
         request: Append,
-        drafts: Sequence[Draft],
-        counter: str,
-        line: DueLine,
+        batch: _Batch,
+        ground: _Ground,
+        as_held: bool,
     ) -> _Done | None:
-        shape = fold_batch(drafts)
+        drafts = batch.drafts
         ids = [entry.id or self._new_id() for entry in drafts]
         after = await records.log.append(
             tenant_id,
@@ -218,18 +348,25 @@ class LogService:
             request.format,
             drafts,
             ids,
-            shape,
-            counter=counter,
+            fold_batch(drafts),
+            counter=ground.counter,
             expected_seq=request.expected_seq,
             default_model=self._frames.default_model,
-            due=line,
+            due=ground.line,
+            blobs=batch.blobs,
+            as_held=as_held,
         )
         if after is None:
             return None
-        return _Done(after, await self._answer(records, after, _placed(after, drafts, ids)))
+        placed = _placed(after, drafts, ids)
+        return _Done(after, await self._answer(records, after, placed, batch.warnings))
 
     async def _answer(
-        self, records: Records, conversation: Conversation, messages: list[AppendedMessage]
+        self,
+        records: Records,
+        conversation: Conversation,
+        messages: list[AppendedMessage],
+        warnings: tuple[str, ...] = (),
     ) -> Appended:
         reading = await read_budget(self._frames, records, conversation)
         pressure = reading.pressure if reading else None
@@ -241,6 +378,7 @@ class LogService:
             next_threshold=pressure.next_threshold if pressure else None,
             tokens_to_next=pressure.tokens_to_next if pressure else None,
             budget=reading.budget if reading else None,
+            warnings=warnings,
         )
 
     async def _append_locked(
@@ -248,10 +386,9 @@ class LogService:
         tenant_id: str,
         conversation_id: str,
         request: Append,
-        drafts: list[Draft],
-        counter: str,
-        line: DueLine,
-    ) -> Appended | dict[str, Any]:
+        batch: _Batch,
+        ground: _Ground,
+    ) -> _Done | dict[str, Any]:
         """Append under the head's lock, where the reason for a refusal can be told."""
         key, request_hash = request.idempotency_key, ""
         if key is not None:
@@ -264,14 +401,14 @@ class LogService:
                 kept = await records.log.kept_answer(conversation_id, key)
                 if kept is not None:
                     return _replayed(kept, request_hash)
-            if current.counter != counter:
-                drafts = await self._drafts(request, current.counter)
-            line = await self._line(current)
-            done = await self._append_checked(records, tenant_id, current, request, drafts, line)
+            now = await self._ground(current)
+            if now.counter != ground.counter or (batch.has_results and now.output != ground.output):
+                raise _Stale(current)
+            done = await self._append_checked(records, tenant_id, current, request, batch, now)
             if key is not None:
                 text = jsontext.dumps(done.appended)
                 await records.log.keep_answer(conversation_id, key, request_hash, text)
-        return await self._told(tenant_id, done, line)
+        return done
 
     async def _append_checked(
         self,
@@ -279,30 +416,33 @@ class LogService:
         tenant_id: str,
         current: Conversation,
         request: Append,
-        drafts: Sequence[Draft],
-        line: DueLine,
+        batch: _Batch,
+        ground: _Ground,
     ) -> _Done:
         conversation_id = current.conversation_id
-        given = [entry.id for entry in drafts if entry.id is not None]
+        given = [entry.id for entry in batch.drafts if entry.id is not None]
         known = {
             message.id: message
             for message in (await records.log.by_ids(conversation_id, given) if given else [])
         }
         new = []
-        for entry in drafts:
+        for entry in batch.drafts:
             stored = known.get(entry.id) if entry.id is not None else None
             if stored is None:
                 new.append(entry)
-            elif not _same(stored, entry, request.format):
+            elif not await self._is_same(conversation_id, stored, entry, request.format):
                 raise Conflict(
                     f"Message id {entry.id!r} is taken by another message", {"id": entry.id}
                 )
-        if known and len(known) == len(drafts):
+        if known and len(known) == len(batch.drafts):
             placed = [_as_appended(message) for message in known.values()]
             return _Done(current, await self._answer(records, current, placed))
         _check_head(current, request, fold_batch(new))
+        if batch.attaches:
+            await _attach(records, conversation_id, batch.attaches)
+        left = replace(batch, drafts=new)
         done = await self._append(
-            records, tenant_id, conversation_id, request, new, current.counter, line
+            records, tenant_id, conversation_id, request, left, ground, as_held=False
         )
         assert done is not None, "the head is locked and was checked"
         if known:
@@ -311,6 +451,31 @@ class LogService:
             merged = sorted(both, key=lambda message: message.seq)
             return replace(done, appended=replace(done.appended, messages=merged))
         return done
+
+    async def _is_same(
+        self, conversation_id: str, stored: StoredMessage, entry: Draft, format: FormatName
+    ) -> bool:
+        """Whether a stored message came as this one does, however both are offloaded."""
+        if stored.format != format:
+            return False
+        output, new = stored.output, entry.kept_output
+        same_blob = (output.ref if output else None) == (new.ref if new else None)
+        if same_blob and stored.body.encode() == entry.body:
+            return True
+        original = await self._outputs.original(conversation_id, stored)
+        if original is None:  # collected: what it was is known by its hash
+            return same_blob
+        return bool(original == jsontext.loads(jsontext.dump_stored(entry.piece)))
+
+
+async def _attach(records: Records, conversation_id: str, refs: Sequence[str]) -> None:
+    """Note under the head's lock that messages refer to blobs, unless one was collected."""
+    found = await records.blobs.find_all(conversation_id, refs)
+    there = {blob.id for blob in found if blob.collected_at is None}
+    for ref in refs:
+        if ref not in there:
+            raise ValidationError.at("/messages", f"Blob {ref!r} was collected; upload it again")
+    await records.blobs.attach(conversation_id, refs)
 
 
 def _check_head(current: Conversation, request: Append, shape: BatchShape) -> None:
@@ -333,21 +498,47 @@ def _placed(
     placed = []
     for offset, (entry, message_id) in enumerate(zip(drafts, ids, strict=True)):
         turn += entry.role is Role.USER
-        tokens = entry.tokens + entry.reasoning_tokens
-        placed.append(AppendedMessage(message_id, first + offset, turn, entry.role, tokens))
+        seq, tokens = first + offset, entry.tokens + entry.reasoning_tokens
+        ref = entry.output.ref_in(message_id, seq) if entry.output is not None else None
+        placed.append(AppendedMessage(message_id, seq, turn, entry.role, tokens, ref))
     return placed
 
 
 def _as_appended(message: StoredMessage) -> AppendedMessage:
-    return AppendedMessage(message.id, message.seq, message.turn, message.role, message.token_count)
-
-
-def _same(stored: StoredMessage, entry: Draft, format: FormatName) -> bool:
-    if stored.format != format:
-        return False
-    return stored.body.encode() == entry.body or bool(
-        jsontext.loads(stored.body) == jsontext.loads(entry.body)
+    return AppendedMessage(
+        message.id,
+        message.seq,
+        message.turn,
+        message.role,
+        message.token_count,
+        message.output_ref,
     )
+
+
+def _is_result(message: Any) -> bool:
+    """Whether a message as it came holds tool results, in any format."""
+    if not isinstance(message, Mapping):
+        return False
+    content = message.get("content")
+    return message.get("role") == "tool" or (
+        isinstance(content, list)
+        and bool(content)
+        and isinstance(content[0], Mapping)
+        and content[0].get("type") == "tool_result"
+    )
+
+
+def _attached_refs(request: Append) -> tuple[str, ...]:
+    """Return the ids of all blobs that the messages of a request refer to."""
+    holders: list[Any] = []
+    for message in request.messages:
+        if isinstance(message, Mapping):
+            content = message.get("content")
+            blocks = content if isinstance(content, list) else []
+            holders += [message, *(block for block in blocks if isinstance(block, Mapping))]
+    asked = (holder["output_ref"] for holder in holders if holder.get("output_ref"))
+    refs = (ref.get("id") if isinstance(ref, Mapping) else ref for ref in asked)
+    return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str) and is_sendable(ref)))
 
 
 def _request_hash(request: Append) -> str:
@@ -361,6 +552,16 @@ def _replayed(kept: tuple[str, str], request_hash: str) -> dict[str, Any]:
         raise Conflict("The Idempotency-Key was used with another body")
     replay: dict[str, Any] = jsontext.loads(answer)
     return replay
+
+
+def _is_large(result: Any, chars: int, policy: ToolOutputPolicy) -> bool:
+    """Whether a message with so many characters may be offloaded; most are told by those."""
+    if should_offload(chars, policy):
+        return True
+    most_bytes = 4 * chars
+    return should_offload(most_bytes, policy) and should_offload(
+        len(jsontext.dumps(result).encode()), policy
+    )
 
 
 def _weight(message: Any) -> int:

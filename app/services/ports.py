@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Protocol
 
+from app.domain.blobs import Blob, Chunk, StoredChunk
 from app.domain.compaction import DueLine
 from app.domain.events import Cursor, EventPage
 from app.domain.limits import ModelInfo
@@ -23,7 +25,7 @@ from app.domain.records import (
 )
 from app.domain.summaries import Completion, ModelCall
 from app.domain.turns import Entry
-from app.domain.views import Span
+from app.domain.views import View
 
 
 class Tokenizer(Protocol):
@@ -73,10 +75,13 @@ class LogRecords(Protocol):
         expected_seq: int | None,
         default_model: str | None,
         due: DueLine,
+        blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
+        as_held: bool = False,
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
 
-        Sets the due mark where the batch takes the head over the line (decision 25).
+        Sets the due mark where the batch takes the head over the line (decision 25). `blobs` are
+        stored with it; with `as_held` only if the settings are still those this process holds.
 
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
@@ -100,6 +105,14 @@ class LogRecords(Protocol):
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
         """Return what planning needs of the messages in `[start, end)`."""
+        ...
+
+    async def tool_names(self, conversation_id: str, start: int, end: int) -> Mapping[int, str]:
+        """Return the name of the tool that each result in `[start, end)` comes from, by seq."""
+        ...
+
+    async def open_calls(self, conversation_id: str) -> Mapping[str, str]:
+        """Return the names of the tools that the newest message but results calls, by call id."""
         ...
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
@@ -142,13 +155,23 @@ class ContextRecords(Protocol):
         ...
 
     async def rows(
-        self, conversation_id: str, start: int, end: int, *, as_chat: bool
+        self,
+        conversation_id: str,
+        start: int,
+        end: int,
+        *,
+        as_chat: bool,
+        trimmed_through: int = 0,
+        untrimmed: Sequence[int] = (),
     ) -> list[LogRow]:
-        """Return the messages in `[start, end)` as a build or a summariser reads them."""
+        """Return the messages in `[start, end)` as a build or a summariser reads them.
+
+        Results up to `trimmed_through`, but for the seqs in `untrimmed`, come without their text.
+        """
         ...
 
     async def add_epoch(
-        self, conversation_id: str, epoch: Epoch, spans: Sequence[Span], texts: Mapping[str, str]
+        self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
         """Record an epoch's start; False when another build was first, or all is deleted."""
         ...
@@ -400,6 +423,143 @@ class EventRecords(Protocol):
         ...
 
 
+class BlobRecords(Protocol):
+    """Sentences about the blobs of one conversation (F)."""
+
+    async def find(self, conversation_id: str, ref: str) -> Blob | None:
+        """Return a blob, a collected one too; None for an unknown ref."""
+        ...
+
+    async def find_all(self, conversation_id: str, refs: Sequence[str]) -> list[Blob]:
+        """Return those of the blobs that there are."""
+        ...
+
+    async def page(self, conversation_id: str, limit: int, before: str | None) -> list[Blob]:
+        """Return blobs that were not collected, newest first, from after the id `before` on."""
+        ...
+
+    async def add(self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]) -> str:
+        """Store a blob, or find it stored, and return the content id that holds its bytes.
+
+        `chunks` are stored only if that is the blob's own; a collected one comes back to life.
+        For a deleted conversation nothing is stored.
+        """
+        ...
+
+    async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
+        """Note that chunks of a content are coming; False without such a conversation."""
+        ...
+
+    async def add_chunks(
+        self, conversation_id: str, content_id: str, chunks: Sequence[StoredChunk]
+    ) -> None:
+        """Store more chunks of an upload under way."""
+        ...
+
+    async def end_upload(self, conversation_id: str, blob: Blob) -> str:
+        """Store the blob of an upload, or find it stored; returns as `add` does.
+
+        The upload's own chunks are dropped where the blob was stored already. Raises NotFound
+        when the conversation is gone.
+        """
+        ...
+
+    async def drop_upload(self, conversation_id: str, content_id: str) -> None:
+        """Forget an upload that did not end, and its chunks."""
+        ...
+
+    async def attach(self, conversation_id: str, refs: Sequence[str]) -> None:
+        """Note that messages refer to these blobs."""
+        ...
+
+    async def chunks(
+        self, conversation_id: str, content_id: str, first: int, count: int
+    ) -> list[StoredChunk]:
+        """Return up to `count` chunks from number `first` on, in order."""
+        ...
+
+    async def chunk_before_line(
+        self, conversation_id: str, content_id: str, line: int
+    ) -> tuple[int, int] | None:
+        """Return the number, and the newlines before it, of the chunk with that many newlines.
+
+        It is the last chunk with fewer than `line` newlines before it, the first for line 0;
+        None where there are no chunks.
+        """
+        ...
+
+    async def collectable(
+        self, conversation_id: str, uploaded_before: datetime | None, *, compacted: bool
+    ) -> list[Blob]:
+        """Return what a collection would take, the oldest first (F7).
+
+        Blobs no message was attached to, uploaded before that time if one is given; and with
+        `compacted` those whose messages are all hidden by the active compaction.
+        """
+        ...
+
+    async def collect(self, conversation_id: str, refs: Sequence[str]) -> None:
+        """Delete the bytes of blobs and leave their tombstones (decision 29)."""
+        ...
+
+    async def list_due(self, uploaded_before: datetime, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and conversation ids where a scheduled collection may find something.
+
+        Those with uploads from before that time that were not attached or did not end, and those
+        compacted since the last collection.
+        """
+        ...
+
+    async def stale_uploads(self, conversation_id: str, begun_before: datetime) -> list[str]:
+        """Return the content ids of uploads that did not end, begun before that time."""
+        ...
+
+    async def swept(self, conversation_id: str) -> None:
+        """Note that a scheduled collection has seen the conversation's last compaction."""
+        ...
+
+    async def holds_content(self, conversation_id: str, content_id: str) -> bool:
+        """Whether a blob or an upload under way has this content."""
+        ...
+
+
+class BlobWriter(Protocol):
+    """Takes the chunks of one content, in order."""
+
+    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
+        """Keep chunks, and return them as their rows have to hold them."""
+        ...
+
+    async def finish(self) -> str | None:
+        """Make what was written last; returns the object's key, None where rows hold the bytes."""
+        ...
+
+
+class BlobStore(Protocol):
+    """Keeps the bytes of chunks: in their rows, or in objects beside the database (F1).
+
+    Whatever fails in an object store is ServiceUnavailable.
+    """
+
+    def writer(
+        self, tenant_id: str, conversation_id: str, content_id: str
+    ) -> AbstractAsyncContextManager[BlobWriter]:
+        """Open a content for writing; left without `finish`, nothing of it stays."""
+        ...
+
+    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
+        """Return the raw bytes of neighbouring chunks."""
+        ...
+
+    async def remove(self, object_keys: Sequence[str]) -> None:
+        """Delete objects; those that are not there are no error."""
+        ...
+
+    def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
+        """Yield the key, conversation id and content id of every object written before a time."""
+        ...
+
+
 class JobQueue(Protocol):
     """Wakes the workers; what it holds outlives the process that put it there."""
 
@@ -441,6 +601,11 @@ class Records(Protocol):
     @property
     def events(self) -> EventRecords:
         """What happened."""
+        ...
+
+    @property
+    def blobs(self) -> BlobRecords:
+        """Full tool outputs."""
         ...
 
     @property

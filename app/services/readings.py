@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.domain.budget import ContextBudget, PressureReading, measure, read_pressure
+from app.domain.compaction import own_tools_cost
 from app.domain.errors import ContextError
 from app.domain.policy import StrategyName
 from app.domain.records import Conversation
@@ -40,5 +41,5 @@ async def read_budget(
         before = head.head_seq - frame.policy.sliding_window.keep_last_n
         if before > 0:
             shown = head.tokens - await records.log.total_at(conversation.conversation_id, before)
-    usage = frame.usage(shown, head.summary_tokens)
+    usage = frame.usage(shown, head.summary_tokens, own_tools_cost(frame, head))
     return Reading(measure(usage, frame.limits), read_pressure(usage.total, frame.limits))

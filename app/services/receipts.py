@@ -87,8 +87,8 @@ class ReceiptService:
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Show again what was shown before the newest compaction; the log never moved.
 
-        Automatic compaction then rests until the log has grown (decision 24). Raises Conflict
-        for a compaction that is not the active one.
+        Automatic compaction, and clearing, then rest until the log has grown (decision 24).
+        Raises Conflict for a compaction that is not the active one.
         """
         async with self._database.transaction() as records:
             found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
@@ -131,7 +131,7 @@ class ReceiptService:
             shown,
             view_version=head.view_version,
             cause="undone",
-            resume_at=resume_at(head, limits) if limits is not None else head.tokens,
+            resume_at=resume_at(head, limits) if limits is not None else head.tokens + 1,
         )
         assert applied, "the head is locked, and the view shows every pin"
 

@@ -7,10 +7,12 @@ is bounded in bytes; a window that does not fit is built anew, at the price of o
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from app.domain.clearing import output_tokens
+from app.domain.log import LogRow
 from app.domain.prompt import Assembler
-from app.domain.turns import Entry
+from app.domain.turns import Entry, entry
 from app.domain.views import View
 
 _ROW_BYTES = 400
@@ -21,15 +23,26 @@ _ROW_BYTES = 400
 class Window:
     """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`.
 
-    `frame` is the epoch's stored frame.
+    `frame` is the epoch's stored frame, `output_tokens` the tool output shown (F3). `tool_names`
+    are those of results up to `named_through`, as far as they were asked for.
     """
 
     epoch_id: str
     frame: str
     view: View
     assembler: Assembler
-    entries: list[Entry]
+    entries: list[Entry] = field(default_factory=list)
+    output_tokens: int = 0
+    tool_names: dict[int, str] = field(default_factory=dict)
+    named_through: int = 0
     size_bytes: int = 0
+
+    def feed(self, row: LogRow) -> None:
+        """Fold one more row of what the view shows."""
+        self.assembler.feed(row)
+        item = entry(row.seq, row.role, row.tokens)
+        self.entries.append(item)
+        self.output_tokens += output_tokens(item, self.view)
 
 
 class Windows:

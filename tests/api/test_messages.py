@@ -28,7 +28,10 @@ from tests.api.talk import (
 from tests.conftest import started
 
 SERVICE_FIELDS = {
+    "content_collected",
+    "content_truncated",
     "id",
+    "output_ref",
     "seq",
     "turn",
     "role",

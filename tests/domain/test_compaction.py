@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ from app.domain.compaction import (
     kept_of,
     newly_kept,
     node_room,
+    own_tools_cost,
     plan_for,
     reserve_for,
     result_of,
@@ -84,12 +86,16 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
 def framed(
-    policy: Policy | None = None, limits: Limits = LIMITS, fixed: int = 0, factor: float = 1.0
+    policy: Policy | None = None,
+    limits: Limits = LIMITS,
+    fixed: int = 0,
+    factor: float = 1.0,
+    agent_tools: Literal["auto", "none"] = "none",
 ) -> Frame:
     """Return a frame with this policy and window, its sections taking `fixed` tokens."""
     return replace(
         frame_of((), (), None),
-        policy=policy or Policy(),
+        policy=replace(policy or Policy(), agent_tools=agent_tools),
         limits=limits,
         policy_limits=limits,
         raw_fixed=Usage(system_prompt=fixed),
@@ -524,6 +530,26 @@ def test_a_plan_that_only_clears_hides_nothing_more() -> None:
     assert older.trimmed_through == 12, "what is cleared stays cleared"
 
 
+def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
+    """A head keeps none that was hidden since: it would be shown again, without its call (F3)."""
+    before = View(trimmed_through=9, untrimmed=(3, 7))
+    plan = Compact(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
+    after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
+    assert after.untrimmed == (4, 7)
+    assert kept_of(after) == (4, 7)
+    cut = replace(before, spans=spans_beside(Span(1, 6)))
+    assert kept_of(cut) == (7,), "whoever cut it"
+
+
+def test_a_plan_that_only_clears_leaves_the_note() -> None:
+    """It says of what was left out what it said before, kept messages and all (N10, E6)."""
+    plan = Compact(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
+    noted = view_after(View(), plan, (), None, ())
+    assert noted.note is not None
+    after = view_after(noted, Compact(("clear",), 1, trimmed_through=12), (), None, ())
+    assert after.note == noted.note
+
+
 @st.composite
 def told_views(draw: st.DrawFn) -> View:
     """Draw a view with pins in and around its hidden range, and summaries of parts of that."""
@@ -939,3 +965,13 @@ def test_compactions_in_a_row_keep_what_they_promise(talk: Talk, data: st.DataOb
         if data.draw(st.booleans()):
             talk.repin(data.draw(pins(talk)))
         talk.grow(data.draw(entries(6)))
+
+
+def test_own_tools_count_where_texts_may_name_them() -> None:
+    """L1, C1: what was cut or cleared brings tools into the payload, and they take room."""
+    auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
+    cut = Head(mentions=("tool_output_cache", "tool_output_cache_grep"))
+    assert own_tools_cost(auto, Head()) == own_tools_cost(none, cut) == 0
+    lines = own_tools_cost(auto, Head(trimmed_through=3))
+    assert 0 < lines == own_tools_cost(auto, Head(), 3) < own_tools_cost(auto, cut)
+    assert own_tools_cost(auto, cut, 3) == own_tools_cost(auto, cut)

@@ -20,7 +20,7 @@ from app.domain.epochs import (
     start_from,
     window_of,
 )
-from app.domain.frames import Ask
+from app.domain.frames import STUB_TOOL, Ask
 from app.domain.messages import FormatName
 from app.domain.records import Epoch, Head
 from app.domain.views import ENDLESS, Span, Summary, View, spans_beside
@@ -38,7 +38,7 @@ VIEW = View(
     untrimmed=(2,),
 )
 HEAD = Head(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
-START = Start(VIEW, 1000, 100, False)
+START = Start(VIEW, 1000, 100, ())
 EPOCH = Epoch(
     epoch=4,
     epoch_id="0190f3a0-0000-7000-8000-000000000001",
@@ -64,7 +64,7 @@ def reason(**changes: Any) -> str | None:
         "limits": LIMITS,
         "head": HEAD,
         "view": VIEW,
-        "stub_tools": False,
+        "extra_tools": (),
     }
     return break_reason(**(defaults | changes))
 
@@ -75,7 +75,7 @@ def reason(**changes: Any) -> str | None:
         views(),
         st.integers(1, 2**62),
         st.integers(1, 2**40),
-        st.booleans(),
+        st.sampled_from([(), (STUB_TOOL.name,), ("read_result",)]),
         st.lists(st.sampled_from(["a", "b"])).map(tuple),
     )
 )
@@ -105,9 +105,10 @@ def test_starts_of_the_first_version_still_read() -> None:
         reasoning_after=5,
         summary_as_system=True,
     )
-    assert start == Start(view, 1000, 100, True, ("extractive_summary",))
+    stub = (STUB_TOOL.name,)
+    assert start == Start(view, 1000, 100, stub, ("extractive_summary",))
     made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
-    assert reason(before=start, view=made_now, stub_tools=True) is None
+    assert reason(before=start, view=made_now, extra_tools=stub) is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,8 @@ def test_starts_of_the_first_version_still_read() -> None:
     [
         ({}, None),
         ({"frame": replace(FRAME, tools_hash="x")}, "tools_changed"),
-        ({"stub_tools": True}, "tools_changed"),
+        ({"extra_tools": (STUB_TOOL.name,)}, "tools_changed"),
+        ({"extra_tools": ("read_result",)}, "tools_changed"),
         ({"frame": replace(FRAME, sections_hash="x")}, "sections_changed"),
         ({"limits": replace(LIMITS, total=999)}, "budget_changed"),
         ({"limits": replace(LIMITS, max_output_tokens=99)}, "budget_changed"),

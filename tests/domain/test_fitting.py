@@ -18,7 +18,7 @@ from app.domain.fitting import (
 )
 from app.domain.messages import Role
 from app.domain.strategies import Room
-from app.domain.turns import Entry, call_groups, entry, pinned_seqs
+from app.domain.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
 from app.domain.views import ENDLESS, Span, View
 from tests.domain.test_strategies import pinned_histories, rooms
 
@@ -166,8 +166,8 @@ def test_steps_are_named_in_order_and_truly(
     assert trims == (fitted.trimmed_through > trimmed_through)
     newly = [i for i in history if trimmed_through < i.seq <= fitted.trimmed_through]
     assert not trims or any(item.trimmed_tokens < item.tokens for item in newly)
-    pinned = pinned_seqs(history)
-    whole = [i.seq for i in newly if i.role is T and i.seq in pinned]
+    protected = never_cleared(history)
+    whole = [i.seq for i in newly if i.role is T and i.seq in protected]
     assert fitted.untrimmed == tuple(whole)
     if room.holds(cost(history, trimmed_through)):
         assert fitted == Fitted(trimmed_through, None, ())
@@ -207,6 +207,26 @@ def test_fitting_again_changes_nothing(history: list[Entry], room: Room) -> None
     kept = kept_of(history, fitted)
     if kept:
         assert fit(kept, fitted.trimmed_through, room) == Fitted(fitted.trimmed_through, None, ())
+
+
+def test_excluded_results_are_dropped_but_never_trimmed() -> None:
+    """Newer results are trimmed in their place; last they go with their call group (F3, C4)."""
+    history = [
+        entry(1, U, 10),
+        entry(2, A, 10),
+        entry(3, T, 1000, excluded=True),
+        entry(4, A, 10),
+        entry(5, T, 1000),
+        entry(6, A, 10),
+        entry(7, T, 200),
+    ]
+    fitted = fit(history, 0, room_of(1400))
+    assert fitted == Fitted(5, None, (TRIMMED,), untrimmed=(3,))
+    fitted = fit(history, 0, room_of(700))
+    assert fitted == Fitted(5, (Span(4, ENDLESS),), (TRIMMED, EMERGENCY))
+    last = [*history[:2], history[2]]
+    fitted = fit(last, 0, room_of(900))
+    assert fitted == Fitted(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY,))
 
 
 def test_pins_are_neither_trimmed_nor_dropped() -> None:

@@ -68,11 +68,16 @@ FRAMES = st.builds(
 )
 
 
+def extra_of(stub: bool) -> tuple[str, ...]:
+    """Return the tools that a payload has besides the caller's, where it needs a stub."""
+    return (STUB_TOOL.name,) if stub else ()
+
+
 def rendered(case: Case, frame: Frame) -> tuple[Payload, dict[str, Any]]:
     """Return the payload of a case, and its body as a provider reads it."""
     items = folded(case).items()
     stub = case.format is ANTHROPIC and not frame.tools and items.has_calls
-    payload = render_payload(case.format, frame, items, stub, "conversation")
+    payload = render_payload(case.format, frame, items, extra_of(stub), "conversation")
     return payload, json.loads(orjson.dumps(payload.body))
 
 
@@ -147,7 +152,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame) -> N
     last = folded(case).items()
     bodies = []
     for items in (first, last):
-        payload = render_payload(case.format, frame, items, bool(TOOLS), "conversation")
+        payload = render_payload(case.format, frame, items, extra_of(bool(TOOLS)), "conversation")
         body = unmarked(json.loads(orjson.dumps(payload.body)))
         bodies.append((payload, body))
     (early, before), (late, after) = bodies
@@ -176,7 +181,7 @@ def test_the_budget_counts_what_is_returned(case: Case, frame: Frame) -> None:
     """System, tools and messages counted from scratch give the usage reported (C1)."""
     items = folded(case).items()
     stub = case.format is ANTHROPIC and not frame.tools and items.has_calls
-    payload = render_payload(case.format, frame, items, stub, "conversation")
+    payload = render_payload(case.format, frame, items, extra_of(stub), "conversation")
     body = unmarked(json.loads(orjson.dumps(payload.body)))
     messages, system = body["messages"], body.get("system", [])
     if case.format is CHAT and frame.sections:
@@ -198,7 +203,7 @@ def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_to
     case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
     frame = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
     items = folded(case).items()
-    payload = render_payload(format, frame, items, stub_tools, "conversation")
+    payload = render_payload(format, frame, items, extra_of(stub_tools), "conversation")
     body = json.loads(orjson.dumps(payload.body))
     validate = provider_validate()
     if format is CHAT:
@@ -233,7 +238,7 @@ def test_a_changed_prefix_changes_its_hash() -> None:
     frame = frame_of([PromptSection("a", "one")], TOOLS, None)
     case_items = folded_empty()
     hashes = {
-        render_payload(format, changed, case_items, False, "c").prefix_hash
+        render_payload(format, changed, case_items, (), "c").prefix_hash
         for format in (CHAT, ANTHROPIC)
         for changed in (
             frame,

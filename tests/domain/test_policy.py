@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.agent_tools import AGENT_TOOLS
 from app.domain.errors import ValidationError
 from app.domain.policy import (
     DEFAULTS,
+    OWN_TOOLS,
     ChainStep,
     Policy,
     StrategyName,
@@ -53,6 +55,17 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("budget", "hard_block"): st.floats(0.98, 1),
     ("budget", "on_unknown_model"): st.sampled_from(["strict", "derive"]),
     ("budget", "counter"): st.sampled_from(["tokenizer", "bytes_4", "chars_4", "chars_2_5"]),
+    ("tool_output", "enabled"): st.booleans(),
+    ("tool_output", "offload_threshold_bytes"): st.integers(0, 10**6),
+    ("tool_output", "context_budget_tokens"): st.just("auto") | st.integers(0, 10**6),
+    ("tool_output", "max_message_bytes"): st.integers(1, 10**6),
+    ("tool_output", "max_line_length"): st.integers(1, 10**6),
+    ("tool_output", "view"): st.sampled_from(["truncate", "reference"]),
+    ("tool_output", "clear_at_least"): st.just("auto") | st.integers(0, 10**6),
+    ("tool_output", "exclude_tools"): st.lists(st.text(max_size=3), max_size=3),
+    ("gc", "drop_compacted"): st.booleans(),
+    ("agent_tools",): st.sampled_from(["auto", "none"])
+    | st.lists(st.sampled_from(OWN_TOOLS), max_size=3),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),
     ("preserve_user_messages",): st.booleans(),
 }
@@ -188,6 +201,19 @@ def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, 
         ({"compaction": {"summary_directives": "a"}}, "/compaction/summary_directives"),
         ({"compaction": {"summary_directives": ["a", 1]}}, "/compaction/summary_directives"),
         ({"compaction": {"model": 7}}, "/compaction/model"),
+        ({"tool_output": {"offload_threshold_bytes": -1}}, "/tool_output/offload_threshold_bytes"),
+        ({"tool_output": {"max_message_bytes": 0}}, "/tool_output/max_message_bytes"),
+        ({"tool_output": {"max_line_length": 0}}, "/tool_output/max_line_length"),
+        ({"tool_output": {"context_budget_tokens": -1}}, "/tool_output/context_budget_tokens"),
+        ({"tool_output": {"context_budget_tokens": "all"}}, "/tool_output/context_budget_tokens"),
+        ({"tool_output": {"context_budget_tokens": 1.5}}, "/tool_output/context_budget_tokens"),
+        ({"tool_output": {"clear_at_least": True}}, "/tool_output/clear_at_least"),
+        ({"tool_output": {"view": "whole"}}, "/tool_output/view"),
+        ({"tool_output": {"exclude_tools": "search"}}, "/tool_output/exclude_tools"),
+        ({"gc": {"drop_compacted": 1}}, "/gc/drop_compacted"),
+        ({"agent_tools": "some"}, "/agent_tools"),
+        ({"agent_tools": ["no_such_tool"]}, "/agent_tools"),
+        ({"agent_tools": [1]}, "/agent_tools"),
         ({"no_such_thing": 1}, "/no_such_thing"),
         ({"budget": {"windw": 1}}, "/budget/windw"),
     ],
@@ -226,3 +252,18 @@ def test_an_impossible_combination_across_layers_is_refused() -> None:
     with pytest.raises(ValidationError) as refused:
         effective({"budget": {"context_window": 5000}}, {"budget": {"max_output_tokens": 6000}})
     assert refused.value.problems[0].pointer == "/budget/max_output_tokens"
+
+
+def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
+    """F1, F2, F3, L1: names and defaults are those of the published interface."""
+    output = effective().tool_output
+    assert (output.enabled, output.offload_threshold_bytes) == (True, 4096)
+    assert (output.max_message_bytes, output.max_line_length) == (51_200, 2000)
+    assert (output.view, output.context_budget_tokens) == ("truncate", "auto")
+    assert (output.clear_at_least, output.exclude_tools) == ("auto", ())
+    assert (effective().agent_tools, effective().gc.drop_compacted) == ("auto", False)
+
+
+def test_what_can_be_listed_is_what_there_is() -> None:
+    """L1: the tools a policy may list are those that have definitions."""
+    assert tuple(AGENT_TOOLS) == OWN_TOOLS

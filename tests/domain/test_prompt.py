@@ -42,7 +42,7 @@ from app.domain.prompt import (
     Assembler,
     Items,
     assembler_for,
-    placeholder,
+    placeholder_of,
     with_cache_mark,
 )
 from app.domain.strategies import STRATEGIES, Compact, Room, Slide
@@ -468,7 +468,7 @@ def test_untrimmed_results_are_sent_whole(case: Case) -> None:
     said = "\n".join(texts_in(folded(case).items())) + json.dumps(parsed(folded(case).items()))
     for made in case.shown:
         if made.seq in case.view.untrimmed:
-            assert placeholder(made) not in said
+            assert placeholder_of(made) not in said
 
 
 @given(cases(st.just(ANTHROPIC)))
@@ -647,7 +647,11 @@ def test_kept_messages_follow_what_stands_for_the_range_around_them(format: Form
         (Role.USER, "said 4"),
         (Role.TOOL, "kept " * 90),
         (Role.USER, "said 9"),
-        (Role.TOOL, "[tool output trimmed; ref=0190f3a0-0000-7000-8000-000000000011; 720 bytes]"),
+        (
+            Role.TOOL,
+            "[tool output trimmed; ref=0190f3a0-0000-7000-8000-000000000011; 720 bytes;"
+            " read with tool_output_cache]",
+        ),
         (Role.USER, "said 12"),
     ]
     assert issues(Case(RawLog(), format, RICH_VIEW, 12), wire) == []
@@ -681,9 +685,12 @@ def test_placeholders_name_what_they_stand_for() -> None:
     view = replace(EVERYTHING, trimmed_through=3)
     wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
     trimmed = rows_of(RawLog([(CHAT, result("a", "é" * 900))]), CHAT)[0]
-    assert placeholder(replace_row(trimmed, 3)) == "[tool output trimmed; ref=m3; 1,800 bytes]"
+    named = "[tool output trimmed; ref=m3; 1,800 bytes; read with tool_output_cache]"
+    assert placeholder_of(replace_row(trimmed, 3)) == named
+    plain = "[tool output trimmed; ref=m3; 1,800 bytes]"
+    assert placeholder_of(replace_row(trimmed, 3), named=False) == plain
     assert wire[2]["tool_call_id"] == "a"
-    assert wire[2]["content"].endswith("; 1,800 bytes]")
+    assert wire[2]["content"].endswith("; 1,800 bytes; read with tool_output_cache]")
 
 
 @given(cases())
@@ -692,7 +699,7 @@ def test_placeholders_are_within_what_planning_allows(case: Case) -> None:
     """A placeholder never costs more than planning reckons with (C4)."""
     for made in case.rows:
         if made.role is Role.TOOL:
-            message = Message(Role.TOOL, (Text(placeholder(made)),), tool_call_id="x" * 40)
+            message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
             wire = [FORMATS[CHAT].adapt(message)]
             assert 4 + third(wire[0].text) + third("x" * 40) <= TRIMMED_TOKENS
 

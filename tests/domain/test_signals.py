@@ -53,6 +53,12 @@ def test_signals_say_what_a_history_is_made_of() -> None:
     assert signals_of(history, 2) == ConversationSignals(0.6, 0.4, 0.25, 4.0, 2)
 
 
+def test_results_of_excluded_tools_are_no_output_to_clear() -> None:
+    """They count as calls, but not as output that clearing could free (D5, F3)."""
+    history = [entry(1, U, 100), entry(2, A, 50), entry(3, T, 750, excluded=True), entry(4, T, 100)]
+    assert signals_of(history) == ConversationSignals(0.1, 0.1, 0.5, 4.0)
+
+
 def test_an_empty_history_has_no_signals() -> None:
     """Nothing is shown, so nothing stands out."""
     assert signals_of([]) == ConversationSignals()

@@ -18,6 +18,7 @@ from app.domain.policy import (
     SandwichPolicy,
     SlidingWindowPolicy,
     StrategyName,
+    ToolOutputPolicy,
     TreeSummaryPolicy,
 )
 from app.domain.signals import MOST_FAILURES
@@ -80,10 +81,15 @@ def policies(preserve_users: st.SearchStrategy[bool] | None = None) -> st.Search
 
 @st.composite
 def pinned_histories(draw: st.DrawFn) -> list[Entry]:
-    """Draw a history in which now and then a message is pinned."""
+    """Draw a history in which now and then a message is pinned, or a result excluded."""
     history = draw(entries())
-    pins = draw(st.sets(st.sampled_from([item.seq for item in history]), max_size=3))
-    return [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in history]
+    seqs = st.sampled_from([item.seq for item in history])
+    pins, others = draw(st.sets(seqs, max_size=3)), draw(st.sets(seqs, max_size=2))
+    excluded = {item.seq for item in history if item.role is T and item.seq in others}
+    return [
+        entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
+        for item in history
+    ]
 
 
 def history_of(roles: Sequence[Role], tokens: int = 10, pins: Sequence[int] = ()) -> list[Entry]:
@@ -778,6 +784,32 @@ def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
     assert plan.otherwise == replace(
         plan, steps=("clear_tool_results", "truncate"), summarises=False, otherwise=None
     )
+
+
+def test_a_chain_passes_over_excluded_results() -> None:
+    """Newer results give way in their place; summaries take them in like others (D5, F3)."""
+    history = toolish(8, 300)
+    history[2] = entry(3, T, 300, excluded=True)
+    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
+    assert CHAIN.plan(history, None, room, Policy()) == Compact(
+        ("clear_tool_results",), 440, trimmed_through=11, summarises=False
+    )
+    plan = CHAIN.plan(history, None, replace(room, target=2300), Policy())
+    assert isinstance(plan, Compact)
+    assert (plan.hidden, plan.kept) == (Span(1, 17), ())
+
+
+def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
+    """With `tool_output.enabled` false the step is none, whoever asks (F1, D5)."""
+    policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
+    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
+    for deep in (False, True):
+        plan = CHAIN.plan(toolish(8, 300), None, room, policy, deep=deep)
+        assert isinstance(plan, Compact)
+        assert plan.steps == ("summarize",)
+        assert plan.trimmed_through == 0
+    only = replace(policy, chain=(CLEAR,))
+    assert CHAIN.plan(toolish(8, 300), None, room, only) == Keep("no step of the chain frees more")
 
 
 def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
+from app.adapters.chunks import RowStore
 from app.adapters.models import ModelRegistry
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.jobs import PostgresQueue
@@ -34,6 +35,7 @@ from app.services.frames import Frames
 from app.services.layers import OwnSettings, Patch
 from app.services.leases import Leases
 from app.services.log import Append, Appended, LogService
+from app.services.outputs import Outputs
 from app.services.pins import PinService
 from app.services.ports import ContextRecords, Database, Records
 from app.services.receipts import ReceiptService
@@ -191,7 +193,8 @@ class Harness:
         self.frames = Frames(MODELS, TOKENIZER, self.service_policy, MODEL)
         self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
         self.queue = PostgresQueue(self.database.store)
-        self.log = LogService(self.database, self.frames, self.queue, new_id, 1000)
+        self.outputs = Outputs(self.database, RowStore(), new_id)
+        self.log = LogService(self.database, self.frames, self.queue, self.outputs, new_id, 1000)
         self.conversations = ConversationService(
             self.database, self.frames, self.service_policy, new_id
         )
@@ -212,6 +215,7 @@ class Harness:
             Windows(self.window_bytes),
             self.compaction.compact_for_build,
             self.compaction.cut,
+            self.compaction.clear,
             new_id,
         )
 

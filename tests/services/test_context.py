@@ -61,9 +61,9 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def policy(window: int = 1100, output: int = 100, **leaves: Any) -> dict[str, Any]:
-    """Return a policy with a small window."""
+    """Return a policy with a small window, of which own tools would take too large a part."""
     budget = {"context_window": window, "max_output_tokens": output} | leaves.pop("budget", {})
-    return {"budget": budget} | leaves
+    return {"budget": budget, "agent_tools": "none"} | leaves
 
 
 def capacity_of(build: Build, exact: bool) -> int:

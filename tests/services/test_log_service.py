@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
 from app.domain.messages import FormatName
 from app.services.log import Append, Appended
+from app.services.outputs import Content
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,
@@ -44,7 +44,7 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
         "limit": 1000,
     } | page
     _, found = await harness.log.page(TENANT, cid, **wanted)
-    return [json.loads(message.body) for message in found]
+    return [item.piece for item in await harness.log.originals(cid, found, Content.FULL)]
 
 
 async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:

@@ -37,6 +37,22 @@ def test_a_kept_window_is_found_until_dropped() -> None:
     assert windows.find(("lane",)) is None
 
 
+def test_a_window_sums_up_the_output_it_shows() -> None:
+    """Row by row, what gave way left out, so that no build has to add it up again (F3)."""
+    view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
+    folded = Window("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
+    calls = b'{"role":"assistant","tool_calls":[]}'
+    rows = [(Role.ASSISTANT, 9, ("a", "b", "c", "d")), (Role.TOOL, 300, ("a",))]
+    rows += [(Role.TOOL, 301, ("b",)), (Role.TOOL, 80, ("c",)), (Role.TOOL, 302, ("d",))]
+    for seq, (role, tokens, call_ids) in enumerate(rows, 1):
+        text = calls if role is Role.ASSISTANT else b'{"role":"tool","tool_call_id":"a"}'
+        folded.feed(
+            LogRow("m", seq, role, tokens, 0, call_ids, False, FormatName.OPENAI_CHAT, text)
+        )
+    assert folded.output_tokens == 301 + 80 + 302
+    assert [item.seq for item in folded.entries] == [1, 2, 3, 4, 5]
+
+
 def test_the_least_recently_used_goes_first() -> None:
     """When it gets too much, what was not asked for the longest is forgotten."""
     windows = Windows(2_000)

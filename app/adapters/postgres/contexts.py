@@ -21,7 +21,7 @@ from app.domain.compaction import kept_of
 from app.domain.log import LogRow
 from app.domain.messages import Role
 from app.domain.records import Compaction, ContextRead, Epoch, Shown
-from app.domain.turns import Entry, entry
+from app.domain.turns import TRIMMED_TOKENS, Entry, entry
 from app.domain.views import Span, View, view_from
 
 _EPOCH_FIELDS = (
@@ -49,6 +49,7 @@ def _epoch_columns(alias: str) -> str:
     return f"{plain}, CASE WHEN {held} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
 
 
+# Of a result that gives way to its placeholder only the output is read, which says all of it.
 # An array per column is decoded several times faster than a record per message. A chat build takes
 # the ready item, but for results with media: those media go to a message of their own.
 _ROW_ARRAYS = """
@@ -61,9 +62,19 @@ _ROW_ARRAYS = """
     array_agg(r.has_media ORDER BY r.seq) AS row_media,
     array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media THEN 'openai_chat'
         ELSE r.format END ORDER BY r.seq) AS row_formats,
-    array_agg(convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
-        THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') ORDER BY r.seq) AS bodies
+    array_agg(CASE WHEN r.seq <= {trimmed} AND r.role = 'tool' AND r.output IS NOT NULL
+            AND r.tokens > {least} AND r.seq <> ALL ({kept}) THEN ''
+        ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
+            THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
+        ORDER BY r.seq) AS bodies,
+    array_agg(r.output ORDER BY r.seq) AS outputs
 """
+
+
+def _row_arrays(trimmed: str, kept: str) -> str:
+    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, least=TRIMMED_TOKENS)
+
+
 _LANE = """CAST(:format AS text) || ':'
     || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
 
@@ -116,6 +127,8 @@ READ = Statement(
                 CASE WHEN v.bounded THEN v.tail_start ELSE coalesce(h.span_end, 1) END
                     AS tail_start,
                 CASE WHEN v.bounded THEN v.kept ELSE h.kept END AS kept,
+                CASE WHEN v.bounded THEN v.trimmed_through ELSE h.trimmed_through END
+                    AS trimmed_through,
                 coalesce(v.bounded, false)
                     OR h.tokens - h.hidden_tokens <= CAST(:most_tokens AS bigint) AS known,
                 CASE WHEN v.epoch_id = CAST(:have_epoch_id AS uuid)
@@ -128,13 +141,14 @@ READ = Statement(
                     coalesce(w.top_end, e.top_end) AS top_end,
                     coalesce(w.tail_start, e.tail_start) AS tail_start,
                     coalesce(w.kept, e.kept) AS kept,
+                    coalesce(w.trimmed_through, e.trimmed_through) AS trimmed_through,
                     coalesce(w.view_version, e.view_version) = h.view_version
                         AND coalesce(w."window", e."window") = CAST(:window AS bigint)
                         AS bounded
             ) v
         ) bounds
         LEFT JOIN LATERAL (
-            SELECT {_ROW_ARRAYS}
+            SELECT {_row_arrays("bounds.trimmed_through", "bounds.kept")}
             FROM (
                 SELECT * FROM messages top
                 WHERE top.conversation_id = h.conversation_id
@@ -163,7 +177,7 @@ READ = Statement(
 
 ROWS = Statement(
     f"""
-        SELECT {_ROW_ARRAYS}
+        SELECT {_row_arrays("CAST(:trimmed_through AS bigint)", "CAST(:untrimmed AS bigint[])")}
         FROM messages r
         WHERE r.conversation_id = CAST(:conversation_id AS uuid)
             AND r.seq >= CAST(:start AS bigint) AND r.seq < CAST(:end AS bigint)
@@ -184,14 +198,14 @@ ADD_EPOCH = Statement(
         )
         INSERT INTO epochs (
             conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq,
-            view_version, top_start, top_end, tail_start, kept, frame,
+            view_version, top_start, top_end, tail_start, kept, trimmed_through, frame,
             sections_hash, tools_hash, policy_hash
         )
         SELECT CAST(:conversation_id AS uuid), CAST(:lane AS text), CAST(:epoch AS bigint),
             CAST(:epoch_id AS uuid), CAST(:format AS text), CAST(:window AS bigint),
             CAST(:reason AS text), CAST(:start_seq AS bigint), CAST(:view_version AS bigint),
             CAST(:top_start AS bigint), CAST(:top_end AS bigint), CAST(:tail_start AS bigint),
-            CAST(:kept AS bigint[]),
+            CAST(:kept AS bigint[]), CAST(:trimmed_through AS bigint),
             CAST(:frame AS text), CAST(:sections_hash AS text), CAST(:tools_hash AS text),
             CAST(:policy_hash AS text)
         FROM alive
@@ -238,11 +252,14 @@ SHOW_VIEW = Statement(
         SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
             compaction_id = CAST(:compaction_id AS uuid),
             span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-            kept = CAST(:kept AS bigint[]),
+            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
             summary_tokens = CAST(:summary_tokens AS integer),
             hidden_tokens = CAST(:hidden_tokens AS bigint),
             hidden_messages = CAST(:hidden_messages AS bigint),
-            resume_at = CAST(:resume_at AS bigint), failures = 0, due_at = NULL
+            resume_at = CAST(:resume_at AS bigint),
+            failures = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN failures
+                ELSE 0 END,
+            due_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN due_at END
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
             AND {_NO_NEW_PIN}
@@ -253,7 +270,8 @@ HIDE_COMPACTION = Statement(
     """
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
-            span_start = NULL, span_end = NULL, kept = '{}', summary_tokens = 0,
+            span_start = NULL, span_end = NULL, kept = '{}', trimmed_through = 0,
+            summary_tokens = 0,
             hidden_tokens = 0, hidden_messages = 0, resume_at = 0, failures = 0
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
@@ -404,23 +422,34 @@ class ContextRecords:
         )
 
     async def rows(
-        self, conversation_id: str, start: int, end: int, *, as_chat: bool
+        self,
+        conversation_id: str,
+        start: int,
+        end: int,
+        *,
+        as_chat: bool,
+        trimmed_through: int = 0,
+        untrimmed: Sequence[int] = (),
     ) -> list[LogRow]:
-        """Return the messages in `[start, end)` as a build or a summariser reads them."""
+        """Return the messages in `[start, end)` as a build or a summariser reads them.
+
+        Results up to `trimmed_through`, but for the seqs in `untrimmed`, come without their text.
+        """
         row = await self._session.first(
-            ROWS, conversation_id=UUID(conversation_id), start=start, end=end, as_chat=as_chat
+            ROWS,
+            conversation_id=UUID(conversation_id),
+            start=start,
+            end=end,
+            as_chat=as_chat,
+            trimmed_through=trimmed_through,
+            untrimmed=list(untrimmed),
         )
         return log_rows_from(row)
 
     async def add_epoch(
-        self,
-        conversation_id: str,
-        epoch: Epoch,
-        spans: Sequence[Span],
-        texts: Mapping[str, str],
+        self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
         """Record an epoch's start; False when another build was first, or all is deleted."""
-        view = View(spans=tuple(spans))
         hidden = view.hidden or Span(1, 1)
         added = await self._session.run(
             ADD_EPOCH,
@@ -436,7 +465,8 @@ class ContextRecords:
             top_start=1,
             top_end=hidden.start,
             tail_start=hidden.end,
-            kept=list(view.kept),
+            kept=list(kept_of(view)),
+            trimmed_through=view.trimmed_through,
             frame=epoch.frame,
             sections_hash=epoch.sections_hash,
             tools_hash=epoch.tools_hash,

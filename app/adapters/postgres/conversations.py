@@ -80,6 +80,8 @@ IDS_OF_AGENT = Statement(
     WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
     """
 )
+# Chunks go after the rows that let more of them in: the locks on those are waited for, and what
+# was stored meanwhile is seen.
 PER_CONVERSATION = (
     "conversations",
     "heads",
@@ -92,6 +94,9 @@ PER_CONVERSATION = (
     "pins",
     "events",
     "jobs",
+    "blobs",
+    "blob_uploads",
+    "blob_chunks",
 )
 """Every table whose rows go when their conversation is deleted (A7)."""
 REMOVALS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from app.adapters.postgres.blobs import BlobRecords
 from app.adapters.postgres.contexts import ContextRecords
 from app.adapters.postgres.conversations import AgentRecords, ConversationRecords, TenantRecords
 from app.adapters.postgres.events import EventRecords
@@ -53,6 +54,11 @@ class PostgresRecords:
     def jobs(self) -> JobRecords:
         """Work in the background."""
         return JobRecords(self._session)
+
+    @property
+    def blobs(self) -> BlobRecords:
+        """Full tool outputs."""
+        return BlobRecords(self._session)
 
     @property
     def tenants(self) -> TenantRecords:

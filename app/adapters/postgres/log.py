@@ -9,6 +9,7 @@ from uuid import UUID
 
 from asyncpg import UniqueViolationError
 
+from app.adapters.postgres.blobs import BLOB_CTES, blob_parameters
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
@@ -18,17 +19,31 @@ from app.adapters.postgres.rows import (
 )
 from app.adapters.postgres.store import Session, Statement
 from app.domain import jsontext
+from app.domain.blobs import Blob, StoredChunk
 from app.domain.compaction import DueLine
 from app.domain.log import BatchShape, Draft
 from app.domain.messages import Role
 from app.domain.records import Conversation, StoredMessage
 from app.domain.turns import Entry, entry, pinned_seqs
 
+STORED_COLUMNS = """message_id, seq, turn, role, format, tokens, reasoning_tokens, body, output,
+    created_at"""
+
+# Results are offloaded by the settings in hand, so these must be those of now: no change by
+# another process may come between.
+_AS_HELD = """(
+    c.updated_at = CAST(:known_at AS timestamptz)
+    AND (c.agent_id IS NULL OR EXISTS (
+        SELECT FROM agents held
+        WHERE held.tenant_id = c.tenant_id AND held.agent_id = c.agent_id
+            AND held.updated_at = CAST(:known_agent_at AS timestamptz)
+    ))
+)"""
+
 # Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
 # The head row is the guard: the update finds it only in the state the batch was made for, and
 # its lock orders concurrent writers (decision 9). Nothing matches, nothing is stored.
-APPEND = Statement(
-    f"""
+_APPEND = f"""
         WITH moved AS (
             UPDATE heads h
             SET head_seq = h.head_seq + cardinality(CAST(:ids AS text[])),
@@ -44,6 +59,10 @@ APPEND = Statement(
                                 - h.hidden_messages > CAST(:due_messages AS bigint)
                         ) THEN now()
                     ELSE h.due_at
+                END,
+                mentions = CASE
+                    WHEN CAST(:mentions AS text[]) <@ h.mentions THEN h.mentions
+                    ELSE h.mentions || CAST(:mentions AS text[])
                 END,
                 open_calls = CASE
                     WHEN CAST(:resets AS boolean) THEN CAST(:leaves AS text[])
@@ -65,11 +84,13 @@ APPEND = Statement(
                     WHERE known.conversation_id = CAST(:conversation_id AS uuid)
                         AND known.message_id = ANY (CAST(:given_ids AS text[]))
                 )
+                AND (NOT CAST(:as_held AS boolean) OR {_AS_HELD})
             RETURNING {HEAD_COLUMNS}
         ), stored AS (
             INSERT INTO messages (
                 conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
-                total_tokens, call_ids, has_media, continues, body, fragment, timestamp
+                total_tokens, call_ids, call_names, has_media, continues, body, fragment,
+                output, blob_ids, timestamp
             )
             SELECT
                 CAST(:conversation_id AS uuid),
@@ -81,26 +102,30 @@ APPEND = Statement(
                 item.tokens,
                 item.reasoning_tokens,
                 moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
-                item.call_ids, item.has_media, item.continues,
+                item.call_ids, item.call_names, item.has_media, item.continues,
                 convert_from(item.body, 'UTF8'), convert_from(item.fragment, 'UTF8'),
-                item.timestamp
+                item.output, string_to_array(item.blob_ids, ' '), item.timestamp
             FROM moved, unnest(
                 CAST(:ids AS text[]), CAST(:row_turns AS bigint[]), CAST(:roles AS text[]),
                 CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
                 CAST(:row_totals AS bigint[]), CAST(:call_ids AS text[]),
-                CAST(:has_media AS boolean[]), CAST(:continues AS boolean[]),
-                CAST(:bodies AS bytea[]), CAST(:fragments AS bytea[]), CAST(:timestamps AS text[])
+                CAST(:call_names AS text[]), CAST(:has_media AS boolean[]),
+                CAST(:continues AS boolean[]), CAST(:bodies AS bytea[]),
+                CAST(:fragments AS bytea[]), CAST(:outputs AS text[]),
+                CAST(:row_blobs AS text[]), CAST(:timestamps AS text[])
             ) WITH ORDINALITY AS item (
-                id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids,
-                has_media, continues, body, fragment, timestamp, position
+                id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids, call_names,
+                has_media, continues, body, fragment, output, blob_ids, timestamp, position
             )
-        )
+        ){{blobs}}
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, h.due_at = now() AS became_due
         FROM moved h
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
         {LAYER_JOINS}
         """
-)
+APPEND = Statement(_APPEND.format(blobs=""))
+# Blobs go with their messages or not at all (decision 29).
+APPEND_WITH_BLOBS = Statement(_APPEND.format(blobs=f", {BLOB_CTES}"))
 
 # Both rows are locked, because only locked rows are read anew after a wait for the lock.
 LOCK = Statement(
@@ -116,8 +141,8 @@ LOCK = Statement(
 )
 
 BY_IDS = Statement(
-    """
-        SELECT message_id, seq, turn, role, format, tokens, reasoning_tokens, body, created_at
+    f"""
+        SELECT {STORED_COLUMNS}
         FROM messages
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND message_id = ANY (CAST(:ids AS text[]))
@@ -125,12 +150,12 @@ BY_IDS = Statement(
         """
 )
 
-_PAGE = """
-    SELECT message_id, seq, turn, role, format, tokens, reasoning_tokens, body, created_at
+_PAGE = f"""
+    SELECT {STORED_COLUMNS}
     FROM messages
     WHERE conversation_id = CAST(:conversation_id AS uuid)
         AND seq > CAST(:after_seq AS bigint) AND seq < CAST(:before_seq AS bigint)
-    ORDER BY seq {order}
+    ORDER BY seq {{order}}
     LIMIT CAST(:limit AS bigint)
 """
 PAGE = {
@@ -146,6 +171,29 @@ ENTRIES = Statement(
         WHERE m.conversation_id = CAST(:conversation_id AS uuid)
             AND m.seq >= CAST(:start AS bigint) AND m.seq < CAST(:end AS bigint)
         ORDER BY m.seq
+        """
+)
+
+# A result follows its call; the message before the first results of a range has theirs.
+TOOL_NAMES = Statement(
+    """
+        SELECT seq, role, call_ids, call_names FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq >= coalesce((
+                SELECT starts.seq FROM messages starts
+                WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                    AND starts.seq <= CAST(:start AS bigint) AND starts.role <> 'tool'
+                ORDER BY starts.seq DESC LIMIT 1), 1)
+            AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
+        ORDER BY seq
+        """
+)
+
+OPEN_CALLS = Statement(
+    """
+        SELECT call_ids, call_names FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND role <> 'tool'
+        ORDER BY seq DESC LIMIT 1
         """
 )
 
@@ -202,16 +250,20 @@ class LogRecords:
         expected_seq: int | None,
         default_model: str | None,
         due: DueLine,
+        blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
+        as_held: bool = False,
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
 
-        Sets the due mark where the batch takes the head over the line (decision 25).
+        Sets the due mark where the batch takes the head over the line (decision 25). `blobs` are
+        stored with it; with `as_held` only if the settings are still those this process holds.
 
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
         totals, turns = _running(drafts)
         held = self._layers.held(conversation_id)
         row = await self._append(
+            blobs,
             tenant_id=tenant_id,
             conversation_id=UUID(conversation_id),
             model=None,
@@ -220,11 +272,13 @@ class LogRecords:
             due_messages=due.messages,
             counter=counter,
             expected_seq=expected_seq,
+            as_held=as_held,
             format=format,
             needs=list(shape.needs),
             resets=shape.resets,
             leaves=list(shape.leaves),
             turns=shape.turns,
+            mentions=_mentions(drafts),
             tokens=totals[-1],
             ids=list(ids),
             given_ids=[draft.id for draft in drafts if draft.id is not None],
@@ -236,10 +290,18 @@ class LogRecords:
             call_ids=[
                 jsontext.dumps(draft.call_ids) if draft.call_ids else None for draft in drafts
             ],
+            call_names=[
+                jsontext.dumps(draft.call_names) if draft.call_names else None for draft in drafts
+            ],
             has_media=[draft.has_media for draft in drafts],
             continues=[draft.continues for draft in drafts],
             bodies=[draft.body for draft in drafts],
             fragments=[draft.fragment for draft in drafts],
+            outputs=[
+                output.as_json() if (output := draft.kept_output) is not None else None
+                for draft in drafts
+            ],
+            row_blobs=[" ".join(draft.blob_ids) or None for draft in drafts],
             timestamps=[draft.timestamp for draft in drafts],
             **held.parameters,
         )
@@ -252,9 +314,14 @@ class LogRecords:
             else after
         )
 
-    async def _append(self, **values: Any) -> Any | None:
+    async def _append(
+        self, blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]], **values: Any
+    ) -> Any | None:
+        statement = APPEND
+        if blobs:
+            statement, values = APPEND_WITH_BLOBS, values | blob_parameters(blobs)
         try:
-            return await self._session.first(APPEND, **values)
+            return await self._session.first(statement, **values)
         except UniqueViolationError:
             # An equal message came in while this one waited for the head.
             return None
@@ -305,6 +372,25 @@ class LogRecords:
             return found
         return [entry(item.seq, item.role, item.tokens, item.seq in held) for item in found]
 
+    async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
+        """Return the name of the tool that each result in `[start, end)` comes from, by seq."""
+        rows = await self._session.all(
+            TOOL_NAMES, conversation_id=UUID(conversation_id), start=start, end=end
+        )
+        found: dict[int, str] = {}
+        names: dict[str, str] = {}
+        for row in rows:
+            if row["role"] != Role.TOOL:
+                names = _named_calls(row)
+            elif row["seq"] >= start and (name := names.get(jsontext.loads(row["call_ids"])[0])):
+                found[row["seq"]] = name
+        return found
+
+    async def open_calls(self, conversation_id: str) -> dict[str, str]:
+        """Return the names of the tools that the newest message but results calls, by call id."""
+        row = await self._session.first(OPEN_CALLS, conversation_id=UUID(conversation_id))
+        return _named_calls(row) if row is not None else {}
+
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""
         row = await self._session.first(TOTAL_AT, conversation_id=UUID(conversation_id), seq=seq)
@@ -326,6 +412,19 @@ class LogRecords:
             request_hash=request_hash,
             answer=answer,
         )
+
+
+def _mentions(drafts: Sequence[Draft]) -> list[str]:
+    """Return the tools that the views of a batch name."""
+    outputs = (draft.output for draft in drafts if draft.output is not None)
+    return sorted({name for output in outputs for name in output.mentions})
+
+
+def _named_calls(row: Any) -> dict[str, str]:
+    if row["call_names"] is None:  # no calls, or stored by an earlier version
+        return {}
+    ids, names = jsontext.loads(row["call_ids"]), jsontext.loads(row["call_names"])
+    return dict(zip(ids, names, strict=True))
 
 
 def _running(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:

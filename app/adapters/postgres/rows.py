@@ -42,7 +42,7 @@ CONVERSATION_COLUMNS = ", ".join(
 HEAD_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
-    h.view_cause, h.resume_at, h.failures, h.due_at,
+    h.view_cause, h.trimmed_through, h.mentions, h.resume_at, h.failures, h.due_at,
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
@@ -81,6 +81,8 @@ def head_from(row: Any) -> Head:
         hidden_messages=row["hidden_messages"],
         kept=tuple(row["kept"]),
         view_cause=row["view_cause"],
+        trimmed_through=row["trimmed_through"],
+        mentions=tuple(row["mentions"]),
         resume_at=row["resume_at"],
         is_due=row["is_due"],
         is_resting=row["is_resting"],
@@ -169,6 +171,7 @@ def stored_message_from(row: Any) -> StoredMessage:
         token_count=row["tokens"] + row["reasoning_tokens"],
         body=row["body"],
         created_at=row["created_at"],
+        stored_output=row["output"],
     )
 
 
@@ -188,6 +191,7 @@ def log_rows_from(row: Any) -> list[LogRow]:
             "row_media",
             "row_formats",
             "bodies",
+            "outputs",
         )
     )
     return [
@@ -201,10 +205,20 @@ def log_rows_from(row: Any) -> list[LogRow]:
             has_media=media,
             format=FormatName(format_name),
             text=body,
+            stored_output=output,
         )
-        for message_id, seq, role, tokens, reasoning, calls, media, format_name, body in zip(
-            *columns, strict=True
-        )
+        for (
+            message_id,
+            seq,
+            role,
+            tokens,
+            reasoning,
+            calls,
+            media,
+            format_name,
+            body,
+            output,
+        ) in zip(*columns, strict=True)
     ]
 
 

@@ -73,7 +73,18 @@ heads = sa.Table(
     sa.Column("due_at", sa.DateTime(timezone=True)),
     sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # Results up to this seq have given way to placeholders, as far as they may.
+    sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
+    # The own tools that the views of all results together name.
+    sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    # The view that a scheduled collection has seen.
+    sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
+    sa.Index(
+        "heads_unswept",
+        "conversation_id",
+        postgresql_where=sa.text("view_version > swept_version AND compaction_id IS NOT NULL"),
+    ),
     # Every append rewrites this row: room in the page keeps the update off the index.
     postgresql_with={"fillfactor": 50},
 )
@@ -97,7 +108,72 @@ messages = sa.Table(
     sa.Column("fragment", sa.Text),
     sa.Column("timestamp", sa.Text),
     _time("created_at"),
+    sa.Column("output", sa.Text),
+    sa.Column("blob_ids", ARRAY(sa.Text)),
+    sa.Column("call_names", sa.Text),
     sa.UniqueConstraint("conversation_id", "message_id", name="messages_by_id"),
+    sa.Index(
+        "messages_with_blobs",
+        "conversation_id",
+        "seq",
+        postgresql_where=sa.text("blob_ids IS NOT NULL"),
+    ),
+)
+
+# A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
+blobs = sa.Table(
+    "blobs",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("blob_id", sa.Text, primary_key=True),
+    sa.Column("content_id", sa.Uuid, nullable=False),
+    sa.Column("byte_size", sa.BigInteger, nullable=False),
+    sa.Column("line_count", sa.BigInteger, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("media_type", sa.Text, nullable=False),
+    sa.Column("tool_name", sa.Text),
+    sa.Column("tool_call_id", sa.Text),
+    sa.Column("object_key", sa.Text),
+    sa.Column("attached", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("collected_at", sa.DateTime(timezone=True)),
+    _time("created_at"),
+    sa.Index(
+        "blobs_by_content",
+        "conversation_id",
+        "content_id",
+        postgresql_where=sa.text("collected_at IS NULL"),
+    ),
+    sa.Index(
+        "blobs_unattached",
+        "created_at",
+        postgresql_where=sa.text("NOT attached AND collected_at IS NULL"),
+    ),
+)
+
+blob_chunks = sa.Table(
+    "blob_chunks",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("content_id", sa.Uuid, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("start", sa.BigInteger, nullable=False),
+    sa.Column("newlines", sa.BigInteger, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("data", sa.LargeBinary),
+    sa.Column("object_start", sa.BigInteger),
+    sa.Column("object_size", sa.Integer),
+    sa.Index("blob_chunks_by_line", "conversation_id", "content_id", "newlines", "number"),
+)
+
+# Uploads under way: whoever finds no row here may neither add chunks nor end the upload.
+blob_uploads = sa.Table(
+    "blob_uploads",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("content_id", sa.Uuid, primary_key=True),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    _time("begun_at"),
+    sa.Index("blob_uploads_by_time", "begun_at"),
 )
 
 idempotency_keys = sa.Table(
@@ -228,6 +304,7 @@ epochs = sa.Table(
     sa.Column("sections_hash", sa.Text, nullable=False),
     sa.Column("tools_hash", sa.Text, nullable=False),
     sa.Column("policy_hash", sa.Text, nullable=False),
+    sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
     sa.Index("epochs_by_window", "conversation_id", "lane", "window", "epoch"),
 )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from app.api.schemas.blobs import ToolOutputRef
 from app.api.schemas.budgets import READING, Budget
 from app.api.schemas.fields import MOST_SEQ, Answered, Asked, Format, MessageObject
 from app.api.schemas.pages import Page
@@ -48,6 +49,9 @@ class AppendedMessage(Answered):
     turn: int = Field(description="User messages up to it.")
     role: Literal["user", "assistant", "tool"] = Field(description="Who speaks.")
     token_count: int = Field(description="Its tokens, reasoning included.")
+    output_ref: ToolOutputRef | None = Field(
+        description="What a tool result is read by later; null for other messages."
+    )
 
 
 class Appended(Answered):
@@ -58,10 +62,18 @@ class Appended(Answered):
             "examples": [
                 {
                     "messages": [
-                        {"id": _ID, "seq": 1, "turn": 1, "role": "user", "token_count": 12}
+                        {
+                            "id": _ID,
+                            "seq": 1,
+                            "turn": 1,
+                            "role": "user",
+                            "token_count": 12,
+                            "output_ref": None,
+                        }
                     ],
                     "head_seq": 1,
                     **READING,
+                    "warnings": [],
                 }
             ]
         }
@@ -74,6 +86,10 @@ class Appended(Answered):
     next_threshold: str | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")
     budget: Budget | None = Field(description="The window and its use.")
+    warnings: list[Literal["tool_output_inline"]] = Field(
+        description="`tool_output_inline`: the blob store failed, so results stayed in their"
+        " messages whole."
+    )
 
 
 class StoredMessage(Answered):
@@ -90,6 +106,11 @@ class StoredMessage(Answered):
     created_at: datetime = Field(description="When it was received.")
     conversation_id: str = Field(description="The conversation it belongs to.")
     agent_id: str | None = Field(description="The agent of that conversation.")
+    output_ref: ToolOutputRef | None = Field(
+        description="What a tool result is read by; null for other messages."
+    )
+    content_truncated: bool = Field(description="Whether the view of a result stands in its place.")
+    content_collected: bool = Field(description="Whether the whole result was collected.")
     given: dict[str, Any] | None = Field(
         description="Fields of the message as it came that the service's own of the same name hide;"
         " null when there are none."
@@ -107,6 +128,9 @@ _STORED: dict[str, Any] = {
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
     "agent_id": None,
+    "output_ref": None,
+    "content_truncated": False,
+    "content_collected": False,
     "given": None,
 }
 

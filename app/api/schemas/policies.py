@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, Field, create_model
 
 from app.api.schemas.fields import MOST_TOKENS, NAME_PATTERN, Answered, Asked
-from app.domain.policy import ChainStep, Policy
+from app.domain.policy import AgentTools, Auto, ChainStep, Policy
 
 ABOUT: Mapping[str, str] = {
     "strategy": "How the history is kept inside the window; `GET /v1/strategies` lists them.",
@@ -58,6 +58,26 @@ ABOUT: Mapping[str, str] = {
     "budget.hard_block": "Share from which it compacts even where that is not automatic.",
     "budget.on_unknown_model": "`derive`: an unknown model has max_output_tokens x 4.",
     "budget.counter": "How tokens are counted; fixed with a conversation's first message.",
+    "tool_output": "How large tool results, and many of them, are kept and shown.",
+    "tool_output.enabled": "false: results stay in their messages whole, and in the context.",
+    "tool_output.offload_threshold_bytes": "Larger results are kept in a blob and shown as a view.",
+    "tool_output.context_budget_tokens": (
+        "Tool output in the context beyond this gives way, the oldest first; `auto` is a quarter"
+        " of the window, from 20000 to 60000."
+    ),
+    "tool_output.max_message_bytes": "Bytes of a result that its view shows at most.",
+    "tool_output.max_line_length": "Characters of a line that a view shows at most.",
+    "tool_output.view": "`truncate`: as much as fits; `reference`: the size and the first words.",
+    "tool_output.clear_at_least": (
+        "Tokens freed at once when results give way; `auto` is a quarter of their budget."
+    ),
+    "tool_output.exclude_tools": "Names of tools whose results never give way.",
+    "gc": "What the garbage collection takes besides uploads that no message refers to.",
+    "gc.drop_compacted": "true: also blobs whose messages are all compacted away.",
+    "agent_tools": (
+        "Tools of the service added to a payload: `auto` those its texts mention, `none`, or the"
+        " names listed."
+    ),
     "summary_role": "Role a summary is shown with.",
     "preserve_user_messages": "true: the newest user messages stay verbatim where others do not.",
 }
@@ -66,14 +86,17 @@ ABOUT: Mapping[str, str] = {
 _MOST_TEXT = 32_000
 _MOST_DIRECTIVES = 100
 
+_LIST = Annotated[
+    list[Annotated[str, Field(max_length=_MOST_TEXT)]], Field(max_length=_MOST_DIRECTIVES)
+]
 _LIMITS: Mapping[Any, Any] = {
     int: Annotated[int, Field(le=MOST_TOKENS)],
     int | None: Annotated[int, Field(le=MOST_TOKENS)],
+    int | Auto: Annotated[int, Field(le=MOST_TOKENS)] | Auto,
     float: Annotated[float, Field(le=1_000_000)],
     str | None: Annotated[str, Field(max_length=_MOST_TEXT)],
-    tuple[str, ...]: Annotated[
-        list[Annotated[str, Field(max_length=_MOST_TEXT)]], Field(max_length=_MOST_DIRECTIVES)
-    ],
+    tuple[str, ...]: _LIST,
+    AgentTools | tuple[str, ...]: AgentTools | _LIST,
     tuple[ChainStep, ...]: Annotated[
         list[Annotated[ChainStep, Field(strict=False)]],
         Field(min_length=1, max_length=len(ChainStep)),
@@ -97,6 +120,8 @@ def _shown(kind: Any, path: str = "") -> type[BaseModel]:
         given = _shown(hint, place) if is_dataclass(hint) else hint
         if get_origin(given) is tuple:
             given = list[get_args(given)[0]]  # type: ignore[misc]
+        elif given == AgentTools | tuple[str, ...]:
+            given = AgentTools | list[str]
         members[name] = (given, Field(description=ABOUT[place]))
     return create_model(_title(path), __base__=Answered, __doc__=_doc(path), **members)
 

@@ -1,0 +1,61 @@
+"""`/v1/tool-definitions` and `/v1/conversations/{id}/tool-calls`: the tools an LLM calls (L1)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
+from app.api.errors import problems_of
+from app.api.routing import WireRoute
+from app.api.schemas.tools import ToolCallAnswer, ToolCallAsk, ToolDefinitions
+from app.api.wire import Json, MalformedJson
+from app.domain.agent_tools import ToolFormat, definitions_in
+from app.domain.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
+
+router = APIRouter(route_class=WireRoute, tags=["tools"])
+
+
+@router.get(
+    "/v1/tool-definitions",
+    operation_id="list_tool_definitions",
+    summary="List the service's tools",
+    response_model=ToolDefinitions,
+    responses=problems_of(ValidationError),
+)
+async def list_tool_definitions(
+    format: Annotated[
+        ToolFormat, Query(description="The provider's format.")
+    ] = ToolFormat.OPENAI_CHAT,
+) -> Response:
+    """Return the tools with which a model reads stored tool output, ready for its provider.
+
+    Add them to the tools of the model, and send the calls it makes to `…/tool-calls`.
+    """
+    return Json({"format": format, "tools": definitions_in(format)})
+
+
+@router.post(
+    "/v1/conversations/{conversation_id}/tool-calls",
+    operation_id="answer_tool_call",
+    summary="Execute a tool call",
+    response_model=ToolCallAnswer,
+    responses=problems_of(
+        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def answer_tool_call(
+    request: Request, conversation_id: ConversationPath, body: ToolCallAsk
+) -> Response:
+    """Execute one call of a tool of `GET /v1/tool-definitions`, and return the tool message.
+
+    Nothing is appended: append the message yourself, beside the results of your other tools.
+    What the model can mend, such as an unknown ref, is a `200` with `is_error` and a message that
+    tells the model so. A call that is malformed or of another tool is `422`.
+    """
+    known_id = conversation_id_from(conversation_id)
+    answered = await services(request).tool_calls.answer(
+        TENANT, known_id, body.format, body.tool_call
+    )
+    return Json({"format": body.format, "message": answered.message, "is_error": answered.is_error})
