@@ -33,6 +33,9 @@ from app.services.spend import SpendGuard
 from app.services.summariser import Summariser, SummariserSettings
 from app.settings import Settings
 
+BLOB_STORE_SECONDS = 10.0
+"""How long one request to an object store may take; an append waits no longer (F8)."""
+
 _log = logging.getLogger("app.composition")
 
 
@@ -93,7 +96,7 @@ def compose(settings: Settings) -> Parts:
     leases = Leases(database, new_id)
     blob_store: BlobStore = RowStore()
     if settings.blob_store_url is not None:
-        blob_store = ObjectStore(settings.blob_store_url)
+        blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
     outputs = Outputs(database, blob_store, new_id)
     return Parts(
         store=store,

@@ -113,8 +113,8 @@ def _services(settings: Settings, parts: Parts) -> Services:
     database, frames, compaction = parts.database, parts.frames, parts.compaction
     policy = settings.policy_overrides
     return Services(
-        agents=AgentService(database, frames, policy, new_id),
-        conversations=ConversationService(database, frames, policy, new_id),
+        agents=AgentService(database, frames, policy, new_id, parts.outputs.forget),
+        conversations=ConversationService(database, frames, policy, new_id, parts.outputs.forget),
         log=LogService(database, frames, parts.queue, parts.outputs, new_id, settings.max_batch),
         blobs=parts.blobs,
         tool_calls=ToolCallService(

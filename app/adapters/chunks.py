@@ -82,6 +82,9 @@ class RowStore:
     async def remove(self, object_keys: Sequence[str]) -> None:
         """Do nothing: what an earlier setting put elsewhere cannot be reached."""
 
+    async def forget(self, tenant_id: str, conversation_id: str) -> None:
+        """Do nothing: the rows go with the conversation."""
+
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield nothing: there are no objects."""
         found: tuple[tuple[str, str, str], ...] = ()

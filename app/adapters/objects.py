@@ -129,6 +129,17 @@ class ObjectStore:
             for key in object_keys:
                 await self._removed([key])
 
+    async def forget(self, tenant_id: str, conversation_id: str) -> None:
+        """Delete every object of a conversation, a page at a time."""
+        async with self.answering() as opened:
+            pages = opened.list(_folder(tenant_id, conversation_id), chunk_size=_LISTED)
+        while True:
+            async with self.answering():
+                page = await anext(pages, None)
+            if page is None:
+                return
+            await self.remove([found["path"] for found in page])
+
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield the key, conversation id and content id of every object written before a time.
 
@@ -188,9 +199,13 @@ def _open(url: str, timeout_seconds: float) -> Any:
 
 
 def _key(tenant_id: str, conversation_id: str, content_id: str) -> str:
+    return f"{_folder(tenant_id, conversation_id)}/{content_id}"
+
+
+def _folder(tenant_id: str, conversation_id: str) -> str:
     # A tenant's name may hold anything; quoted, and without dots, it is one step of a path.
     tenant = quote(tenant_id, safe="").replace(".", "%2E")
-    return f"{tenant}/{conversation_id}/{content_id}"
+    return f"{tenant}/{conversation_id}"
 
 
 def _ids(key: str) -> tuple[str, str] | None:

@@ -65,6 +65,29 @@ _BINARY: dict[str, Any] = {
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
 }
 
+_PAST_THE_END: dict[str, Any] = {
+    "description": "The range begins past the end.",
+    "content": {
+        MEDIA_TYPE: {
+            "schema": {"$ref": "#/components/schemas/ProblemAnswer"},
+            "examples": {
+                "PastTheEnd": {
+                    "value": {
+                        "type": "urn:context-service:problem:validation-error",
+                        "title": "Validation error",
+                        "status": 416,
+                        "detail": "The output has 48,231 bytes",
+                        "code": ValidationError.code,
+                        "errors": [
+                            {"pointer": "/header/range", "detail": "The output has 48,231 bytes"}
+                        ],
+                    }
+                }
+            },
+        }
+    },
+}
+
 
 @router.post(
     _PATH,
@@ -196,10 +219,7 @@ async def delete_blob(
         206: {"content": _BINARY, "description": "The range asked for."},
         304: {"description": "`If-None-Match` names the content it has."},
         **problems_of(NotFound, Gone, ServiceUnavailable),
-        416: {
-            "description": "The range begins past the end.",
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}},
-        },
+        416: _PAST_THE_END,
     },
 )
 async def read_content(

@@ -12,6 +12,7 @@ from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
 from app.domain.records import Agent, Settings
 from app.services.frames import Frames
+from app.services.outputs import Forget
 from app.services.layers import (
     OwnSettings,
     Patch,
@@ -56,11 +57,13 @@ class AgentService:
         frames: Frames,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
+        forget: Forget,
     ) -> None:
         self._database = database
         self._frames = frames
         self._service_policy = service_policy
         self._new_id = new_id
+        self._forget = forget
 
     async def create(self, tenant_id: str, new: NewAgent) -> ShownAgent:
         """Create one; a repeated idempotency key returns the first.
@@ -125,9 +128,11 @@ class AgentService:
         async with self._database.transaction() as records:
             await self._get(records, tenant_id, agent_id, lock=True)
             deleted["agents"] = await records.agents.remove(tenant_id, agent_id)
-            for conversation_id in await records.conversations.ids_of_agent(tenant_id, agent_id):
+            ids = await records.conversations.ids_of_agent(tenant_id, agent_id)
+            for conversation_id in ids:
                 await records.log.lock(tenant_id, conversation_id, None)
                 deleted.update(await records.conversations.remove(conversation_id))
+        await self._forget(tenant_id, ids)
         return dict(deleted)
 
     async def _set(self, tenant_id: str, agent_id: str, **texts: str) -> None:

@@ -12,6 +12,7 @@ from app.domain.errors import Conflict, NotFound, ValidationError
 from app.domain.policy import CounterName
 from app.domain.records import Conversation, Settings
 from app.services.frames import Frames
+from app.services.outputs import Forget
 from app.services.layers import (
     OwnSettings,
     Patch,
@@ -54,11 +55,13 @@ class ConversationService:
         frames: Frames,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
+        forget: Forget,
     ) -> None:
         self._database = database
         self._frames = frames
         self._service_policy = service_policy
         self._new_id = new_id
+        self._forget = forget
 
     async def create(self, tenant_id: str, new: NewConversation) -> ShownConversation:
         """Create one; a repeated idempotency key returns the first.
@@ -164,7 +167,9 @@ class ConversationService:
         """Delete it and all that is derived from it; return rows by table (A7)."""
         async with self._database.transaction() as records:
             await self._locked(records, tenant_id, conversation_id)
-            return await records.conversations.remove(conversation_id)
+            deleted = await records.conversations.remove(conversation_id)
+        await self._forget(tenant_id, [conversation_id])
+        return deleted
 
     async def _set(self, tenant_id: str, conversation_id: str, **texts: str) -> None:
         async with self._database.transaction() as records:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -11,14 +12,17 @@ from typing import Any, TypeVar
 
 from app.domain import jsontext
 from app.domain.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
-from app.domain.errors import Gone
+from app.domain.errors import Gone, ServiceUnavailable
 from app.domain.log import Draft
 from app.domain.messages import FormatName
 from app.domain.offload import Attached, restored
 from app.domain.policy import ToolOutputPolicy
 from app.domain.records import StoredMessage
-from app.domain.tool_output import ViewBuilder, ViewRules
+from app.domain.tool_output import ToolView, ViewBuilder, ViewKind, ViewRules
 from app.services.ports import BlobStore, Database
+
+Forget = Callable[[str, Sequence[str]], Awaitable[None]]
+"""Deletes what an object store keeps of a tenant's deleted conversations."""
 
 CHUNKS_AT_ONCE = 16
 """Chunks read with one statement where a blob is read on: a megabyte, if they are full."""
@@ -32,6 +36,8 @@ MOST_PAGE_BYTES = 32 * 2**20
 """Output that one page of a transcript shows at most; one message alone may have twice as much."""
 
 _Found = TypeVar("_Found")
+
+_log = logging.getLogger("app.outputs")
 
 
 class Content(StrEnum):
@@ -85,6 +91,17 @@ class Outputs:
         kept = await asyncio.gather(*works, return_exceptions=True)
         return [_succeeded(item) for item in kept]
 
+    async def forget(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
+        """Delete what the store keeps of deleted conversations (A7).
+
+        What cannot be deleted now is left for the sweep of orphans.
+        """
+        try:
+            for conversation_id in conversation_ids:
+                await self._store.forget(tenant_id, conversation_id)
+        except ServiceUnavailable:
+            _log.warning("objects_not_removed")
+
     async def attached(
         self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
     ) -> Mapping[str, Attached]:
@@ -99,14 +116,27 @@ class Outputs:
     async def _attached(
         self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
     ) -> Attached:
-        builder = ViewBuilder(ViewRules.of(policy))
-        if blob.collected_at is None:
-            async with aclosing(self.pieces(conversation_id, blob, 0, FIRST_CHUNKS)) as pieces:
-                async for piece in pieces:
-                    builder.feed(piece)
-                    if builder.is_full:
-                        break
-        return Attached(blob, builder.finish(blob.ref, blob.tool_name))
+        while blob.collected_at is None:
+            builder = ViewBuilder(ViewRules.of(policy))
+            try:
+                await self._show(conversation_id, blob, builder)
+            except Gone:
+                # Collected in between, and stored again perhaps: then it has another content.
+                async with self._database.session() as records:
+                    found = await records.blobs.find(conversation_id, blob.id)
+                if found is None:
+                    raise
+                blob = found
+            else:
+                return Attached(blob, builder.finish(blob.ref, blob.tool_name))
+        return Attached(blob, ToolView(ViewKind.WHOLE, ("",)))
+
+    async def _show(self, conversation_id: str, blob: Blob, builder: ViewBuilder) -> None:
+        async with aclosing(self.pieces(conversation_id, blob, 0, FIRST_CHUNKS)) as pieces:
+            async for piece in pieces:
+                builder.feed(piece)
+                if builder.is_full:
+                    break
 
     async def original(self, conversation_id: str, message: StoredMessage) -> Any:
         """Return a message as it came, None when its blob was collected (A1)."""
@@ -177,8 +207,20 @@ class Outputs:
                 chunks = await records.blobs.chunks(conversation_id, blob.content_id, at, at_once)
             if not chunks:
                 raise Gone(f"Output {blob.id} was collected", {"ref": blob.id})
-            yield await self._store.read(blob.object_key, chunks)
+            yield await self._opened(conversation_id, blob, chunks)
             at, at_once = chunks[-1].number + 1, CHUNKS_AT_ONCE
+
+    async def _opened(
+        self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]
+    ) -> list[bytes]:
+        try:
+            return await self._store.read(blob.object_key, chunks)
+        except ServiceUnavailable:
+            # An object goes a moment after its rows, and nothing is wrong then.
+            async with self._database.session() as records:
+                if await records.blobs.holds_content(conversation_id, blob.content_id):
+                    raise
+            raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
 
 
 def _succeeded(found: _Found | BaseException) -> _Found:

@@ -555,6 +555,10 @@ class BlobStore(Protocol):
         """Delete objects; those that are not there are no error."""
         ...
 
+    async def forget(self, tenant_id: str, conversation_id: str) -> None:
+        """Delete every object of a conversation."""
+        ...
+
     def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield the key, conversation id and content id of every object written before a time."""
         ...

@@ -102,26 +102,26 @@ def upgrade() -> None:
     op.execute(
         """
         ALTER TABLE messages
-            ADD COLUMN output TEXT, ADD COLUMN blob_ids TEXT[], ADD COLUMN call_names TEXT
+            ADD COLUMN output TEXT, ADD COLUMN call_names TEXT
         """
     )
+    # No index is made on messages: of an empty table that would leave the statistics "empty", by
+    # which plans choose any index, and a plan may be kept while the table grows.
     op.execute(
         """
-        CREATE INDEX messages_with_blobs ON messages (conversation_id, seq)
-        WHERE blob_ids IS NOT NULL
+        CREATE TABLE blob_uses (
+            conversation_id UUID NOT NULL,
+            blob_id TEXT NOT NULL,
+            seq BIGINT NOT NULL,
+            PRIMARY KEY (conversation_id, blob_id, seq)
+        )
         """
     )
 
 
 def downgrade() -> None:
     """Take it away again, and with it the full text of every offloaded result."""
-    op.execute("DROP INDEX messages_with_blobs")
-    op.execute(
-        """
-        ALTER TABLE messages
-            DROP COLUMN output, DROP COLUMN blob_ids, DROP COLUMN call_names
-        """
-    )
+    op.execute("ALTER TABLE messages DROP COLUMN output, DROP COLUMN call_names")
     op.execute("ALTER TABLE epochs DROP COLUMN trimmed_through")
     op.execute("DROP INDEX heads_unswept")
     op.execute(
@@ -130,5 +130,5 @@ def downgrade() -> None:
             DROP COLUMN trimmed_through, DROP COLUMN mentions, DROP COLUMN swept_version
         """
     )
-    for table in ("blob_uploads", "blob_chunks", "blobs"):
+    for table in ("blob_uses", "blob_uploads", "blob_chunks", "blobs"):
         op.execute(f"DROP TABLE {table}")

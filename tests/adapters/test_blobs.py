@@ -17,7 +17,7 @@ from uuid_utils import uuid7
 
 from app.adapters.chunks import RowStore
 from app.adapters.postgres import blobs as sentences
-from app.adapters.postgres.blobs import BLOB_CTES, blob_parameters
+from app.adapters.postgres.blobs import BLOB_CTES, append_parameters
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.store import Statement, Store
 from app.domain.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk, blob_id
@@ -119,14 +119,20 @@ async def add_message(
         """
         INSERT INTO messages (
             conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
-            total_tokens, has_media, continues, body, blob_ids
-        ) VALUES ($1, $2, $3, 0, 'tool', 'openai_chat', 0, 0, 0, false, false, '{}', $4)
+            total_tokens, has_media, continues, body
+        ) VALUES ($1, $2, $3, 0, 'tool', 'openai_chat', 0, 0, 0, false, false, '{}')
         """,
         UUID(conversation_id),
         seq,
         f"m{seq}",
-        refs,
     )
+    for ref in refs or ():
+        await connection.execute(
+            "INSERT INTO blob_uses (conversation_id, blob_id, seq) VALUES ($1, $2, $3)",
+            UUID(conversation_id),
+            ref,
+            seq,
+        )
 
 
 async def hide(
@@ -565,7 +571,7 @@ async def test_reads_use_their_indexes(
     for index in ("blobs_unattached", "blob_uploads_by_time", "heads_unswept"):
         assert index in due
     hidden = await plan(sentences.COLLECTABLE, compacted=True, uploaded_before=NOW)
-    assert "messages_with_blobs" in hidden
+    assert "using blob_uses_pkey" in hidden
     assert "blobs_by_content" in await plan(sentences.HOLDS_CONTENT)
 
 
@@ -694,7 +700,8 @@ async def append(
             APPEND,
             conversation_id=UUID(conversation_id),
             expected_seq=expected_seq,
-            **blob_parameters(stored),
+            ids=["m"],
+            **append_parameters(stored, [[blob.id for blob, _ in stored]]),
         )
     return row is not None
 

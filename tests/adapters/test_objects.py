@@ -76,6 +76,19 @@ async def keys(store: BlobStore) -> list[str]:
     return sorted([key async for key, _, _ in store.orphans(later)])
 
 
+async def test_a_deleted_conversation_is_forgotten(
+    kept: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A7: all objects of a conversation go, page by page, and no other's with them."""
+    monkeypatch.setattr(objects, "_LISTED", 3)
+    for _ in range(8):
+        await put(kept, b"some output", new_id())
+    neighbour, _ = await put(kept, b"some output", new_id(), tenant=TENANT + "s")
+    await kept.forget(TENANT, CID)
+    assert await keys(kept) == ([neighbour] if neighbour is not None else [])
+    await kept.forget(TENANT, CID)
+
+
 @pytest.mark.parametrize("data", CONTENTS.values(), ids=CONTENTS.keys())
 async def test_what_was_put_comes_back(kept: BlobStore, data: bytes) -> None:
     """F1: bytes of every kind and size come back identical, whatever holds them."""

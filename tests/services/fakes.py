@@ -196,7 +196,7 @@ class Harness:
         self.outputs = Outputs(self.database, RowStore(), new_id)
         self.log = LogService(self.database, self.frames, self.queue, self.outputs, new_id, 1000)
         self.conversations = ConversationService(
-            self.database, self.frames, self.service_policy, new_id
+            self.database, self.frames, self.service_policy, new_id, self.outputs.forget
         )
         self.leases = Leases(self.database, new_id)
         self.compaction = CompactionService(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
@@ -25,6 +25,10 @@ def counting_ids() -> Callable[[], str]:
     return lambda: f"00000000-0000-7000-8000-{next(numbers):012}"
 
 
+async def forget(tenant_id: str, conversation_ids: Sequence[str]) -> None:
+    """Stand for an object store that has nothing of these conversations."""
+
+
 @pytest.fixture
 def frames() -> Frames:
     """Frames over the service's own policy, without a default model."""
@@ -34,13 +38,13 @@ def frames() -> Frames:
 @pytest.fixture
 def conversations(database: PostgresDatabase, frames: Frames) -> ConversationService:
     """The service on this test's database."""
-    return ConversationService(database, frames, POLICY, counting_ids())
+    return ConversationService(database, frames, POLICY, counting_ids(), forget)
 
 
 @pytest.fixture
 def agents(database: PostgresDatabase, frames: Frames) -> AgentService:
     """The service on this test's database."""
-    return AgentService(database, frames, POLICY, counting_ids())
+    return AgentService(database, frames, POLICY, counting_ids(), forget)
 
 
 async def test_the_services_policy_is_the_weakest_layer(

@@ -81,7 +81,16 @@ _CHUNKS_STORED = f"""chunks_stored AS (
             ON CONFLICT DO NOTHING
         )"""
 
-BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}"
+_USES_STORED = """uses_stored AS (
+            INSERT INTO blob_uses (conversation_id, blob_id, seq)
+            SELECT CAST(:conversation_id AS uuid), used.blob_id,
+                moved.head_seq - cardinality(CAST(:ids AS text[])) + used.position
+            FROM moved, unnest(CAST(:use_ids AS text[]), CAST(:use_positions AS bigint[]))
+                AS used (blob_id, position)
+            ON CONFLICT DO NOTHING
+        )"""
+
+BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}, {_USES_STORED}"
 """What an append adds to store its messages' blobs with them, if `moved` has a row (F1)."""
 
 ADD = Statement(
@@ -220,17 +229,15 @@ CHUNK_BEFORE_LINE = Statement(
 COLLECTABLE = Statement(
     f"""
         WITH hidden AS (
-            SELECT ref
+            SELECT used.blob_id
             FROM heads h
-            JOIN messages m ON m.conversation_id = h.conversation_id
-            CROSS JOIN unnest(m.blob_ids) AS ref
+            JOIN blob_uses used ON used.conversation_id = h.conversation_id
             WHERE CAST(:compacted AS boolean) AND h.span_start IS NOT NULL
                 AND h.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.blob_ids IS NOT NULL
-            GROUP BY ref
+                AND used.conversation_id = CAST(:conversation_id AS uuid)
+            GROUP BY used.blob_id
             HAVING bool_and(
-                m.seq >= h.span_start AND m.seq < h.span_end AND m.seq <> ALL (h.kept)
+                used.seq >= h.span_start AND used.seq < h.span_end AND used.seq <> ALL (h.kept)
             )
         )
         SELECT {_BLOB_COLUMNS} FROM blobs
@@ -240,7 +247,7 @@ COLLECTABLE = Statement(
                     CAST(:uploaded_before AS timestamptz) IS NULL
                     OR created_at < CAST(:uploaded_before AS timestamptz)
                 )
-                OR blob_id IN (SELECT ref FROM hidden)
+                OR blob_id IN (SELECT blob_id FROM hidden)
             )
         ORDER BY content_id
         """
@@ -483,8 +490,19 @@ class BlobRecords:
         return row is not None and row["is_held"]
 
 
+def append_parameters(
+    stored: Sequence[tuple[Blob, Sequence[StoredChunk]]], uses: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """Return the parameters of `BLOB_CTES`; `uses` are the ids each message refers to."""
+    places = [(ref, place) for place, refs in enumerate(uses, start=1) for ref in refs]
+    return blob_parameters(stored) | {
+        "use_ids": [ref for ref, _ in places],
+        "use_positions": [place for _, place in places],
+    }
+
+
 def blob_parameters(stored: Sequence[tuple[Blob, Sequence[StoredChunk]]]) -> dict[str, Any]:
-    """Return the parameters of `BLOB_CTES` for distinct blobs, each with its chunks."""
+    """Return the parameters that store distinct blobs, each with its chunks."""
     # One order for everybody: statements that store the same blobs never wait for each other.
     ordered = sorted(stored, key=lambda pair: pair[0].id)
     chunks = [(blob.content_id, chunk) for blob, chunks in ordered for chunk in chunks]

@@ -81,6 +81,8 @@ _LANE = """CAST(:format AS text) || ':'
 # Which rows a build will show is known from the lane's newest epoch, or else from the active
 # compaction; where neither bounds them, none are read here and the caller asks for what it needs.
 # Top, kept and tail are ranges of the index: one condition over all would walk what is between.
+# Each is ordered by it, or a plan made before there are statistics may take another index, which
+# costs as much while the table is small, and is kept while it grows.
 READ = Statement(
     f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},
@@ -150,24 +152,27 @@ READ = Statement(
         LEFT JOIN LATERAL (
             SELECT {_row_arrays("bounds.trimmed_through", "bounds.kept")}
             FROM (
-                SELECT * FROM messages top
+                (SELECT * FROM messages top
                 WHERE top.conversation_id = h.conversation_id
                     AND bounds.known
                     AND top.seq >= bounds.top_start AND top.seq < bounds.top_end
                     AND top.seq > bounds.have_through AND top.seq <= h.head_seq
+                ORDER BY top.seq)
                 UNION ALL
-                SELECT * FROM messages inside
+                (SELECT * FROM messages inside
                 WHERE inside.conversation_id = h.conversation_id
                     AND bounds.known
                     AND inside.seq = ANY (bounds.kept)
                     AND inside.seq >= bounds.top_end AND inside.seq < bounds.tail_start
                     AND inside.seq > bounds.have_through
+                ORDER BY inside.seq)
                 UNION ALL
-                SELECT * FROM messages tail
+                (SELECT * FROM messages tail
                 WHERE tail.conversation_id = h.conversation_id
                     AND bounds.known
                     AND tail.seq >= greatest(bounds.tail_start, bounds.top_end)
                     AND tail.seq > bounds.have_through AND tail.seq <= h.head_seq
+                ORDER BY tail.seq)
             ) r
         ) rows ON true
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
@@ -178,9 +183,12 @@ READ = Statement(
 ROWS = Statement(
     f"""
         SELECT {_row_arrays("CAST(:trimmed_through AS bigint)", "CAST(:untrimmed AS bigint[])")}
-        FROM messages r
-        WHERE r.conversation_id = CAST(:conversation_id AS uuid)
-            AND r.seq >= CAST(:start AS bigint) AND r.seq < CAST(:end AS bigint)
+        FROM (
+            SELECT * FROM messages
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
+            ORDER BY seq
+        ) r
         """
 )
 

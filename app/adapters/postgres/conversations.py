@@ -95,6 +95,7 @@ PER_CONVERSATION = (
     "events",
     "jobs",
     "blobs",
+    "blob_uses",
     "blob_uploads",
     "blob_chunks",
 )

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from asyncpg import UniqueViolationError
 
-from app.adapters.postgres.blobs import BLOB_CTES, blob_parameters
+from app.adapters.postgres.blobs import BLOB_CTES, append_parameters
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
@@ -90,7 +90,7 @@ _APPEND = f"""
             INSERT INTO messages (
                 conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
                 total_tokens, call_ids, call_names, has_media, continues, body, fragment,
-                output, blob_ids, timestamp
+                output, timestamp
             )
             SELECT
                 CAST(:conversation_id AS uuid),
@@ -104,7 +104,7 @@ _APPEND = f"""
                 moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
                 item.call_ids, item.call_names, item.has_media, item.continues,
                 convert_from(item.body, 'UTF8'), convert_from(item.fragment, 'UTF8'),
-                item.output, string_to_array(item.blob_ids, ' '), item.timestamp
+                item.output, item.timestamp
             FROM moved, unnest(
                 CAST(:ids AS text[]), CAST(:row_turns AS bigint[]), CAST(:roles AS text[]),
                 CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
@@ -112,10 +112,10 @@ _APPEND = f"""
                 CAST(:call_names AS text[]), CAST(:has_media AS boolean[]),
                 CAST(:continues AS boolean[]), CAST(:bodies AS bytea[]),
                 CAST(:fragments AS bytea[]), CAST(:outputs AS text[]),
-                CAST(:row_blobs AS text[]), CAST(:timestamps AS text[])
+                CAST(:timestamps AS text[])
             ) WITH ORDINALITY AS item (
                 id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids, call_names,
-                has_media, continues, body, fragment, output, blob_ids, timestamp, position
+                has_media, continues, body, fragment, output, timestamp, position
             )
         ){{blobs}}
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, h.due_at = now() AS became_due
@@ -264,6 +264,7 @@ class LogRecords:
         held = self._layers.held(conversation_id)
         row = await self._append(
             blobs,
+            [draft.blob_ids for draft in drafts],
             tenant_id=tenant_id,
             conversation_id=UUID(conversation_id),
             model=None,
@@ -301,7 +302,6 @@ class LogRecords:
                 output.as_json() if (output := draft.kept_output) is not None else None
                 for draft in drafts
             ],
-            row_blobs=[" ".join(draft.blob_ids) or None for draft in drafts],
             timestamps=[draft.timestamp for draft in drafts],
             **held.parameters,
         )
@@ -315,11 +315,14 @@ class LogRecords:
         )
 
     async def _append(
-        self, blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]], **values: Any
+        self,
+        blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]],
+        uses: Sequence[Sequence[str]],
+        **values: Any,
     ) -> Any | None:
         statement = APPEND
-        if blobs:
-            statement, values = APPEND_WITH_BLOBS, values | blob_parameters(blobs)
+        if any(uses):
+            statement, values = APPEND_WITH_BLOBS, values | append_parameters(blobs, uses)
         try:
             return await self._session.first(statement, **values)
         except UniqueViolationError:

@@ -109,15 +109,8 @@ messages = sa.Table(
     sa.Column("timestamp", sa.Text),
     _time("created_at"),
     sa.Column("output", sa.Text),
-    sa.Column("blob_ids", ARRAY(sa.Text)),
     sa.Column("call_names", sa.Text),
     sa.UniqueConstraint("conversation_id", "message_id", name="messages_by_id"),
-    sa.Index(
-        "messages_with_blobs",
-        "conversation_id",
-        "seq",
-        postgresql_where=sa.text("blob_ids IS NOT NULL"),
-    ),
 )
 
 # A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
@@ -166,6 +159,15 @@ blob_chunks = sa.Table(
 )
 
 # Uploads under way: whoever finds no row here may neither add chunks nor end the upload.
+# Which messages refer to a blob.
+blob_uses = sa.Table(
+    "blob_uses",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("blob_id", sa.Text, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+)
+
 blob_uploads = sa.Table(
     "blob_uploads",
     metadata,

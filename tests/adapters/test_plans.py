@@ -1,0 +1,43 @@
+"""The plans of the hot reads, as a process that starts with an empty database keeps them."""
+
+from __future__ import annotations
+
+import re
+
+import asyncpg
+import pytest
+
+from app.adapters.postgres.contexts import READ, ROWS
+from app.adapters.postgres.log import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
+from app.adapters.postgres.store import Statement
+
+
+@pytest.mark.parametrize(
+    ("statement", "scans"),
+    [
+        (READ, 3),
+        (ROWS, 1),
+        (ENTRIES, 1),
+        (PAGE["asc"], 1),
+        (PAGE["desc"], 1),
+        (OPEN_CALLS, 1),
+        (TOOL_NAMES, 2),
+    ],
+    ids=["read", "rows", "entries", "asc", "desc", "open_calls", "tool_names"],
+)
+async def test_reads_go_by_seq_before_there_are_statistics(
+    database_url: str, statement: Statement, scans: int
+) -> None:
+    """Cost model: a plan made for an empty log is kept, and must not walk a long one."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("SET enable_seqscan = off")
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        await connection.execute(f"PREPARE it AS {statement.sql}")
+        nulls = ", ".join(["NULL"] * len(statement.names))
+        rows = await connection.fetch(f"EXPLAIN EXECUTE it ({nulls})")
+    finally:
+        await connection.close()
+    plan = "\n".join(row[0] for row in rows)
+    assert len(re.findall("using messages_pkey", plan)) == scans, plan
+    assert "messages_by_id" not in plan

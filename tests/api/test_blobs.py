@@ -1,0 +1,823 @@
+"""`/v1/conversations/{id}/blobs` over HTTP: in, out, by slice, and gone (F, decisions 4, 28-30)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import asyncpg
+import httpx
+import pytest
+
+from app.adapters.postgres.embedded import DATABASE
+from app.demo import Trace
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
+from tests.conftest import Server, execute, in_thread, started
+from tests.replay import named_traces, trace_files, traces_dir
+
+JSON = {"content-type": "application/json"}
+LARGE = "line\n" * 2000
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
+BASE64 = base64.b64encode(PNG).decode()
+CHAT_IMAGE: dict[str, Any] = {
+    "type": "image_url",
+    "image_url": {"url": f"data:image/png;base64,{BASE64}"},
+}
+IMAGE: dict[str, Any] = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": BASE64},
+}
+
+
+async def upload(
+    client: httpx.AsyncClient, path: str, content: Any, **headers: str
+) -> dict[str, Any]:
+    """Upload raw bytes and return the answer."""
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = await client.post(f"{path}/blobs", content=content, headers=given)
+    assert answer.status_code == 201, answer.text
+    body: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"{path}/blobs/{body['id']}"
+    return body
+
+
+async def attach(client: httpx.AsyncClient, path: str, ref: str, **more: Any) -> dict[str, Any]:
+    """Append a call whose result names a blob."""
+    message = {"role": "tool", "tool_call_id": "c", "output_ref": {"id": ref}, **more}
+    return await append(client, path, calling("c"), message)
+
+
+async def stored(client: httpx.AsyncClient, path: str, content: Any) -> str:
+    """Append a call with its result, and return the result's ref."""
+    done = await append(client, path, calling("c"), result("c", content))
+    ref: str = done["messages"][1]["output_ref"]["id"]
+    return ref
+
+
+async def transcript(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[str, Any]]:
+    """Return all messages, page by page."""
+    found: list[dict[str, Any]] = []
+    while True:
+        answer = await client.get(f"{path}/messages", params={"limit": 1000, **query})
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        found += body["data"]
+        if body["next_cursor"] is None:
+            return found
+        query["cursor"] = body["next_cursor"]
+
+
+async def content(client: httpx.AsyncClient, path: str, ref: str, **headers: str) -> bytes:
+    """Return the raw bytes of an output."""
+    answer = await client.get(f"{path}/blobs/{ref}/content", headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-length"] == str(len(answer.content))
+    return answer.content
+
+
+async def count(settings: Settings, table: str) -> int:
+    """Return how many rows a table has."""
+    connection = await asyncpg.connect(settings.database_url)
+    try:
+        return int(await connection.fetchval(f"SELECT count(*) FROM {table}"))
+    finally:
+        await connection.close()
+
+
+async def assert_nothing_stored(settings: Settings) -> None:
+    """There is no blob, no chunk and no upload."""
+    for table in ("blobs", "blob_chunks", "blob_uploads"):
+        assert await count(settings, table) == 0, table
+
+
+# --- there and back ---------------------------------------------------------------------------
+
+TEXTS = {
+    "nothing": "",
+    "no final newline": "line\n" * 2000 + "end",
+    "CRLF": "line\r\n" * 2000 + "\r\r\n\r",
+    "lone surrogates": "\ud800 and \udfff, \udc00\ud800" * 900,
+    "NUL": "\x00\x01\x1b[0m" * 2000,
+    "emoji": "👩‍👩‍👧‍👦😀é" * 900,
+    "3 MB in one line": "0123456789abcdé" * 200_000,
+    "100k lines": "".join(f"line {number}\n" for number in range(100_000)),
+    "separators": "\u2028\u2029\x85\x0b\x0c" * 2000,
+    "threshold": "x" * 4096,
+    "one more": "x" * 4097,
+}
+
+
+async def test_texts_come_back_byte_for_byte(client: httpx.AsyncClient) -> None:
+    """F1, A1, decision 4: a result comes back identical, as a message and as bytes, and in slices.
+
+    Sent with everything beyond ASCII escaped, as many clients do.
+    """
+    for text in TEXTS.values():
+        await assert_comes_back(client, await new_conversation(client), text)
+
+
+async def assert_comes_back(client: httpx.AsyncClient, path: str, text: str) -> None:
+    """A text comes back as it was, as a result of every shape."""
+    data = text.encode("utf-8", "surrogatepass")
+    parts = [{"type": "text", "text": text}, {"type": "text", "text": "and"}]
+    use = {"type": "tool_use", "id": "c", "name": "shell", "input": {}}
+    answer = {"type": "tool_result", "tool_use_id": "c"}
+    shapes: list[tuple[dict[str, Any], dict[str, Any], bytes]] = [
+        (calling("c"), result("c", text), data),
+        (calling("c"), {**result("c"), "content": parts}, data + b"\nand"),
+        (
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [{**answer, "content": text}]},
+            data,
+        ),
+        (
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [{**answer, "content": parts}]},
+            data + b"\nand",
+        ),
+    ]
+    for call, message, expected in shapes[: 2 if len(text) > 10**6 else 4]:
+        batch: dict[str, Any] = {"messages": [call, message]}
+        batch["format"] = "openai_chat" if message["role"] == "tool" else "anthropic"
+        sent = await client.post(f"{path}/messages", content=json.dumps(batch), headers=JSON)
+        assert sent.status_code == 201, sent.text
+        ref = sent.json()["messages"][1]["output_ref"]
+        seq = sent.json()["messages"][1]["seq"]
+        lines = expected.count(b"\n") + (expected[-1:] not in (b"", b"\n"))
+        assert (ref["byte_size"], ref["line_count"]) == (len(expected), lines)
+        assert ref["id"].startswith("blob_") == (len(expected) > 4096)
+        (shown,) = await transcript(client, path, content="full", after_seq=seq - 1)
+        assert shown["content"] == message["content"] and shown["role"] == "tool"
+        assert shown["output_ref"] == ref and not shown["content_truncated"]
+        assert await content(client, path, ref["id"]) == expected
+        about = (await client.get(f"{path}/blobs/{ref['id']}")).json()
+        assert about["sha256"] == sha256(expected).hexdigest()
+        assert about["media_type"] == "text/plain; charset=utf-8"
+        place = f"{path}/blobs/{ref['id']}"
+        first = (await client.get(f"{place}/lines", params={"limit": 1})).json()
+        assert first["total_lines"] == lines and first["line_count"] == min(lines, 1)
+        found, at = "", cast(int | None, 0)
+        while at is not None:
+            piece = await client.get(f"{place}/bytes", params={"offset": at, "limit": 2**20})
+            found += piece.json()["text"]
+            at = piece.json()["next_offset"]
+        assert found.encode("utf-8", "surrogatepass") == expected
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_images_are_kept_with_their_type(client: httpx.AsyncClient, format: str) -> None:
+    """F6: an image beside text, and alone, is a blob with its type, named in the text's own."""
+    path = await new_conversation(client)
+    image: dict[str, Any] = CHAT_IMAGE if format == "openai_chat" else IMAGE
+    both: list[dict[str, Any]] = [
+        {"type": "text", "text": "seen:"},
+        image,
+        {"type": "text", "text": LARGE},
+    ]
+    bad: dict[str, Any] = json.loads(json.dumps(image).replace(BASE64, "!" + "?" * 6000))
+    named = "blob_" + sha256(PNG).hexdigest()[:24]
+    main = f"seen:\n[image/png; {len(PNG):,} bytes; ref={named}]\n{LARGE}".encode()
+    for parts, output, kind in (
+        (both, main, "text/plain; charset=utf-8"),
+        ([image], PNG, "image/png"),
+        ([bad], b"[image: image/png]", "text/plain; charset=utf-8"),
+    ):
+        call, message = calling("c"), {**result("c"), "content": parts}
+        if format == "anthropic":
+            use = {"type": "tool_use", "id": "c", "name": "shell", "input": {}}
+            call = {"role": "assistant", "content": [use]}
+            block = {"type": "tool_result", "tool_use_id": "c", "content": parts}
+            message = {"role": "user", "content": [block]}
+        done = await append(client, path, call, message, format=format)
+        ref = done["messages"][1]["output_ref"]
+        answer = await client.get(f"{path}/blobs/{ref['id']}/content")
+        assert (answer.content, answer.headers["content-type"]) == (output, kind)
+        for how in ({}, {"content": "full"}, {"content": "view"}):
+            shown = (await transcript(client, path, **how))[-1]
+            assert shown["content"] == message["content"]
+    answer = await client.get(f"{path}/blobs/{named}/content")
+    assert (answer.content, answer.headers["content-type"]) == (PNG, "image/png")
+    built = await client.post(f"{path}/context", json={"format": format})
+    assert BASE64 in built.text
+
+
+async def test_how_much_a_transcript_shows(client: httpx.AsyncClient) -> None:
+    """Decision 4: up to 64 KiB inline, else the view and `content_truncated`; `content` decides."""
+    path = await new_conversation(client)
+    sizes = (4096, 60_000, 65_536, 65_537, 300_000)
+    for size in sizes:
+        await stored(client, path, "x\n" * (size // 2) + "x" * (size % 2))
+    for query, whole in (
+        ({}, (True, True, True, False, False)),
+        ({"content": "view"}, (True, False, False, False, False)),
+        ({"content": "full"}, (True, True, True, True, True)),
+    ):
+        shown = [item for item in await transcript(client, path, **query) if item["output_ref"]]
+        assert tuple(not item["content_truncated"] for item in shown) == whole
+        for item, size, is_whole in zip(shown, sizes, whole, strict=True):
+            assert item["output_ref"]["byte_size"] == size
+            assert (len(item["content"]) == size) == is_whole
+            ref = item["output_ref"]["id"]
+            assert is_whole or item["content"].endswith(
+                f'Read the rest with tool_output_cache ref_id="{ref}" offset=25600,'
+                " or search it with tool_output_cache_grep.]"
+            )
+            assert not item["content_collected"]
+    answer = await client.get(f"{path}/messages", params={"content": "some"})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/content")
+
+
+# --- uploading --------------------------------------------------------------------------------
+
+
+async def pieces(*data: bytes) -> AsyncIterator[bytes]:
+    """Yield pieces, so that the body is sent in chunks and its size is not known."""
+    for piece in data:
+        yield piece
+
+
+UPLOADS = (
+    (b"", "text/plain"),
+    (b"\xff\xfe\x00 no text \xed\xa0\x80", "text/plain"),
+    (b"\x89PNG", "image/png"),
+    (LARGE.encode(), "text/csv; charset=latin-1; header=present"),
+    (bytes(200_000), None),
+)
+
+
+async def test_uploads_come_back_as_they_were(client: httpx.AsyncClient) -> None:
+    """F1, F6: raw bytes come back with the very media type they came with, chunked or not."""
+    for data, media_type in UPLOADS:
+        path = await new_conversation(client)
+        headers = {"content_type": media_type} if media_type else {}
+        refs = set()
+        for body in (data, pieces(data[:7], b"", data[7:])):
+            found = await upload(client, path, body, **headers)
+            refs.add(found["id"])
+            assert found["sha256"] == sha256(data).hexdigest()
+            assert found["byte_size"] == len(data) and found["attached"] is False
+            answer = await client.get(f"{path}/blobs/{found['id']}/content")
+            assert answer.content == data
+            expected = media_type or "application/octet-stream"
+            assert answer.headers["content-type"] == found["media_type"] == expected
+        listed = (await client.get(f"{path}/blobs")).json()["data"]
+        assert {item["id"] for item in listed} == refs and len(refs) == 1
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_a_message_names_an_upload(client: httpx.AsyncClient, format: str) -> None:
+    """F1: without content a message shows the upload's `view`; with content it keeps that."""
+    path = await new_conversation(client, policy={"tool_output": {"max_message_bytes": 2000}})
+    data = b"\xed\xa0\x80\x00" + LARGE.encode()
+    text = data.decode("utf-8", "surrogatepass")
+    found = await upload(client, path, data)
+    assert "Output cut" in found["view"] and found["view"].startswith("\ud800\x00line\n")
+    for own in (None, "own words"):
+        name: dict[str, Any] = {
+            "output_ref": {"id": found["id"]},
+            **({"content": own} if own else {}),
+        }
+        call, message = calling("c"), {**name, "role": "tool", "tool_call_id": "c"}
+        if format == "anthropic":
+            use = {"type": "tool_use", "id": "c", "name": "shell", "input": {}}
+            call = {"role": "assistant", "content": [use]}
+            block = {"type": "tool_result", "tool_use_id": "c", **name}
+            message = {"role": "user", "content": [block]}
+        done = await append(client, path, call, message, format=format)
+        ref = {key: found[key] for key in ("id", "byte_size", "line_count")}
+        assert done["messages"][1]["output_ref"] == ref
+        shown = (await transcript(client, path, content="view"))[-1]
+        held = shown["content"][0] if format == "anthropic" else shown
+        assert held["content"] == own or held["content"] == found["view"]
+        assert shown["content_truncated"] == (own is None)
+        built = (await client.post(f"{path}/context", json={"format": format})).json()
+        seen = own or found["view"].replace("\ud800", "\ufffd").replace("\x00", "\ufffd")
+        assert json.dumps(seen) in json.dumps(built["payload"])
+        full = (await transcript(client, path, content="full"))[-1]
+        held = full["content"][0] if format == "anthropic" else full
+        assert held["content"] == (own or text)
+    about = (await client.get(f"{path}/blobs/{found['id']}")).json()
+    assert about["attached"] is True
+
+
+async def test_wrong_refs(client: httpx.AsyncClient) -> None:
+    """F1, M: a ref that is none, unknown, collected or of elsewhere is 422 at its place."""
+    path, other = await new_conversation(client), await new_conversation(client)
+    foreign = (await upload(client, other, b"x" * 5000))["id"]
+    gone = (await upload(client, path, b"y" * 5000))["id"]
+    await client.post(f"{path}/blobs/gc")
+    await append(client, path, calling("c"))
+    wrong: list[Any] = [{"id": foreign}, {"id": gone}, {"id": "x"}, {"id": 5}, {}, [], 7, ""]
+    for ref in wrong:
+        message = {"role": "tool", "tool_call_id": "c", "output_ref": ref}
+        answer = await client.post(f"{path}/messages", json={"messages": [message]})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/messages/0/output_ref")
+    assert len(await transcript(client, path)) == 1
+
+
+NO_TYPES = ("text", "a/b/c", "a /b", "é/x", "text/plain;\x00", "a/" + "b" * 300, "*/", "/x")
+
+
+async def test_wrong_media_types(client: httpx.AsyncClient, settings: Settings) -> None:
+    """M: a media type that is none is 422, with nothing read or stored."""
+    path = await new_conversation(client)
+    for kind in NO_TYPES:
+        headers = {b"content-type": kind.encode("latin-1")}
+        answer = await client.post(f"{path}/blobs", content=never_read(), headers=headers)
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/header/content-type")
+    await assert_nothing_stored(settings)
+
+
+async def never_read() -> AsyncIterator[bytes]:
+    """Yield what nobody should ask for."""
+    yield pytest.fail("the body was read")
+
+
+async def test_wrong_places(client: httpx.AsyncClient, settings: Settings) -> None:
+    """F1, M: an upload to no conversation is 404 before its body is read; bad names are 422."""
+    path = await new_conversation(client)
+    nowhere = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/blobs"
+    for place in (nowhere, "/v1/conversations/none/blobs"):
+        answer = await client.post(place, content=never_read())
+        assert_problem(answer, 404, "NOT_FOUND")
+    for query in ("tool_name=", "tool_name=%00", "tool_call_id=%00", "tool_name=" + "x" * 257):
+        answer = await client.post(f"{path}/blobs?{query}", content=never_read())
+        assert_problem(answer, 422, "VALIDATION_ERROR", f"/query/{query.partition('=')[0]}")
+    await assert_nothing_stored(settings)
+
+
+async def test_an_upload_over_the_limit(settings: Settings) -> None:
+    """F1, decision 30: too large a body is 413 with nothing stored, unread where it says so."""
+    async with started(create_app(replace(settings, max_blob_bytes=100_000))) as client:
+        path = await new_conversation(client)
+        for body in (pieces(b"x" * 60_000, b"x" * 40_001), pieces(b"x" * 100_001)):
+            answer = await client.post(f"{path}/blobs", content=body)
+            assert assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")["limit"] == 100_000
+        headers = {"content-length": "100001"}
+        answer = await client.post(f"{path}/blobs", content=never_read(), headers=headers)
+        assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
+        await assert_nothing_stored(settings)
+        # No JSON body: the limit of those does not apply.
+        assert (await upload(client, path, b"x" * 100_000))["byte_size"] == 100_000
+    async with started(create_app(replace(settings, max_body_bytes=1000))) as client:
+        assert (await upload(client, path, b"x" * 100_000))["byte_size"] == 100_000
+
+
+async def test_a_conversation_deleted_during_an_upload(
+    client: httpx.AsyncClient, settings: Settings
+) -> None:
+    """A7, F1: an upload into what is deleted meanwhile is 404, and leaves nothing."""
+    path = await new_conversation(client)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x" * 2_000_000
+        answer = await client.delete(path)
+        assert answer.json()["deleted"]["blob_uploads"] == 1
+        yield b"x" * 2_000_000
+
+    assert_problem(await client.post(f"{path}/blobs", content=body()), 404, "NOT_FOUND")
+    await assert_nothing_stored(settings)
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Poll until `holds`."""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["chunked", "declared", "reset"])
+def test_a_client_that_goes_away(served: str, settings: Settings, how: str) -> None:
+    """F1: who disconnects in the middle of a real upload leaves nothing, and harms nobody."""
+    host, port = served.removeprefix("http://").split(":")
+    with httpx.Client(base_url=served) as client:
+        path = (
+            "/v1/conversations/"
+            + client.post("/v1/conversations", json={}).json()["conversation_id"]
+        )
+
+        def rows(table: str) -> int:
+            found = in_thread(execute, settings.database_url, f"SELECT count(*) FROM {table}")
+            return int(found[0][0])
+
+        size = 1_500_000
+        with socket.create_connection((host, int(port))) as connection:
+            kind = "Transfer-Encoding: chunked" if how == "chunked" else "Content-Length: 9000000"
+            head = f"POST {path}/blobs HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n"
+            connection.sendall(head.encode())
+            body = os.urandom(size)
+            connection.sendall(b"%x\r\n%s\r\n" % (size, body) if how == "chunked" else body)
+            wait_until(lambda: rows("blob_chunks") > 0, "nothing of it arrived")
+            assert rows("blob_uploads") == 1
+            if how == "reset":
+                linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        wait_until(lambda: rows("blob_uploads") + rows("blob_chunks") == 0, "something stays")
+        assert client.get(f"{path}/blobs").json()["data"] == []
+        assert client.post(f"{path}/blobs", content=b"again").status_code == 201
+
+
+async def test_the_database_is_lost_during_an_upload(
+    client: httpx.AsyncClient, settings: Settings, server: Server
+) -> None:
+    """F1, F8, A8: 503 when the database goes in the middle; a collection takes what is left."""
+    path = await new_conversation(client)
+    url = settings.database_url or ""
+    name = re.search(r"/(test_\w+)\?", url)
+    assert name is not None
+
+    def admin(sql: str) -> None:
+        in_thread(execute, server.url_of(DATABASE), sql)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x" * 2_000_000
+        assert await count(settings, "blob_chunks") > 0
+        where = f"datname = '{name[1]}'"
+        admin(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {where}")
+        admin(f"ALTER DATABASE {name[1]} RENAME TO {name[1]}_away")
+        yield b"x" * 2_000_000
+
+    answer = await client.post(f"{path}/blobs", content=body())
+    assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+    admin(f"ALTER DATABASE {name[1]}_away RENAME TO {name[1]}")
+    assert await count(settings, "blob_uploads") == 1
+    old = "UPDATE blob_uploads SET begun_at = begun_at - interval '25 hours'"
+    in_thread(execute, url, old)
+    dry = (await client.post(f"{path}/blobs/gc", json={"dry_run": True})).json()
+    assert (dry["uploads"], dry["collected"]) == (1, [])
+    done = (await client.post(f"{path}/blobs/gc")).json()
+    assert (done["uploads"], done["dry_run"]) == (1, False)
+    await assert_nothing_stored(settings)
+    assert (await upload(client, path, b"again"))["byte_size"] == 5
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+BODY = b"0123456789" * 20_000
+SIZE = len(BODY)
+RANGES = [
+    ("bytes=0-0", 0, 1),
+    ("bytes=0-", 0, SIZE),
+    (f"bytes=0-{SIZE - 1}", 0, SIZE),
+    ("bytes=5-9", 5, 10),
+    ("Bytes = 5 - 9", 5, 10),
+    ("bytes=65530-65545", 65530, 65546),
+    (f"bytes={SIZE - 3}-", SIZE - 3, SIZE),
+    (f"bytes={SIZE - 3}-{SIZE + 100}", SIZE - 3, SIZE),
+    ("bytes=100-" + "9" * 60, 100, SIZE),
+    ("bytes=-5", SIZE - 5, SIZE),
+    ("bytes=-" + "9" * 60, 0, SIZE),
+    (f"bytes={SIZE}-", None, None),
+    (f"bytes={SIZE}-{SIZE + 5}", None, None),
+    ("bytes=" + "9" * 60 + "-", None, None),
+    ("bytes=-0", None, None),
+    ("bytes=9-5", 0, 0),
+    ("bytes=-", 0, 0),
+    ("bytes=x-y", 0, 0),
+    ("lines=1-2", 0, 0),
+    ("bytes=0-1,5-6", 0, 0),
+    ("", 0, 0),
+    ("bytes=" + "1" * 200 + "-", 0, 0),
+]
+"""Ranges with what they give: both 0 for everything, None for a 416."""
+
+
+async def test_ranges(client: httpx.AsyncClient) -> None:
+    """F4: a range gives its bytes, one past the end a 416; what is none, or several, everything."""
+    path = await new_conversation(client)
+    place = f"{path}/blobs/{(await upload(client, path, BODY))['id']}/content"
+    for header, start, end in RANGES:
+        answer = await client.get(place, headers={"range": header})
+        if start is None or end is None:
+            assert_problem(answer, 416, "VALIDATION_ERROR", "/header/range")
+            assert answer.headers["content-range"] == f"bytes */{SIZE}"
+            continue
+        status, expected = (206, BODY[start:end]) if end else (200, BODY)
+        assert (answer.status_code, answer.content) == (status, expected), header
+        assert answer.headers["content-length"] == str(len(expected))
+        assert answer.headers["accept-ranges"] == "bytes"
+        if status == 206:
+            given = f"bytes {start}-{end - 1}/{SIZE}"
+            assert answer.headers["content-range"] == given
+        else:
+            assert "content-range" not in answer.headers
+    empty = f"{path}/blobs/{(await upload(client, path, b''))['id']}/content"
+    assert (await client.get(empty)).content == b""
+    for header in ("bytes=0-", "bytes=0-0", "bytes=-1"):
+        answer = await client.get(empty, headers={"range": header})
+        assert_problem(answer, 416, "VALIDATION_ERROR")
+        assert answer.headers["content-range"] == "bytes */0"
+
+
+async def test_conditions(client: httpx.AsyncClient) -> None:
+    """F4: the `ETag` is the content's hash; 304 where it is known, a range only of the same."""
+    path = await new_conversation(client)
+    small = await stored(client, path, "small")
+    for ref, data in (((await upload(client, path, BODY))["id"], BODY), (small, b"small")):
+        place = f"{path}/blobs/{ref}/content"
+        tag = f'"{sha256(data).hexdigest()}"'
+        answer = await client.get(place)
+        assert answer.headers["etag"] == tag
+        assert answer.headers["content-disposition"] == "attachment"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "sandbox" in answer.headers["content-security-policy"]
+        for known in (tag, f'"x", {tag}', f"W/{tag}", "*"):
+            answer = await client.get(place, headers={"if-none-match": known, "range": "bytes=1-2"})
+            assert (answer.status_code, answer.content) == (304, b"")
+            assert answer.headers["etag"] == tag
+        other = await client.get(place, headers={"if-none-match": '"x"'})
+        assert (other.status_code, other.content) == (200, data)
+        for condition, status in (
+            (tag, 206),
+            ('"x"', 200),
+            (f"W/{tag}", 200),
+            ("Wed, 21 Oct 2015 07:28:00 GMT", 200),
+        ):
+            headers = {"range": "bytes=1-2", "if-range": condition}
+            answer = await client.get(place, headers=headers)
+            assert answer.status_code == status
+            assert answer.content == (data[1:3] if status == 206 else data)
+
+
+async def test_small_results_are_read_like_large_ones(client: httpx.AsyncClient) -> None:
+    """F1: the ref of every result, small ones too, is read by lines, bytes, grep and whole."""
+    path = await new_conversation(client)
+    await append(client, path, calling(*"abcd"))
+    text = "one\r\ntwo\nthree"
+    ids = [None, "m", "m" * 256, "my/own id?#"]
+    batch = [
+        result(call, text) | ({"id": own} if own else {})
+        for call, own in zip("abcd", ids, strict=True)
+    ]
+    done = await append(client, path, *batch)
+    refs = [message["output_ref"]["id"] for message in done["messages"]]
+    assert refs[1:] == ["m", "seq-4", "seq-5"]
+    assert refs[0] == done["messages"][0]["id"]
+    shown = await transcript(client, path)
+    assert [item["output_ref"]["id"] for item in shown[1:]] == refs
+    for ref in refs:
+        place = f"{path}/blobs/{ref}"
+        lines = (await client.get(f"{place}/lines?offset=1&limit=1")).json()
+        assert lines == {
+            "text": "     2\ttwo",
+            "first_line": 2,
+            "line_count": 1,
+            "total_lines": 3,
+            "next_offset": 2,
+        }
+        found = (await client.get(f"{place}/bytes?offset=5&limit=3")).json()
+        assert (found["text"], found["next_offset"]) == ("two", 8)
+        matches = (await client.get(f"{place}/grep?pattern=^T&ignore_case=true&before=1")).json()
+        assert [(match["line"], match["before"]) for match in matches["matches"]] == [
+            (2, ["one"]),
+            (3, ["two"]),
+        ]
+        assert await content(client, path, ref) == text.encode()
+        about = (await client.get(place)).json()
+        assert (about["id"], about["byte_size"], about["line_count"]) == (ref, 14, 3)
+        assert_problem(await client.delete(place), 409, "CONFLICT")
+
+
+async def test_wrong_slices(client: httpx.AsyncClient) -> None:
+    """M, F4, F5: numbers out of range and patterns that are none are 422; huge ones are empty."""
+    path = await new_conversation(client)
+    for ref in (await stored(client, path, LARGE), await stored(client, path, "small")):
+        place = f"{path}/blobs/{ref}"
+        for query in (
+            "lines?offset=-1",
+            "lines?limit=0",
+            "lines?limit=10001",
+            f"lines?offset={2**53}",
+            "lines?offset=x",
+            "bytes?offset=-1",
+            "bytes?limit=0",
+            f"bytes?limit={2**20 + 1}",
+            f"bytes?offset={10**30}",
+            "grep",
+            "grep?pattern=",
+            "grep?pattern=(",
+            "grep?pattern=(?=x)",
+            "grep?pattern=" + "x" * 1001,
+            "grep?pattern=x&before=101",
+            "grep?pattern=x&limit=0",
+        ):
+            answer = await client.get(f"{place}/{query}")
+            assert_problem(answer, 422, "VALIDATION_ERROR")
+        for query in (f"lines?offset={2**53 - 1}", f"bytes?offset={2**53 - 1}"):
+            answer = await client.get(f"{place}/{query}")
+            assert (answer.status_code, answer.json()["text"]) == (200, "")
+            assert answer.json()["next_offset"] is None
+        strange = await client.get(f"{place}/grep?pattern=%00%ff&limit=1")
+        assert strange.status_code == 200
+
+
+# --- gone -------------------------------------------------------------------------------------
+
+READS = ("", "/content", "/lines", "/bytes", "/grep?pattern=x")
+
+
+async def test_collecting(client: httpx.AsyncClient) -> None:
+    """F7: a collection takes uploads without a message: 410 from then on, until stored again."""
+    path = await new_conversation(client)
+    loose, held = [(await upload(client, path, b"%d" % n * 5000))["id"] for n in range(2)]
+    await attach(client, path, held)
+    for body in ({"dry_run": True}, {}):
+        done = (await client.post(f"{path}/blobs/gc", json=body)).json()
+        ref = {"id": loose, "byte_size": 5000, "line_count": 1}
+        expected = {"collected": [ref], "byte_size": 5000, "uploads": 0}
+        assert done == {"dry_run": bool(body), **expected}
+        if body:
+            assert await content(client, path, loose) == b"0" * 5000
+    again = (await client.post(f"{path}/blobs/gc")).json()
+    assert (again["collected"], again["byte_size"]) == ([], 0)
+    for read in READS:
+        gone = await client.get(f"{path}/blobs/{loose}{read}")
+        assert assert_problem(gone, 410, "GONE")["ref"] == loose
+        unknown = await client.get(f"{path}/blobs/blob_unknown{read}")
+        assert_problem(unknown, 404, "NOT_FOUND")
+        elsewhere = await new_conversation(client)
+        assert_problem(await client.get(f"{elsewhere}/blobs/{held}{read}"), 404, "NOT_FOUND")
+    assert_problem(await client.delete(f"{path}/blobs/{loose}"), 410, "GONE")
+    assert_problem(await client.delete(f"{path}/blobs/{held}"), 409, "CONFLICT")
+    assert_problem(await client.delete(f"{path}/blobs/blob_unknown"), 404, "NOT_FOUND")
+    for wrong in ({"dry_run": 1}, {"other": True}):
+        answer = await client.post(f"{path}/blobs/gc", json=wrong)
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+    back = await upload(client, path, b"0" * 5000)
+    assert back["id"] == loose and await content(client, path, loose) == b"0" * 5000
+    deleted = await client.delete(f"{path}/blobs/{loose}")
+    assert (deleted.status_code, deleted.json()["id"]) == (200, loose)
+
+
+async def test_what_a_compaction_dropped(settings: Settings) -> None:
+    """F7: with `gc.drop_compacted` the transcript says `content_collected`, and reads are 410."""
+    sandwich = {"preserve_top": 1, "preserve_bottom": 1}
+    policy = {"gc": {"drop_compacted": True}, "sandwich": sandwich}
+    async with started(create_app(settings)) as client:
+        path = await new_conversation(client, policy=policy)
+        await append(client, path, user("begin"), user("go"))
+        ref = await stored(client, path, "x\n" * 40_000)
+        for _ in range(4):
+            await append(client, path, user("go on " * 200))
+        compacted = await client.post(f"{path}/compact", json={})
+        assert compacted.json()["compacted"], compacted.text
+        done = (await client.post(f"{path}/blobs/gc")).json()
+        assert [item["id"] for item in done["collected"]] == [ref]
+        for how in ({}, {"content": "full"}, {"content": "view"}):
+            shown = (await transcript(client, path, **how))[3]
+            assert (shown["content_collected"], shown["content_truncated"]) == (True, True)
+            assert shown["output_ref"]["id"] == ref
+            for name in (ref, shown["id"]):
+                gone = await client.get(f"{path}/blobs/{name}/content")
+                assert_problem(gone, 410, "GONE")
+        built = await client.post(f"{path}/context", json={})
+        assert built.status_code == 200
+
+
+async def test_deleting_a_conversation_counts_its_blobs(client: httpx.AsyncClient) -> None:
+    """A7: the answer to a deletion says how many blobs and chunks went with it."""
+    path = await new_conversation(client)
+    await upload(client, path, bytes(200_000))
+    ref = await stored(client, path, LARGE)
+    deleted = (await client.delete(path)).json()["deleted"]
+    assert (deleted["blobs"], deleted["blob_chunks"], deleted["blob_uploads"]) == (2, 5, 0)
+    assert_problem(await client.get(f"{path}/blobs/{ref}/content"), 404, "NOT_FOUND")
+    assert_problem(await client.get(f"{path}/blobs"), 404, "NOT_FOUND")
+
+
+async def test_lists_go_from_the_newest_on(client: httpx.AsyncClient) -> None:
+    """Decision 2: every blob is listed once, newest first, whatever is added meanwhile."""
+    path = await new_conversation(client)
+    made = [(await upload(client, path, b"%d" % n))["id"] for n in range(7)]
+    found: list[str] = []
+    query: dict[str, Any] = {"limit": 3}
+    while True:
+        page = (await client.get(f"{path}/blobs", params=query)).json()
+        found += [item["id"] for item in page["data"]]
+        await upload(client, path, b"later %d" % len(found))
+        if page["next_cursor"] is None:
+            break
+        query["cursor"] = page["next_cursor"]
+    assert found == made[::-1]
+    answer = await client.get(f"{path}/blobs?cursor=x")
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+async def test_an_object_store_that_goes_away(settings: Settings, tmp_path: Path) -> None:
+    """F8: it fails: results stay inline with a warning, what lies there is 503; then it heals."""
+    folder = tmp_path / "objects"
+    url = f"file://{folder}"
+    async with started(create_app(replace(settings, blob_store_url=url))) as client:
+        path = await new_conversation(client)
+        ref = await stored(client, path, LARGE)
+        loose = (await upload(client, path, BODY))["id"]
+        folder.rename(tmp_path / "away")
+        folder.write_text("no folder")
+        for read in READS[1:]:
+            answer = await client.get(f"{path}/blobs/{ref}{read}")
+            assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+        assert (await client.get(f"{path}/blobs/{ref}")).status_code == 200
+        done = await append(client, path, calling("c"), result("c", LARGE * 2))
+        assert done["warnings"] == ["tool_output_inline"]
+        inline = done["messages"][1]["output_ref"]["id"]
+        assert await content(client, path, inline) == (LARGE * 2).encode()
+        answer = await client.post(f"{path}/blobs", content=BODY + b"more")
+        assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+        assert await count(settings, "blob_uploads") == 0
+        folder.unlink()
+        (tmp_path / "away").rename(folder)
+        assert await content(client, path, ref) == LARGE.encode()
+        assert await content(client, path, loose) == BODY
+        done = await append(client, path, calling("c"), result("c", LARGE * 2))
+        assert done["warnings"] == []
+        shown = await transcript(client, path, content="full")
+        assert [item["content"] for item in shown[1::2]] == [LARGE, LARGE * 2, LARGE * 2]
+
+
+# --- recorded conversations -------------------------------------------------------------------
+
+
+MOST_RECORDED = 500
+"""Messages of one file that are replayed; with CONTEXT_TRACES_ALL set all of them are."""
+
+
+def recorded() -> list[Any]:
+    """Return the files of recorded conversations, or what says why there are none."""
+    folder = traces_dir()
+    files = trace_files(folder) if folder.is_dir() else []
+    if not files:
+        reason = f"No recorded conversations in {folder}; set CONTEXT_TRACES_DIR"
+        return [pytest.param(folder, marks=pytest.mark.skip(reason=reason), id="none")]
+    return [pytest.param(file, id=file.stem) for file in files]
+
+
+@pytest.mark.parametrize("file", recorded())
+async def test_recorded_results_come_back(settings: Settings, file: Path) -> None:
+    """F1, F6, A1: every tool result of real conversations comes back whole, images too."""
+    policy = {"offload_threshold_bytes": 200, "max_message_bytes": 300, "max_line_length": 80}
+    async with started(create_app(settings)) as client:
+        results = taken = 0
+        for trace in sorted(named_traces(file), key=lambda trace: len(trace.messages)):
+            taken += len(trace.messages)
+            if taken > MOST_RECORDED and not os.environ.get("CONTEXT_TRACES_ALL"):
+                break
+            path = await new_conversation(client, policy={"tool_output": policy})
+            sent = await replayed(client, path, trace)
+            for message, shown in zip(
+                sent, await transcript(client, path, content="full"), strict=True
+            ):
+                assert {key: shown[key] for key in message} == message
+                if message["role"] == "tool":
+                    results += 1
+                    await assert_reads_whole(client, path, shown)
+        assert results > 0
+
+
+async def replayed(client: httpx.AsyncClient, path: str, trace: Trace) -> list[dict[str, Any]]:
+    """Append a recorded conversation in batches, and return what was accepted."""
+    sent: list[dict[str, Any]] = []
+    for start in range(0, len(trace.messages), 100):
+        batch = trace.messages[start : start + 100]
+        answer = await client.post(f"{path}/messages", json={"messages": batch})
+        if answer.status_code == 201:
+            sent += batch
+            continue
+        for message in batch:
+            answer = await client.post(f"{path}/messages", json={"messages": [message]})
+            if answer.status_code == 201:
+                sent.append(message)
+    return sent
+
+
+async def assert_reads_whole(client: httpx.AsyncClient, path: str, shown: dict[str, Any]) -> None:
+    """The output of a message that is shown whole has its texts and images, byte for byte."""
+    ref = shown["output_ref"]
+    data = await content(client, path, ref["id"])
+    assert len(data) == ref["byte_size"]
+    parts = shown["content"]
+    if isinstance(parts, str):
+        assert data == parts.encode("utf-8", "surrogatepass")
+        return
+    texts = [part["text"] for part in parts or [] if part["type"] == "text"]
+    images = [part["image_url"]["url"] for part in parts or [] if part["type"] == "image_url"]
+    kept = [base64.b64decode(url.partition(",")[2]) for url in images if url.startswith("data:")]
+    if texts:
+        for text in texts:
+            assert text.encode() in data
+    for image in kept:
+        if data == image or len(image) <= 200:
+            continue
+        named = re.search(rb"ref=(blob_[0-9a-f]{24})", data)
+        assert named is not None and await content(client, path, named[1].decode()) == image

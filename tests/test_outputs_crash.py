@@ -1,0 +1,275 @@
+"""Crashes amid appends of large results, with real processes: no message lacks its blob (F1, 29).
+
+Writers append large results with ids of their own, some of them uploaded before, and repeat what
+was not acknowledged, as a careful agent backend does. Meanwhile the service is killed with -9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from hashlib import sha256
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from time import sleep
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from app.adapters.postgres.embedded import running
+from app.adapters.postgres.migrate import migrate
+from app.demo import Client, Unreachable
+from tests.replay import Served, read_messages
+
+WRITERS = 3
+KILLS = 2
+SECONDS = 20
+PNG = b"\x89PNG\r\n\x1a\n" + os.urandom(9000)
+
+REFERRED = """
+    SELECT m.seq, m.blob_id AS ref, b.byte_size, b.collected_at IS NOT NULL AS collected,
+        (SELECT coalesce(sum(c.size), 0) FROM blob_chunks c
+            WHERE c.conversation_id = b.conversation_id AND c.content_id = b.content_id) AS kept
+    FROM blob_uses m
+    LEFT JOIN blobs b ON b.conversation_id = m.conversation_id AND b.blob_id = m.blob_id
+"""
+LOOSE = """
+    SELECT count(*) FROM blob_chunks c
+    WHERE NOT EXISTS (SELECT FROM blobs b
+            WHERE b.conversation_id = c.conversation_id AND b.content_id = c.content_id)
+        AND NOT EXISTS (SELECT FROM blob_uploads u
+            WHERE u.conversation_id = c.conversation_id AND u.content_id = c.content_id)
+"""
+
+
+class Stored(Served):
+    """A service whose blobs lie where it is told, in rows without a URL."""
+
+    def __init__(self, data_dir: Path, store_url: str | None) -> None:
+        super().__init__(data_dir)
+        self._store_url = store_url
+
+    def start(self, seconds: float = 30) -> None:
+        """Start the service and return once it is ready."""
+        environ = {key: text for key, text in os.environ.items() if not key.startswith("CONTEXT_")}
+        if self._store_url is not None:
+            environ["CONTEXT_BLOB_STORE_URL"] = self._store_url
+        command = (sys.executable, "-c", "from app.cli import main; main()", "serve")
+        options = ("--port", self.url.rpartition(":")[2], "--data-dir", str(self.data_dir))
+        with (self.data_dir / "service.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                (*command, *options), env=environ, stdout=log, stderr=log
+            )
+        self.wait_until(lambda: self.status("/readyz") == 200, seconds, "the service is ready")
+
+    def content(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of a GET."""
+        return self.raw("GET", path)
+
+    def raw(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Send raw bytes; returns status and body, status 0 when nothing answered."""
+        parts = urlsplit(self.url)
+        with closing(HTTPConnection(parts.hostname or "", parts.port, timeout=30)) as connection:
+            try:
+                connection.request(method, path, body)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            except (OSError, HTTPException):
+                return 0, b""
+
+
+class Writer(threading.Thread):
+    """Appends large results to one conversation until told to leave; remembers what it sent."""
+
+    def __init__(self, service: Stored, number: int) -> None:
+        super().__init__(daemon=True)
+        self._service = service
+        self._number = number
+        self._client = Client(service.url)
+        self._leave = threading.Event()
+        self.sent: list[dict[str, Any]] = []
+        self.acknowledged = 0
+        self.unanswered = 0
+        self.refused: list[str] = []
+        answer = self._client.send("POST", "/v1/conversations", {"model": "gpt-4o"})
+        assert answer.accepted, answer.reason
+        self.path = f"/v1/conversations/{answer.body['conversation_id']}"
+
+    def run(self) -> None:
+        """Append until told to leave, or refused."""
+        while not self._leave.is_set() and not self.refused:
+            self._deliver(self._next_batch())
+        self._client.close()
+
+    def leave(self) -> None:
+        """Finish the request under way, repeated until it is acknowledged, and end."""
+        self._leave.set()
+        self.join(SECONDS)
+        assert not self.is_alive()
+
+    def _next_batch(self) -> list[dict[str, Any]]:
+        number = len(self.sent)
+        call_id, name = f"c{number}", f"writer {self._number} result {number}"
+        function = {"name": "run", "arguments": "{}"}
+        calls = [{"id": call_id, "type": "function", "function": function}]
+        text = f"{name}\n" + f"line of {number}\r\n" * (number % 7 * 3000 + 400)
+        message: dict[str, Any] = {"role": "tool", "tool_call_id": call_id, "content": text}
+        if number % 6 == 2:
+            message["content"] = [{"type": "text", "text": text}, _image()]
+        if number % 6 == 4:
+            message["content"] = "the same for all\n" * 5000
+        batch = [
+            {"id": f"m{number}", "role": "assistant", "content": None, "tool_calls": calls},
+            {"id": f"m{number + 1}", **message},
+        ]
+        self.sent += batch
+        return batch
+
+    def _deliver(self, batch: list[dict[str, Any]]) -> None:
+        while True:
+            # Now and then an upload under way is cut off as well; nobody refers to those.
+            if len(self.sent) % 8 == 0:
+                self._service.raw("POST", f"{self.path}/blobs", os.urandom(300_000))
+            try:
+                answer = self._client.send("POST", f"{self.path}/messages", {"messages": batch})
+            except Unreachable:
+                self.unanswered += 1
+            else:
+                if answer.accepted:
+                    self.acknowledged += len(batch)
+                    return
+                if answer.status != 503:
+                    self.refused.append(answer.reason)
+                    return
+            sleep(0.01)
+
+
+def _image() -> dict[str, Any]:
+    data = base64.b64encode(PNG).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose database is migrated and stopped."""
+    data_dir = tmp_path_factory.mktemp("prepared") / "data"
+    with running(data_dir) as url:
+        migrate(url)
+    return data_dir
+
+
+@pytest.fixture(params=["rows", "objects"])
+def service(request: pytest.FixtureRequest, prepared: Path, tmp_path: Path) -> Iterator[Stored]:
+    """A service on a copy of it, over either store; afterwards all is gone, whatever happened."""
+    shutil.copytree(prepared, tmp_path / "data")
+    url = f"file://{tmp_path}/objects" if request.param == "objects" else None
+    served = Stored(tmp_path / "data", url)
+    try:
+        served.start()
+        yield served
+    finally:
+        served.kill()
+        with running(tmp_path / "data"):
+            pass
+
+
+@contextmanager
+def writing(service: Stored) -> Iterator[list[Writer]]:
+    """Run the writers; they leave in the end, even when the test fails."""
+    writers = [Writer(service, number) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    try:
+        yield writers
+    finally:
+        for writer in writers:
+            with suppress(AssertionError):
+                writer.leave()
+
+
+def progress(service: Stored, writers: list[Writer], messages: int) -> None:
+    """Wait until every writer has had so many more messages acknowledged."""
+    goals = [writer.acknowledged + messages for writer in writers]
+
+    def reached() -> bool:
+        assert not any(writer.refused for writer in writers), [w.refused for w in writers]
+        pairs = zip(writers, goals, strict=True)
+        return all(writer.acknowledged >= goal for writer, goal in pairs)
+
+    service.wait_until(reached, SECONDS, f"{messages} more messages are acknowledged")
+
+
+async def rows_of(url: str, sql: str) -> list[Any]:
+    """Return the rows of one statement."""
+    connection = await asyncpg.connect(url)
+    try:
+        return list(await connection.fetch(sql))
+    finally:
+        await connection.close()
+
+
+def assert_every_blob_is_there(service: Stored) -> None:
+    """No message refers to a blob without all its bytes, and no chunk belongs to nobody."""
+    with running(service.data_dir) as url:
+        referred = asyncio.run(rows_of(url, REFERRED))
+        loose = asyncio.run(rows_of(url, LOOSE))
+    assert referred
+    for row in referred:
+        assert (row["collected"], row["kept"]) == (False, row["byte_size"]), dict(row)
+    assert loose[0][0] == 0
+
+
+def assert_all_reads_back(service: Stored, writers: list[Writer]) -> None:
+    """Every message is there once, and its result is read back byte for byte."""
+    with closing(Client(service.url)) as client:
+        for writer in writers:
+            log = read_messages(client, writer.path.rpartition("/")[2])
+            assert [message["id"] for message in log] == [sent["id"] for sent in writer.sent]
+            for sent, shown in zip(writer.sent, log, strict=True):
+                if sent["role"] != "tool":
+                    continue
+                _assert_reads_back(service, writer.path, sent, shown["output_ref"])
+
+
+def _assert_reads_back(
+    service: Stored, path: str, sent: dict[str, Any], ref: dict[str, Any]
+) -> None:
+    status, data = service.content(f"{path}/blobs/{ref['id']}/content")
+    parts = sent["content"]
+    if isinstance(parts, str):
+        assert (status, data) == (200, parts.encode())
+        return
+    text, image = parts[0]["text"].encode(), "blob_" + sha256(PNG).hexdigest()[:24]
+    label = f"\n[image/png; {len(PNG):,} bytes; ref={image}]".encode()
+    assert (status, data) == (200, text + label)
+    assert service.content(f"{path}/blobs/{image}/content") == (200, PNG)
+
+
+def test_kill_amid_large_results(service: Stored) -> None:
+    """A kill -9 between blob and message, again and again: each message has its blob (F1, A8)."""
+    with writing(service) as writers:
+        for _ in range(KILLS):
+            progress(service, writers, 4)
+            service.kill()
+            assert_every_blob_is_there(service)
+            service.start()
+        progress(service, writers, 4)
+        for writer in writers:
+            writer.leave()
+            assert not writer.refused
+        assert any(writer.unanswered for writer in writers)
+        assert_all_reads_back(service, writers)
+        with closing(Client(service.url)) as client:
+            for writer in writers:
+                # What was uploaded, in whole or in part, is collected; the rest stays readable.
+                assert client.send("POST", f"{writer.path}/blobs/gc", {}).accepted
+        assert_all_reads_back(service, writers)
