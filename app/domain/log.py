@@ -144,7 +144,8 @@ def draft(
         own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
         taken = None
         if message.role is Role.TOOL:
-            taken = take(piece, message, format, terms, pointer)
+            place = pointer if format is FormatName.OPENAI_CHAT else f"{pointer}/content/{index}"
+            taken = take(piece, message, format, terms, place)
         drafts.append(_draft(message, piece, taken, format, count, own_id, index > 0, timestamp))
     return drafts
 

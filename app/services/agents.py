@@ -12,7 +12,6 @@ from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
 from app.domain.records import Agent, Settings
 from app.services.frames import Frames
-from app.services.outputs import Forget
 from app.services.layers import (
     OwnSettings,
     Patch,
@@ -22,6 +21,7 @@ from app.services.layers import (
     taken_by,
     tools_text,
 )
+from app.services.outputs import Forget
 from app.services.ports import Database, Records
 
 _UNSET = datetime.min.replace(tzinfo=UTC)

@@ -23,7 +23,7 @@ from app.domain.events import EventType
 from app.domain.frames import digest
 from app.domain.log import BatchShape, Draft, draft, fold_batch, unpaired
 from app.domain.messages import FormatName, Role, is_sendable
-from app.domain.offload import Attached, Terms
+from app.domain.offload import Attached, Terms, is_same_result
 from app.domain.policy import CounterName, ToolOutputPolicy
 from app.domain.records import Conversation, StoredMessage
 from app.domain.tool_output import should_offload
@@ -104,11 +104,16 @@ class _Ground:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch ready to be stored, with the blobs that go with it."""
+    """A batch ready to be stored, with the blobs that go with it.
+
+    `without_view` are blobs that had been collected when it was made: back or not, no new message
+    may name them.
+    """
 
     drafts: list[Draft]
     blobs: list[tuple[Blob, list[StoredChunk]]]
     attaches: tuple[str, ...]
+    without_view: frozenset[str]
     has_results: bool
     warnings: tuple[str, ...]
 
@@ -268,7 +273,10 @@ class LogService:
             drafts = await self._drafts(conversation_id, request, ground.counter, inline)
             warnings = (INLINE,)
         attaches = tuple({item.attaches: None for item in drafts if item.attaches is not None})
-        return _Batch(drafts, blobs, attaches, has_results, warnings)
+        without_view = frozenset(
+            ref for ref, item in attached.items() if item.blob.collected_at is not None
+        )
+        return _Batch(drafts, blobs, attaches, without_view, has_results, warnings)
 
     async def _drafts(
         self, conversation_id: str, request: Append, counter: str, terms: Terms
@@ -287,7 +295,8 @@ class LogService:
             pointer = f"/messages/{index}"
             size = _weight(message)
             if names is None and _is_result(message) and _is_large(message, size, terms.policy):
-                names = await self._open_calls(conversation_id) if not drafts else {}
+                is_open = all(entry.role is Role.TOOL for entry in drafts)
+                names = await self._open_calls(conversation_id) if is_open else {}
                 terms = replace(terms, names=names)
             if size > _THREAD_CHARS:
                 made = await asyncio.to_thread(
@@ -342,6 +351,10 @@ class LogService:
     ) -> _Done | None:
         drafts = batch.drafts
         ids = [entry.id or self._new_id() for entry in drafts]
+        if as_held:
+            held = self._database.held(conversation_id)
+            if held is None or (await self._ground(held)).output != ground.output:
+                return None  # they were learned anew while the batch was made
         after = await records.log.append(
             tenant_id,
             conversation_id,
@@ -430,7 +443,7 @@ class LogService:
             stored = known.get(entry.id) if entry.id is not None else None
             if stored is None:
                 new.append(entry)
-            elif not await self._is_same(conversation_id, stored, entry, request.format):
+            elif not await _is_same(stored, entry, request.format):
                 raise Conflict(
                     f"Message id {entry.id!r} is taken by another message", {"id": entry.id}
                 )
@@ -438,8 +451,7 @@ class LogService:
             placed = [_as_appended(message) for message in known.values()]
             return _Done(current, await self._answer(records, current, placed))
         _check_head(current, request, fold_batch(new))
-        if batch.attaches:
-            await _attach(records, conversation_id, batch.attaches)
+        await _attach(records, conversation_id, batch, new)
         left = replace(batch, drafts=new)
         done = await self._append(
             records, tenant_id, conversation_id, request, left, ground, as_held=False
@@ -452,29 +464,37 @@ class LogService:
             return replace(done, appended=replace(done.appended, messages=merged))
         return done
 
-    async def _is_same(
-        self, conversation_id: str, stored: StoredMessage, entry: Draft, format: FormatName
-    ) -> bool:
-        """Whether a stored message came as this one does, however both are offloaded."""
-        if stored.format != format:
-            return False
-        output, new = stored.output, entry.kept_output
-        same_blob = (output.ref if output else None) == (new.ref if new else None)
-        if same_blob and stored.body.encode() == entry.body:
-            return True
-        original = await self._outputs.original(conversation_id, stored)
-        if original is None:  # collected: what it was is known by its hash
-            return same_blob
-        return bool(original == jsontext.loads(jsontext.dump_stored(entry.piece)))
+
+async def _is_same(stored: StoredMessage, entry: Draft, format: FormatName) -> bool:
+    """Whether a stored message came as this one does, however both are offloaded."""
+    if stored.format != format:
+        return False
+    output, new = stored.output, entry.kept_output
+    if (output.ref if output else None) == (new.ref if new else None) and (
+        stored.body.encode() == entry.body
+    ):
+        return True
+    if output is not None and output.ref is not None:
+        return await asyncio.to_thread(is_same_result, stored.body, output, entry.piece, format)
+    return bool(jsontext.loads(stored.body) == jsontext.loads(jsontext.dump_stored(entry.piece)))
 
 
-async def _attach(records: Records, conversation_id: str, refs: Sequence[str]) -> None:
-    """Note under the head's lock that messages refer to blobs, unless one was collected."""
+async def _attach(
+    records: Records, conversation_id: str, batch: _Batch, new: Sequence[Draft]
+) -> None:
+    """Note under the head's lock that new messages refer to blobs, unless one was collected."""
+    refs = [entry.attaches for entry in new if entry.attaches is not None]
+    if not refs:
+        return
     found = await records.blobs.find_all(conversation_id, refs)
     there = {blob.id for blob in found if blob.collected_at is None}
-    for ref in refs:
-        if ref not in there:
-            raise ValidationError.at("/messages", f"Blob {ref!r} was collected; upload it again")
+    missing = {*refs} - (there - batch.without_view)
+    place = -1
+    for entry in batch.drafts:
+        place += not entry.continues
+        if entry.attaches in missing:
+            detail = f"Blob {entry.attaches!r} was collected: upload it again"
+            raise ValidationError.at(f"/messages/{place}/output_ref", detail)
     await records.blobs.attach(conversation_id, refs)
 
 

@@ -138,11 +138,6 @@ class Outputs:
                 if builder.is_full:
                     break
 
-    async def original(self, conversation_id: str, message: StoredMessage) -> Any:
-        """Return a message as it came, None when its blob was collected (A1)."""
-        (original,) = await self.originals(conversation_id, [message], Content.FULL)
-        return None if original.is_truncated else original.piece
-
     async def originals(
         self, conversation_id: str, messages: Sequence[StoredMessage], content: Content
     ) -> list[Original]:
