@@ -118,7 +118,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         log=LogService(database, frames, parts.queue, parts.outputs, new_id, settings.max_batch),
         blobs=parts.blobs,
         tool_calls=ToolCallService(
-            parts.blobs.lines, parts.blobs.bytes, parts.blobs.grep, parts.blobs.check
+            parts.blobs.read_lines, parts.blobs.read_bytes, parts.blobs.grep, parts.blobs.check
         ),
         context=ContextService(
             database,

@@ -278,7 +278,9 @@ async def read_lines(
     A line longer than `max_line_length` is cut, and says at which byte it goes on.
     """
     known_id = conversation_id_from(conversation_id)
-    found = await services(request).blobs.lines(TENANT, known_id, _ref_from(ref), offset, limit)
+    found = await services(request).blobs.read_lines(
+        TENANT, known_id, _ref_from(ref), offset, limit
+    )
     return Json(found)
 
 
@@ -298,7 +300,9 @@ async def read_bytes(
 ) -> Response:
     """Return the text of some bytes: from 0, following `next_offset`, the texts are the whole."""
     known_id = conversation_id_from(conversation_id)
-    found = await services(request).blobs.bytes(TENANT, known_id, _ref_from(ref), offset, limit)
+    found = await services(request).blobs.read_bytes(
+        TENANT, known_id, _ref_from(ref), offset, limit
+    )
     return Json(found)
 
 

@@ -37,13 +37,12 @@ from app.services.ports import BlobStore, Database, Records
 
 MOST_FOUND_LINES = 10_000
 """Lines that a search shows at most, those around its matches among them."""
+SEARCHES_AT_ONCE = 2
+"""Searches that one process does at a time: more would take the threads of everybody else."""
 _SWEEP_BATCH = 100
 _INLINE_BYTES = 262_144
 """A row's output up to which its reader does not hold up the event loop."""
 _SEQ = re.compile(rf"{SEQ_REF}([1-9][0-9]{{0,14}})")
-
-Data = bytes
-"""The type, for a class that has a method of its name."""
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger("app.blobs")
@@ -101,6 +100,7 @@ class BlobService:
         self._now = now
         self._most_bytes = most_bytes
         self._upload_ttl = timedelta(seconds=upload_ttl_seconds)
+        self._searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
 
     # --- uploading ------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class BlobService:
 
     # --- reading --------------------------------------------------------------------------
 
-    async def content(self, source: Source, start: int, end: int) -> AsyncGenerator[Data]:
+    async def content(self, source: Source, start: int, end: int) -> AsyncGenerator[bytes]:
         """Yield the bytes in `[start, end)` of an output, piece by piece."""
         if source.blob is None:
             yield source.data[start:end]
@@ -263,7 +263,7 @@ class BlobService:
                 if at >= end:
                     return
 
-    async def lines(
+    async def read_lines(
         self, tenant_id: str, conversation_id: str, ref: str, offset: int, limit: int
     ) -> Lines:
         """Return numbered lines from `offset` on, as many as fit a view (F4)."""
@@ -313,7 +313,7 @@ class BlobService:
                     return number, False
         return number, True
 
-    async def bytes(
+    async def read_bytes(
         self, tenant_id: str, conversation_id: str, ref: str, offset: int, limit: int
     ) -> Bytes:
         """Return the text of a slice of bytes, no character of it split (F4)."""
@@ -351,14 +351,15 @@ class BlobService:
             limit=min(limit, max(1, MOST_FOUND_LINES // (before + 1 + after))),
             max_line_length=policy.max_line_length,
         )
-        async with aclosing(self._runs(source)) as runs:
-            async for run in runs:
-                await asyncio.to_thread(_feed_all, search, run)
-                if search.is_done:
-                    break
-        return await asyncio.to_thread(search.finish)
+        async with self._searches:
+            async with aclosing(self._runs(source)) as runs, aclosing(_ahead(runs)) as ready:
+                async for run in ready:
+                    await asyncio.to_thread(_feed_all, search, run)
+                    if search.is_done:
+                        break
+            return await asyncio.to_thread(search.finish)
 
-    async def _runs(self, source: Source) -> AsyncGenerator[list[Data]]:
+    async def _runs(self, source: Source) -> AsyncGenerator[list[bytes]]:
         """Yield all of an output, a few chunks at a time."""
         if source.blob is None:
             yield [source.data]
@@ -368,7 +369,7 @@ class BlobService:
             async for run in runs:
                 yield run
 
-    async def _pieces(self, source: Source, first: int, at_once: int) -> AsyncGenerator[Data]:
+    async def _pieces(self, source: Source, first: int, at_once: int) -> AsyncGenerator[bytes]:
         """Yield an output from a chunk on."""
         if source.blob is None:
             yield source.data
@@ -480,6 +481,19 @@ class BlobService:
             await self._store.remove(keys)
         except ServiceUnavailable:
             _log.warning("objects_not_removed", extra={"data": {"count": len(keys)}})
+
+
+async def _ahead(runs: AsyncGenerator[list[bytes]]) -> AsyncGenerator[list[bytes]]:
+    """Yield what another yields, the next being read while one is in the caller's hands."""
+    coming = asyncio.ensure_future(anext(runs, None))
+    try:
+        while (run := await coming) is not None:
+            coming = asyncio.ensure_future(anext(runs, None))
+            yield run
+    finally:
+        coming.cancel()
+        await asyncio.wait([coming])
+        _ = coming.cancelled() or coming.exception()  # seen: what was not asked for may fail
 
 
 def _feed_all(search: Grep, run: list[bytes]) -> None:

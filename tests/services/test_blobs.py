@@ -497,12 +497,12 @@ async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
         refs = [(cid, (await rows.stored(cid, text)).id) for cid in (whole, cut)]
         assert [ref.startswith("blob_") for _, ref in refs] == [False, bool(text)]
         offset, limit = chance.randint(0, len(data) // 2), chance.randint(1, 5000)
-        lines = [await rows.blobs.lines(TENANT, *ref, offset // 9, limit) for ref in refs]
+        lines = [await rows.blobs.read_lines(TENANT, *ref, offset // 9, limit) for ref in refs]
         assert lines[0] == lines[1]
         some = numbered(data, offset // 9, lines[0].line_count, 2000)
         shown = lines[0].text.split("\n") if some else []
         assert [line[:2007] for line in shown] == some
-        slices = [await rows.blobs.bytes(TENANT, *ref, offset, limit) for ref in refs]
+        slices = [await rows.blobs.read_bytes(TENANT, *ref, offset, limit) for ref in refs]
         assert slices[0] == slices[1]
         for pattern in ("x{3}", "longer", "^$", "😀$"):
             found = [await rows.blobs.grep(TENANT, *ref, pattern, after=1) for ref in refs]
@@ -517,7 +517,7 @@ async def test_one_long_line_in_a_row_ends(rows: Process) -> None:
     cid = await rows.harness.conversation({"tool_output": {"enabled": False}})
     ref = (await rows.stored(cid, "x" * 100_000)).id
     async with asyncio.timeout(5):
-        lines = await rows.blobs.lines(TENANT, cid, ref, 0, 10)
+        lines = await rows.blobs.read_lines(TENANT, cid, ref, 0, 10)
     assert (lines.line_count, lines.next_offset) == (1, None)
     assert lines.text == "     1\t" + "x" * 2000 + " … [line goes on at byte 2000]"
 
@@ -530,7 +530,7 @@ async def test_bytes_add_up_to_the_whole(rows: Process) -> None:
     for limit in (70_001, 100_000):
         found, at = [], 0
         while True:
-            piece = await rows.blobs.bytes(TENANT, cid, ref, at, limit)
+            piece = await rows.blobs.read_bytes(TENANT, cid, ref, at, limit)
             found.append(piece.text)
             if piece.next_offset is None:
                 break
@@ -544,10 +544,10 @@ async def test_past_the_end(rows: Process) -> None:
     for text in ("", "small\n", LARGE):
         ref = await rows.stored(cid, text)
         for offset in (ref.byte_size, ref.byte_size + 1, 2**53 - 1, 2**62):
-            piece = await rows.blobs.bytes(TENANT, cid, ref.id, offset, 2**20)
+            piece = await rows.blobs.read_bytes(TENANT, cid, ref.id, offset, 2**20)
             assert (piece.text, piece.byte_count, piece.next_offset) == ("", 0, None)
         for offset in (ref.line_count, ref.line_count + 1, 2**53 - 1, 2**62):
-            lines = await rows.blobs.lines(TENANT, cid, ref.id, offset, 10_000)
+            lines = await rows.blobs.read_lines(TENANT, cid, ref.id, offset, 10_000)
             assert (lines.text, lines.line_count, lines.next_offset) == ("", 0, None)
             assert lines.total_lines == ref.line_count
 
@@ -564,7 +564,7 @@ async def test_a_slice_costs_what_it_shows(rows: Process) -> None:
         found = await work
         return found, len(rows.store.opened), rows.database.sessions
 
-    read_lines, read_bytes = rows.blobs.lines, rows.blobs.bytes
+    read_lines, read_bytes = rows.blobs.read_lines, rows.blobs.read_bytes
     ref = one_line.blob.id
     found, chunks, sessions = await cost(read_lines(TENANT, cid, ref, 0, 2000))
     assert found.text.startswith("     1\txxx") and found.next_offset is None
@@ -591,7 +591,7 @@ async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
     rows.store.opened.clear()
     found = await rows.blobs.grep(TENANT, cid, ref, "text$", limit=5)
     assert [match.line for match in found.matches] == [1, 2, 3, 4, 5] and found.truncated
-    assert len(rows.store.opened) <= CHUNKS_AT_ONCE
+    assert len(rows.store.opened) <= 2 * CHUNKS_AT_ONCE  # one run is read ahead
     with pytest.raises(ValidationError):
         await rows.blobs.grep(TENANT, cid, ref, "(")
     around = await rows.blobs.grep(TENANT, cid, ref, "text$", before=50, after=49, limit=1000)
@@ -632,7 +632,7 @@ async def test_refs_of_small_results(rows: Process) -> None:
         source = await rows.blobs.find(TENANT, cid, ref)
         assert await rows.read(cid, ref) == f"text of {name}".encode()
         assert source.ref.id == ref
-        assert (await rows.blobs.bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
+        assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
     with pytest.raises(Conflict):
         await rows.blobs.remove(TENANT, cid, "m1")
     with pytest.raises(NotFound):
@@ -660,8 +660,8 @@ async def test_uploads_nobody_refers_to_are_taken(
     assert len(await rows.harness.told(cid)) == 1
     for gone in expected:
         for work in (
-            rows.blobs.lines(TENANT, cid, gone, 0, 1),
-            rows.blobs.bytes(TENANT, cid, gone, 0, 1),
+            rows.blobs.read_lines(TENANT, cid, gone, 0, 1),
+            rows.blobs.read_bytes(TENANT, cid, gone, 0, 1),
             rows.blobs.grep(TENANT, cid, gone, "x"),
             rows.blobs.find(TENANT, cid, gone),
             rows.blobs.remove(TENANT, cid, gone),
@@ -917,7 +917,7 @@ async def test_collected_while_it_is_read(process: Process) -> None:
     if isinstance(process.store.kept, ObjectStore):
         process.store.before_read = lambda: process.collect(cid)
         with pytest.raises(Gone):
-            await process.blobs.lines(TENANT, cid, ref, 0, 10)
+            await process.blobs.read_lines(TENANT, cid, ref, 0, 10)
 
 
 # --- when something fails ---------------------------------------------------------------------
@@ -935,8 +935,8 @@ async def test_a_store_that_is_away(
     before = await left(connection)
     process.store.is_away = True
     for work in (
-        process.blobs.lines(TENANT, cid, earlier.id, 0, 1),
-        process.blobs.bytes(TENANT, cid, earlier.id, 0, 1),
+        process.blobs.read_lines(TENANT, cid, earlier.id, 0, 1),
+        process.blobs.read_bytes(TENANT, cid, earlier.id, 0, 1),
         process.blobs.grep(TENANT, cid, earlier.id, "x"),
         process.read(cid, earlier.id),
         process.upload(cid, b"y" * 5000),

@@ -435,7 +435,7 @@ async def test_a_store_that_is_away_keeps_results_inline(
     ref = done.messages[0].output_ref
     assert ref is not None and (ref.id, ref.byte_size) == ("m", 2 * len(LARGE))
     assert await process.read(cid, ref.id) == (LARGE * 2).encode()
-    lines = await process.blobs.lines(TENANT, cid, ref.id, 3999, 10)
+    lines = await process.blobs.read_lines(TENANT, cid, ref.id, 3999, 10)
     assert (lines.text, lines.total_lines) == ("  4000\tline", 4000)
     shown = (await process.transcript(cid, Content.VIEW))[-1]
     assert (shown.piece["content"], shown.is_truncated) == (LARGE * 2, False)
