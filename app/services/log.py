@@ -21,7 +21,7 @@ from app.domain.errors import (
 )
 from app.domain.events import EventType
 from app.domain.frames import digest
-from app.domain.log import BatchShape, Draft, draft, fold_batch, unpaired
+from app.domain.log import NO_TERMS, BatchShape, Draft, draft, fold_batch, unpaired
 from app.domain.messages import FormatName, Role, is_sendable
 from app.domain.offload import Attached, Terms, is_same_result
 from app.domain.policy import CounterName, ToolOutputPolicy
@@ -257,8 +257,11 @@ class LogService:
         has_results: bool,
     ) -> _Batch:
         """Check, offload and count the batch; without its blob store it stays inline (F8)."""
+        if not has_results:
+            drafts = await self._drafts(conversation_id, request, ground.counter, NO_TERMS)
+            return _Batch(drafts, [], (), frozenset(), has_results, ())
         attached: Mapping[str, Attached] = {}
-        refs = _attached_refs(request) if has_results else ()
+        refs = _attached_refs(request)
         if refs:
             attached = await self._outputs.attached(conversation_id, refs, ground.output)
         terms = Terms(ground.output, {}, attached)

@@ -262,9 +262,10 @@ class LogRecords:
         """
         totals, turns = _running(drafts)
         held = self._layers.held(conversation_id)
+        has_outputs = any(draft.output is not None for draft in drafts)
         row = await self._append(
             blobs,
-            [draft.blob_ids for draft in drafts],
+            [draft.blob_ids for draft in drafts] if has_outputs else (),
             tenant_id=tenant_id,
             conversation_id=UUID(conversation_id),
             model=None,
@@ -279,7 +280,7 @@ class LogRecords:
             resets=shape.resets,
             leaves=list(shape.leaves),
             turns=shape.turns,
-            mentions=_mentions(drafts),
+            mentions=_mentions(drafts) if has_outputs else (),
             tokens=totals[-1],
             ids=list(ids),
             given_ids=[draft.id for draft in drafts if draft.id is not None],
@@ -298,10 +299,7 @@ class LogRecords:
             continues=[draft.continues for draft in drafts],
             bodies=[draft.body for draft in drafts],
             fragments=[draft.fragment for draft in drafts],
-            outputs=[
-                output.as_json() if (output := draft.kept_output) is not None else None
-                for draft in drafts
-            ],
+            outputs=[_output_of(draft) for draft in drafts] if has_outputs else [None] * len(ids),
             timestamps=[draft.timestamp for draft in drafts],
             **held.parameters,
         )
@@ -415,6 +413,11 @@ class LogRecords:
             request_hash=request_hash,
             answer=answer,
         )
+
+
+def _output_of(draft: Draft) -> str | None:
+    output = draft.kept_output
+    return output.as_json() if output is not None else None
 
 
 def _mentions(drafts: Sequence[Draft]) -> list[str]:
