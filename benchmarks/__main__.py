@@ -21,6 +21,8 @@ MEASUREMENTS = {
     "slow_model": "benchmarks.slow_model",
     "compaction": "benchmarks.compaction",
     "prefix": "benchmarks.prefix",
+    "outputs": "benchmarks.outputs",
+    "offloading": "benchmarks.offloading",
 }
 
 

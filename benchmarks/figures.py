@@ -16,6 +16,18 @@ Written by `python -m benchmarks`; a section is replaced whenever its measuremen
 Each names the command that gave it. Absolute times depend on the machine and on what else runs
 on it: compare the ratios, which are taken inside one run.
 """
+_ORDER = (
+    "session",
+    "append",
+    "start",
+    "stall",
+    "io",
+    "slow_model",
+    "compaction",
+    "prefix",
+    "outputs",
+    "offloading",
+)
 
 
 @dataclass(slots=True)
@@ -58,8 +70,7 @@ def write(out: Path, sections: Iterable[tuple[str, str]]) -> None:
         for text in re.split(r"(?m)^(?=## )", out.read_text(encoding="utf-8"))[1:]:
             kept[text[3:].partition(":")[0]] = text.rstrip() + "\n"
     kept.update(sections)
-    order = ("session", "append", "start", "stall", "io", "slow_model", "compaction", "prefix")
-    texts = [kept[name] for name in order if name in kept]
+    texts = [kept[name] for name in _ORDER if name in kept]
     out.write_text("\n".join([HEADER, *texts]), encoding="utf-8")
 
 
