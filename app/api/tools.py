@@ -11,8 +11,9 @@ from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.tools import ToolCallAnswer, ToolCallAsk, ToolDefinitions
 from app.api.wire import Json, MalformedJson
-from app.domain.agent_tools import ToolFormat, definitions_in
+from app.domain.agent_tools import definitions_in
 from app.domain.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
+from app.domain.messages import FormatName
 
 router = APIRouter(route_class=WireRoute, tags=["tools"])
 
@@ -26,8 +27,8 @@ router = APIRouter(route_class=WireRoute, tags=["tools"])
 )
 async def list_tool_definitions(
     format: Annotated[
-        ToolFormat, Query(description="The provider's format.")
-    ] = ToolFormat.OPENAI_CHAT,
+        FormatName, Query(description="The provider's format.")
+    ] = FormatName.OPENAI_CHAT,
 ) -> Response:
     """Return the tools with which a model reads stored tool output, ready for its provider.
 

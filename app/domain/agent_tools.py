@@ -14,14 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Literal, assert_never
 
 from app.domain import jsontext
 from app.domain.errors import ValidationError
 from app.domain.formats import ToolDefinition, anthropic, openai_chat, wire
-from app.domain.messages import is_sendable, sendable
+from app.domain.messages import FormatName, is_sendable, sendable
 from app.domain.tool_output import GREP, READ_BYTES, READ_LINES
 
 MOST_LINES: Final = 2000
@@ -36,15 +35,6 @@ _MOST_ARGUMENTS = 65_536
 _MOST_SHOWN = 40
 _MOST_UNKNOWN = 5
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(\.0+)?")
-
-
-class ToolFormat(StrEnum):
-    """The wire formats in which tools are defined, called and answered (L1, K1)."""
-
-    OPENAI_CHAT = "openai_chat"
-    OPENAI_RESPONSES = "openai_responses"
-    ANTHROPIC = "anthropic"
-    GEMINI = "gemini"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,23 +243,23 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
 """Every tool that can be called, by name; a new one is added here and to `Ask`."""
 
 
-def definitions_in(format: ToolFormat) -> list[dict[str, Any]]:
+def definitions_in(format: FormatName) -> list[dict[str, Any]]:
     """Return the definitions as a call of that provider takes them in `tools` (L1)."""
     definitions = [tool.definition for tool in AGENT_TOOLS.values()]
     match format:
-        case ToolFormat.OPENAI_CHAT:
+        case FormatName.OPENAI_CHAT:
             return openai_chat.tools_to_wire(definitions)
-        case ToolFormat.OPENAI_RESPONSES:
+        case FormatName.OPENAI_RESPONSES:
             return [_responses_tool(tool) for tool in definitions]
-        case ToolFormat.ANTHROPIC:
+        case FormatName.ANTHROPIC:
             return anthropic.tools_to_wire(definitions)
-        case ToolFormat.GEMINI:
+        case FormatName.GEMINI:
             return [{"functionDeclarations": [_gemini_declaration(tool) for tool in definitions]}]
         case _:
             assert_never(format)
 
 
-def parse_call(raw: object, format: ToolFormat, pointer: str) -> Call:
+def parse_call(raw: object, format: FormatName, pointer: str) -> Call:
     """Read one native call of a tool of ours; fields nobody knows are tolerated (rule 2).
 
     Chat: an element of `tool_calls`. Responses: a `function_call` item. Anthropic: a `tool_use`
@@ -278,20 +268,20 @@ def parse_call(raw: object, format: ToolFormat, pointer: str) -> Call:
     """
     given = wire.object_at(raw, pointer)
     match format:
-        case ToolFormat.OPENAI_CHAT:
+        case FormatName.OPENAI_CHAT:
             _expect_type(given.get("type", "function"), "function", pointer)
             at = f"{pointer}/function"
             function = wire.object_at(given.get("function"), at)
             return _call(wire.filled_text_at(given, "id", pointer), function, "arguments", at)
-        case ToolFormat.OPENAI_RESPONSES:
+        case FormatName.OPENAI_RESPONSES:
             _expect_type(given.get("type"), "function_call", pointer)
             return _call(
                 wire.filled_text_at(given, "call_id", pointer), given, "arguments", pointer
             )
-        case ToolFormat.ANTHROPIC:
+        case FormatName.ANTHROPIC:
             _expect_type(given.get("type"), "tool_use", pointer)
             return _call(wire.filled_text_at(given, "id", pointer), given, "input", pointer)
-        case ToolFormat.GEMINI:
+        case FormatName.GEMINI:
             key = "function_call" if "function_call" in given else "functionCall"
             at = f"{pointer}/{key}"
             function = wire.object_at(given.get(key), at)
@@ -326,7 +316,7 @@ def ask_of(call: Call) -> Ask:
 
 
 def result_message(
-    call: Call, format: ToolFormat, text: str, *, is_error: bool = False
+    call: Call, format: FormatName, text: str, *, is_error: bool = False
 ) -> dict[str, Any]:
     """Return the native message that answers a call, ready to be appended and sent (K1).
 
@@ -335,15 +325,15 @@ def result_message(
     text = sendable(text)
     marked = f"Error: {text}" if is_error else text
     match format:
-        case ToolFormat.OPENAI_CHAT:
+        case FormatName.OPENAI_CHAT:
             return {"role": "tool", "tool_call_id": call.id, "content": marked}
-        case ToolFormat.OPENAI_RESPONSES:
+        case FormatName.OPENAI_RESPONSES:
             return {"type": "function_call_output", "call_id": call.id, "output": marked}
-        case ToolFormat.ANTHROPIC:
+        case FormatName.ANTHROPIC:
             block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id, "content": text}
             block |= {"is_error": True} if is_error else {}
             return {"role": "user", "content": [block]}
-        case ToolFormat.GEMINI:
+        case FormatName.GEMINI:
             answer: dict[str, Any] = {} if call.id is None else {"id": call.id}
             answer |= {"name": call.name, "response": {"error" if is_error else "output": text}}
             return {"role": "user", "parts": [{"functionResponse": answer}]}

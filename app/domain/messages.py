@@ -25,17 +25,25 @@ class Role(StrEnum):
 
 
 class FormatName(StrEnum):
-    """The wire formats accepted and produced so far (A5, K1)."""
+    """The wire formats accepted and produced (A5, K1)."""
 
     OPENAI_CHAT = "openai_chat"
+    OPENAI_RESPONSES = "openai_responses"
     ANTHROPIC = "anthropic"
+    GEMINI = "gemini"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Plain text."""
+    """Plain text.
+
+    `block` is the original of a `format` that says more than its text, such as citations or an
+    item's id; that format gets it back as it was, every other the text (A5).
+    """
 
     text: str
+    block: Mapping[str, Any] | None = None
+    format: FormatName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +76,16 @@ class File:
 class ToolCall:
     """A call the assistant asks for; `arguments` is JSON text exactly as it came.
 
-    `custom` marks OpenAI's free-text custom tools, whose `arguments` are not JSON.
+    `custom` marks OpenAI's free-text custom tools, whose `arguments` are not JSON. `block` is the
+    original of a `format` that says more, as with `Text`.
     """
 
     id: str
     name: str
     arguments: str
     custom: bool = False
+    block: Mapping[str, Any] | None = None
+    format: FormatName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,7 @@ class Opaque:
 
 Part = Text | Image | File | ToolCall | Reasoning | Opaque
 _AnyPart = TypeVar("_AnyPart", Text, Image, File, ToolCall, Reasoning)
+_Original = TypeVar("_Original", Text, ToolCall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +219,9 @@ def _is_blank(part: Part) -> bool:
 def _clean_part(part: Part) -> Part:
     match part:
         case Text():
-            return _clean_fields(part, "text")
+            return _clean_fields(_clean_block(part), "text")
         case ToolCall():
-            return _clean_fields(part, "name", "arguments")
+            return _clean_fields(_clean_block(part), "name", "arguments")
         case Image():
             return _clean_fields(part, "media_type", "data", "url", "detail")
         case File():
@@ -221,6 +233,13 @@ def _clean_part(part: Part) -> Part:
             return _clean_reasoning(part)
         case _:
             assert_never(part)
+
+
+def _clean_block(part: _Original) -> _Original:
+    if part.block is None:
+        return part
+    block = sendable_json(part.block)
+    return part if block is part.block else replace(part, block=block)
 
 
 def _clean_fields(part: _AnyPart, *names: str) -> _AnyPart:

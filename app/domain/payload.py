@@ -15,9 +15,10 @@ from typing import Any
 import orjson
 
 from app.domain import jsontext
+from app.domain.assemblers.anthropic import CACHE_MARK
 from app.domain.frames import Frame
 from app.domain.messages import FormatName
-from app.domain.prompt import MOST_MARKS, Items, with_cache_mark
+from app.domain.prompt import MOST_MARKS, Items, with_marks
 from app.domain.sections import prefix_sections, system_text
 
 MOST_SYSTEM_MARKS = 1
@@ -97,8 +98,11 @@ def _anthropic(frame: Frame, items: Items, tools: bytes | None, max_output_token
         for index, block in enumerate(system)
     ]
     found = [Breakpoint("section", index) for index in after_sections]
-    for index in sorted(items.marks[: MOST_MARKS - len(after_sections)]):
-        wire[index] = with_cache_mark(wire[index])
+    places: dict[int, list[int]] = {}
+    for mark in items.marks[: MOST_MARKS - len(after_sections)]:
+        places.setdefault(mark.item, []).append(mark.offset)
+    for index in sorted(places):
+        wire[index] = with_marks(wire[index], CACHE_MARK, places[index])
         found.append(Breakpoint("message", index))
     body: dict[str, Any] = {"model": frame.model, "max_tokens": max_output_tokens}
     if marked:

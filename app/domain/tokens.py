@@ -94,7 +94,7 @@ def count_rendered(
     match format:
         case FormatName.OPENAI_CHAT:
             return visible + media_message_overhead(adapted, count)
-        case FormatName.ANTHROPIC:
+        case FormatName.OPENAI_RESPONSES | FormatName.ANTHROPIC | FormatName.GEMINI:
             return visible
         case _:
             assert_never(format)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from app.domain.assemblers import assembler_for
 from app.domain.budget import Limits, Pressure, Usage, measure, read_pressure
 from app.domain.clearing import (
     clear_at_least,
@@ -62,7 +63,7 @@ from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
 from app.domain.payload import render_payload
 from app.domain.policy import CompactionMode, StrategyName
-from app.domain.prompt import Assembler, Items, assembler_for
+from app.domain.prompt import Assembler, Items
 from app.domain.records import ContextRead, Epoch, Head
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.summaries import SummaryAsk

@@ -22,7 +22,6 @@ from app.domain.agent_tools import (
     GrepLines,
     ReadBytes,
     ReadLines,
-    ToolFormat,
     ask_of,
     parse_call,
     result_message,
@@ -30,6 +29,7 @@ from app.domain.agent_tools import (
 from app.domain.blobs import encode
 from app.domain.errors import Gone, NotFound, ValidationError
 from app.domain.grep import GrepMatch, GrepResult
+from app.domain.messages import FormatName
 from app.domain.slices import Bytes, Lines
 
 END = "[End of output.]"
@@ -101,7 +101,7 @@ class ToolCallService:
         self,
         tenant_id: str,
         conversation_id: str,
-        format: ToolFormat,
+        format: FormatName,
         raw: object,
         pointer: str = "/tool_call",
     ) -> Answered:
@@ -149,7 +149,7 @@ class ToolCallService:
                 assert_never(ask)
 
 
-def _failed(call: Call, format: ToolFormat, text: str) -> Answered:
+def _failed(call: Call, format: FormatName, text: str) -> Answered:
     return Answered(result_message(call, format, text, is_error=True), is_error=True)
 
 

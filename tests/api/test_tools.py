@@ -8,45 +8,46 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.agent_tools import AGENT_TOOLS, ToolFormat, definitions_in
+from app.domain.agent_tools import AGENT_TOOLS, definitions_in
+from app.domain.messages import FormatName
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
 
-CHAT = ToolFormat.OPENAI_CHAT
+CHAT = FormatName.OPENAI_CHAT
 TEXT = "".join(f"line {number} {'x' * 40}\n" for number in range(1, 3001))
 NOWHERE = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
-def native(format: ToolFormat, name: str, **arguments: Any) -> dict[str, Any]:
+def native(format: FormatName, name: str, **arguments: Any) -> dict[str, Any]:
     """Return a call as a provider gives it."""
     text = json.dumps(arguments)
-    calls: dict[ToolFormat, dict[str, Any]] = {
-        ToolFormat.OPENAI_CHAT: {
+    calls: dict[FormatName, dict[str, Any]] = {
+        FormatName.OPENAI_CHAT: {
             "id": "c2",
             "type": "function",
             "function": {"name": name, "arguments": text},
         },
-        ToolFormat.OPENAI_RESPONSES: {
+        FormatName.OPENAI_RESPONSES: {
             "type": "function_call",
             "call_id": "c2",
             "name": name,
             "arguments": text,
         },
-        ToolFormat.ANTHROPIC: {"type": "tool_use", "id": "c2", "name": name, "input": arguments},
-        ToolFormat.GEMINI: {"functionCall": {"id": "c2", "name": name, "args": arguments}},
+        FormatName.ANTHROPIC: {"type": "tool_use", "id": "c2", "name": name, "input": arguments},
+        FormatName.GEMINI: {"functionCall": {"id": "c2", "name": name, "args": arguments}},
     }
     return calls[format]
 
 
-def text_in(format: ToolFormat, message: dict[str, Any]) -> str:
+def text_in(format: FormatName, message: dict[str, Any]) -> str:
     """Return the text of a native tool message, whose shape must be right."""
     match format:
-        case ToolFormat.OPENAI_CHAT:
+        case FormatName.OPENAI_CHAT:
             assert (message["role"], message["tool_call_id"]) == ("tool", "c2")
             found = message["content"]
-        case ToolFormat.OPENAI_RESPONSES:
+        case FormatName.OPENAI_RESPONSES:
             assert (message["type"], message["call_id"]) == ("function_call_output", "c2")
             found = message["output"]
-        case ToolFormat.ANTHROPIC:
+        case FormatName.ANTHROPIC:
             (block,) = message["content"]
             assert (message["role"], block["tool_use_id"]) == ("user", "c2")
             found = block["content"]
@@ -78,9 +79,9 @@ async def answered(client: httpx.AsyncClient, path: str, name: str, **arguments:
     return answer.json()
 
 
-@pytest.mark.parametrize("format", ToolFormat)
+@pytest.mark.parametrize("format", FormatName)
 async def test_definitions_come_in_every_format(
-    client: httpx.AsyncClient, format: ToolFormat
+    client: httpx.AsyncClient, format: FormatName
 ) -> None:
     """L1: the definitions are those of the domain, in the format asked for."""
     answer = await client.get("/v1/tool-definitions", params={"format": format})
@@ -97,9 +98,9 @@ async def test_definitions_are_chats_by_default(client: httpx.AsyncClient) -> No
     assert_problem(refused, 422, "VALIDATION_ERROR", "/query/format")
 
 
-@pytest.mark.parametrize("format", ToolFormat)
+@pytest.mark.parametrize("format", FormatName)
 async def test_a_call_is_executed_in_every_format(
-    client: httpx.AsyncClient, format: ToolFormat
+    client: httpx.AsyncClient, format: FormatName
 ) -> None:
     """L1, F4, F5: each tool reads the stored output, and answers in the format of the call."""
     path, ref = await offloaded(client)

@@ -17,7 +17,6 @@ from app.domain.agent_tools import (
     GrepLines,
     ReadBytes,
     ReadLines,
-    ToolFormat,
     ask_of,
     definitions_in,
     parse_call,
@@ -29,7 +28,7 @@ from app.domain.messages import FormatName, Role, is_sendable
 from app.domain.tool_output import GREP, READ_BYTES, READ_LINES, TOOL_NAMES
 from tests.domain.histories import provider_validate
 
-CHAT, RESPONSES, ANTHROPIC, GEMINI = ToolFormat
+CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 REF = "blob_9f86d081884c7d659a2feaa0"
 ARGUMENTS = {"ref_id": REF, "offset": 2}
 ANY_JSON = st.recursive(
@@ -39,7 +38,7 @@ ANY_JSON = st.recursive(
 )
 
 
-def native(format: ToolFormat, name: str = READ_LINES, arguments: Any = ARGUMENTS) -> Any:
+def native(format: FormatName, name: str = READ_LINES, arguments: Any = ARGUMENTS) -> Any:
     """Return a call as a provider gives it."""
     text = json.dumps(arguments)
     return {
@@ -50,20 +49,20 @@ def native(format: ToolFormat, name: str = READ_LINES, arguments: Any = ARGUMENT
     }[format]
 
 
-def exchange(format: ToolFormat, raw: Any, answer: Any) -> list[str]:
+def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
     """Return what the SDK's types and the provider's rules say of a call and its answer."""
     check, tools = provider_validate(), definitions_in(format)
     user = {"role": "user", "content": "Read it."}
     match format:
-        case ToolFormat.OPENAI_CHAT:
+        case FormatName.OPENAI_CHAT:
             called = {"role": "assistant", "content": None, "tool_calls": [raw]}
             issues = check.validate_openai_chat([user, called, answer], tools)
-        case ToolFormat.OPENAI_RESPONSES:
+        case FormatName.OPENAI_RESPONSES:
             issues = check.validate_openai_responses([user, raw, answer], tools)
-        case ToolFormat.ANTHROPIC:
+        case FormatName.ANTHROPIC:
             called = {"role": "assistant", "content": [raw]}
             issues = check.validate_anthropic({"messages": [user, called, answer], "tools": tools})
-        case ToolFormat.GEMINI:
+        case FormatName.GEMINI:
             asked = {"role": "user", "parts": [{"text": "Read it."}]}
             called = {"role": "model", "parts": [raw]}
             issues = check.validate_gemini([asked, called, answer], tools=tools)
@@ -75,9 +74,9 @@ def exchange(format: ToolFormat, raw: Any, answer: Any) -> list[str]:
 # --- definitions ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", ToolFormat)
+@pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize("is_error", [False, True])
-def test_definitions_and_results_are_of_the_sdks_types(format: ToolFormat, is_error: bool) -> None:
+def test_definitions_and_results_are_of_the_sdks_types(format: FormatName, is_error: bool) -> None:
     """Definitions, a call and its answer make a payload that the SDK's types accept (L1, K1)."""
     raw = native(format)
     call = parse_call(raw, format, "")
@@ -142,8 +141,8 @@ def test_no_tool_speaks_of_another() -> None:
 # --- calls ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", ToolFormat)
-def test_a_native_call_is_read(format: ToolFormat) -> None:
+@pytest.mark.parametrize("format", FormatName)
+def test_a_native_call_is_read(format: FormatName) -> None:
     """The same call reads the same from every format, whatever stands beside it (L1)."""
     raw = {**native(format), "thoughtSignature": "c2ln", "status": "completed"}
     assert parse_call(raw, format, "/tool_call") == Call("c1", READ_LINES, ARGUMENTS)
@@ -171,7 +170,7 @@ NO_OBJECTS: list[Any] = [None, [], "x", 3]
 @pytest.mark.parametrize(
     ("format", "raw", "pointer"),
     [
-        *((format, raw, "") for format in ToolFormat for raw in NO_OBJECTS),
+        *((format, raw, "") for format in FormatName for raw in NO_OBJECTS),
         (CHAT, {"function": FUNCTION}, "/id"),
         (CHAT, {"id": "", "function": FUNCTION}, "/id"),
         (CHAT, {"id": 7, "function": FUNCTION}, "/id"),
@@ -198,7 +197,7 @@ NO_OBJECTS: list[Any] = [None, [], "x", 3]
         (GEMINI, {"functionCall": {"name": READ_BYTES, "id": 5}}, "/functionCall/id"),
     ],
 )
-def test_what_is_no_call_is_refused(format: ToolFormat, raw: Any, pointer: str) -> None:
+def test_what_is_no_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
     """A malformed call, and one of another tool, is told with the place that is wrong (L1, M)."""
     with pytest.raises(ValidationError) as refused:
         parse_call(raw, format, "/tool_call")
@@ -211,8 +210,8 @@ def test_an_unknown_tool_is_told_the_known_ones() -> None:
         parse_call(native(CHAT, "shell"), CHAT, "")
 
 
-@given(st.sampled_from(ToolFormat), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
-def test_anything_is_read_or_refused(format: ToolFormat, value: Any, inside: str) -> None:
+@given(st.sampled_from(FormatName), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
+def test_anything_is_read_or_refused(format: FormatName, value: Any, inside: str) -> None:
     """Whatever is sent as a call is a call or a ValidationError with a place (M)."""
     base: Any = native(format)
     key = inside[1:]
@@ -389,7 +388,7 @@ def test_a_result_can_be_appended_and_sent(call_id: str, text: str, is_error: bo
     """The log's formats read their message back: same id as it came, text that can be sent."""
     call = Call(call_id, READ_BYTES, {})
     for name in FormatName:
-        raw = result_message(call, ToolFormat(name), text, is_error=is_error)
+        raw = result_message(call, FormatName(name), text, is_error=is_error)
         (message,) = FORMATS[name].parse(raw, "/m")
         assert message.role is Role.TOOL
         assert message.tool_call_id == call_id

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.assemblers import assembler_for
 from app.domain.budget import Limits
 from app.domain.errors import ValidationError
 from app.domain.formats import ToolDefinition, parse_tool
@@ -20,7 +21,7 @@ from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
 from app.domain.payload import Payload, render_payload
 from app.domain.policy import Policy
-from app.domain.prompt import MOST_MARKS, assembler_for
+from app.domain.prompt import MOST_MARKS
 from app.domain.sections import PromptSection, SectionKind, merge_sections, system_text
 from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.views import Span, View

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.assemblers import assembler_for
+from app.domain.assemblers.anthropic import CACHE_MARK
 from app.domain.compaction import summary_cost, view_after, with_note
 from app.domain.fitting import fit
 from app.domain.formats import FORMATS
@@ -35,15 +37,13 @@ from app.domain.policy import (
 )
 from app.domain.prompt import (
     CONTINUE_NOTE,
-    LOOKBACK_BLOCKS,
     MOST_MARKS,
     START_NOTE,
     WINDOW_NOTE,
     Assembler,
     Items,
-    assembler_for,
     placeholder_of,
-    with_cache_mark,
+    with_marks,
 )
 from app.domain.strategies import STRATEGIES, Compact, Room, Slide
 from app.domain.tokens import count_payload_messages
@@ -502,37 +502,55 @@ def test_chat_never_replays_thinking() -> None:
     assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
 
 
+LOOKBACK_BLOCKS = 19
+"""Anthropic finds an earlier cache entry at most this many blocks before a mark (A8)."""
+
 # --- cache marks ----------------------------------------------------------------------------
 
 
 @given(cases(st.just(ANTHROPIC)))
 @QUICK
-def test_cache_marks_are_few_close_and_on_stable_messages(case: Case) -> None:
-    """At most four marks, at most 19 blocks apart unless one message is larger (A7, A8)."""
+def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> None:
+    """At most four marks, at most 19 blocks apart but for thinking between them (A7, A8)."""
     items = folded(case).items()
     assert len(items.marks) <= MOST_MARKS
     assert list(items.marks) == sorted(set(items.marks), reverse=True)
-    assert all(index < items.stable for index in items.marks)
     wire = parsed(items)
-    for newer, older in zip(items.marks, items.marks[1:], strict=False):
-        blocks = sum(len(wire[index]["content"]) for index in range(older + 1, newer + 1))
-        assert blocks <= LOOKBACK_BLOCKS or newer - older == 1
-    for index in items.marks:
-        marked = json.loads(with_cache_mark(items.wire[index]))
-        assert marked["content"][-1].pop("cache_control") == {"type": "ephemeral"}
-        assert marked == wire[index]
-        assert wire[index]["content"][-1]["type"] not in THINKING
+    places = []
+    for mark in items.marks:
+        marked = json.loads(with_marks(items.wire[mark.item], CACHE_MARK, [mark.offset]))
+        (at,) = [n for n, block in enumerate(marked["content"]) if "cache_control" in block]
+        assert marked["content"][at].pop("cache_control") == {"type": "ephemeral"}
+        assert marked == wire[mark.item]
+        assert wire[mark.item]["content"][at]["type"] not in THINKING
+        places.append(sum(len(item["content"]) for item in wire[: mark.item]) + at)
+    thoughts = sum(block["type"] in THINKING for item in wire for block in item["content"])
+    for newer, older in pairwise(places):
+        assert newer - older <= LOOKBACK_BLOCKS + thoughts
 
 
-def test_the_newest_stable_message_is_marked() -> None:
-    """The prefix that the next build shares is the one to cache (G2, A8)."""
+@given(cases(st.just(ANTHROPIC)))
+@QUICK
+def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
+    """For each row, what a payload ending there promised and marked is what it did (G4)."""
+    whole = folded(case)
+    shown = [row for row in case.rows if case.view.shows(row.seq)]
+    for number in range(1, len(shown) + 1):
+        assembler = folded(case, shown[:number])
+        point, items = whole.point_at(shown[number - 1].seq), assembler.items()
+        assert point is not None
+        assert (point.stable, point.marks) == (items.stable, items.marks)
+
+
+def test_the_newest_block_of_the_log_is_marked() -> None:
+    """The prefix that the next build shares is the one to cache; older marks stay (G2, A8)."""
     raws = [raw for n in range(60) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
     assembler = assembler_for(ANTHROPIC, EVERYTHING, third)
     for made in rows:
         assembler.feed(made)
     items = assembler.items()
-    assert items.marks == (118, 99, 80, 61)
+    assert [mark.item for mark in items.marks] == [119, 104, 89, 74]
     assert items.stable == 119
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.domain.agent_tools import ToolFormat
 from app.domain.errors import ContextError, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.grep import GrepMatch, GrepResult
+from app.domain.messages import FormatName
 from app.domain.slices import Bytes, Lines
 from app.services.tool_calls import Answered, ToolCallService
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
-CHAT, ANTHROPIC = ToolFormat.OPENAI_CHAT, ToolFormat.ANTHROPIC
+CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
 ABSENT = NotFound.conversation(CONVERSATION)
 
 
@@ -192,7 +192,7 @@ async def test_readers_are_asked_for_what_the_model_wants() -> None:
 )
 @pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
 async def test_what_the_model_can_mend_is_told_to_it(
-    error: ContextError, told: str, format: ToolFormat
+    error: ContextError, told: str, format: FormatName
 ) -> None:
     """L1: an unknown or collected ref and a bad pattern are answers, not failures."""
     arguments = {"ref_id": REF, "pattern": "(a"}

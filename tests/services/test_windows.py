@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.assemblers import assembler_for
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
-from app.domain.prompt import assembler_for
 from app.domain.turns import entry
 from app.domain.views import ENDLESS, Span, View
 from app.services.windows import Window, Windows

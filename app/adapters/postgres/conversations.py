@@ -98,6 +98,8 @@ PER_CONVERSATION = (
     "blob_uses",
     "blob_uploads",
     "blob_chunks",
+    "conversation_versions",
+    "usage_reports",
 )
 """Every table whose rows go when their conversation is deleted (A7)."""
 REMOVALS = {

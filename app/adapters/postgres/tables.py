@@ -1,8 +1,9 @@
 """The schema, as SQLAlchemy Core tables; `migrations/` creates exactly this.
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
-distributed by it (decision 7); `agents`, `models`, `creations` and `summariser_calls` are small
-enough to be reference tables. JSON is kept as text: what came in goes out (decision 3).
+distributed by it (decision 7); `agents`, `agent_versions`, `models`, `calibrations`, `creations`
+and `summariser_calls` are small enough to be reference tables. JSON is kept as text: what came in
+goes out (decision 3).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ agents = sa.Table(
     sa.Column("sections", sa.Text, nullable=False, server_default="[]"),
     sa.Column("tools", sa.Text, nullable=False, server_default="[]"),
     sa.Column("metadata", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("sections_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tools_version", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
     _time("updated_at"),
 )
@@ -45,6 +48,8 @@ conversations = sa.Table(
     sa.Column("sections", sa.Text, nullable=False, server_default="[]"),
     sa.Column("tools", sa.Text, nullable=False, server_default="[]"),
     sa.Column("metadata", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("sections_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tools_version", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
     _time("updated_at"),
     sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
@@ -79,6 +84,9 @@ heads = sa.Table(
     sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
     # The view that a scheduled collection has seen.
     sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
+    # The tools found by a search in this turn.
+    sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",
@@ -309,6 +317,7 @@ epochs = sa.Table(
     sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
     sa.Index("epochs_by_window", "conversation_id", "lane", "window", "epoch"),
+    sa.Index("epochs_by_id", "conversation_id", "epoch_id"),
 )
 
 prompt_texts = sa.Table(
@@ -317,6 +326,63 @@ prompt_texts = sa.Table(
     sa.Column("conversation_id", sa.Uuid, primary_key=True),
     sa.Column("hash", sa.Text, primary_key=True),
     sa.Column("body", sa.Text, nullable=False),
+)
+
+# Sections and tools as they were, the newest version among them.
+conversation_versions = sa.Table(
+    "conversation_versions",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+    _time("created_at"),
+)
+
+agent_versions = sa.Table(
+    "agent_versions",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+    _time("created_at"),
+)
+
+usage_reports = sa.Table(
+    "usage_reports",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("report_id", sa.Uuid, primary_key=True),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("format", sa.Text, nullable=False),
+    sa.Column("epoch", sa.BigInteger),
+    sa.Column("through_seq", sa.BigInteger),
+    sa.Column("input_tokens", sa.BigInteger, nullable=False),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cache_creation_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
+    # What the payload was counted at before the factor, where it is known.
+    sa.Column("estimated_tokens", sa.BigInteger),
+    sa.Column("usage", sa.Text, nullable=False),
+    _time("created_at"),
+)
+
+# What a model's reported tokens are of the counted ones; the sums forget the past slowly.
+calibrations = sa.Table(
+    "calibrations",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("counter", sa.Text, primary_key=True),
+    sa.Column("factor", DOUBLE_PRECISION, nullable=False),
+    sa.Column("margin", DOUBLE_PRECISION, nullable=False),
+    sa.Column("reports", sa.BigInteger, nullable=False),
+    sa.Column("reported_sum", DOUBLE_PRECISION, nullable=False),
+    sa.Column("counted_sum", DOUBLE_PRECISION, nullable=False),
+    sa.Column("deviation_sum", DOUBLE_PRECISION, nullable=False),
+    _time("updated_at"),
 )
 
 models = sa.Table(

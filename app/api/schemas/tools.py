@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from app.api.schemas.fields import Answered, Asked
-from app.domain.agent_tools import ToolFormat, definitions_in
+from app.domain.agent_tools import definitions_in
+from app.domain.messages import FormatName
 
 _CALL: dict[str, Any] = {
     "id": "call_7",
@@ -20,10 +21,10 @@ _CALL: dict[str, Any] = {
 
 _DEFINITIONS: dict[str, Any] = {
     "format": "openai_chat",
-    "tools": definitions_in(ToolFormat.OPENAI_CHAT)[:1],
+    "tools": definitions_in(FormatName.OPENAI_CHAT)[:1],
 }
 
-NativeFormat = Annotated[ToolFormat, Field(strict=False, description="The provider's format.")]
+NativeFormat = Annotated[FormatName, Field(strict=False, description="The provider's format.")]
 NativeCall = Annotated[
     Any,
     WithJsonSchema(
@@ -44,7 +45,7 @@ class ToolDefinitions(Answered):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_DEFINITIONS]})
 
-    format: ToolFormat = Field(description="The format of the definitions.")
+    format: FormatName = Field(description="The format of the definitions.")
     tools: list[dict[str, Any]] = Field(
         description="To be added to `tools`. Gemini: one tool that declares all functions."
     )
@@ -55,7 +56,7 @@ class ToolCallAsk(Asked):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tool_call": _CALL}]})
 
-    format: NativeFormat = ToolFormat.OPENAI_CHAT
+    format: NativeFormat = FormatName.OPENAI_CHAT
     tool_call: NativeCall
 
 
@@ -78,6 +79,6 @@ class ToolCallAnswer(Answered):
         }
     )
 
-    format: ToolFormat = Field(description="The format of the message.")
+    format: FormatName = Field(description="The format of the message.")
     message: dict[str, Any] = Field(description="The tool message, for the log and the model.")
     is_error: bool = Field(description="Whether it tells the model what is wrong with its call.")

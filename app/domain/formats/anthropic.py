@@ -199,7 +199,7 @@ def _parse_content(value: object, pointer: str, role: Role) -> Part:
     raw = wire.object_at(value, pointer)
     match wire.filled_text_at(raw, "type", pointer), role:
         case "text", _:
-            return Text(wire.text_at(raw, "text", pointer))
+            return _parse_text(raw, pointer)
         case "image", _:
             return _parse_image(raw, pointer)
         case "document", _:
@@ -212,6 +212,13 @@ def _parse_content(value: object, pointer: str, role: Role) -> Part:
             detail = f"a {kind} block cannot stand here"
             raise ValidationError.at(f"{pointer}/type", detail)
     return _opaque(raw, pointer)
+
+
+def _parse_text(raw: Mapping[str, Any], pointer: str) -> Text:
+    text = wire.text_at(raw, "text", pointer)
+    if any(raw[key] for key in raw if key not in ("type", "text", "cache_control")):
+        return Text(text, _opaque(raw, pointer).block, _FORMAT)
+    return Text(text)
 
 
 def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
@@ -354,6 +361,8 @@ def _is_shown(part: Part, keep_reasoning: bool) -> bool:
 def _wire_block(part: Part) -> dict[str, Any]:
     match part:
         case Text():
+            if part.block is not None and part.format is _FORMAT:
+                return dict(part.block)
             return {"type": "text", "text": part.text}
         case Image():
             return {"type": "image", "source": _source(part)}

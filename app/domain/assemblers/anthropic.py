@@ -1,0 +1,67 @@
+"""Payload items for Anthropic Messages (rules HA): neighbours of one role share a message.
+
+Thinking goes back verbatim as long as its prefix is unchanged, and never again after (A9 to A11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.domain import jsontext
+from app.domain.assemblers.merging import Block, MergingAssembler
+from app.domain.formats import anthropic, openai_chat
+from app.domain.log import LogRow
+from app.domain.messages import FormatName, Message, Reasoning, Role, Text
+from app.domain.prompt import Tail
+from app.domain.tokens import MESSAGE_OVERHEAD, count_message, count_rendered
+
+CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
+_THINKING = ("thinking", "redacted_thinking")
+
+
+class AnthropicAssembler(MergingAssembler):
+    """Items for Anthropic Messages."""
+
+    user = "user"
+
+    def _head(self, role: str) -> bytes:
+        return b'{"role":"%s","content":[' % role.encode()
+
+    def _text_block(self, text: str) -> bytes:
+        return jsontext.dump_payload({"type": "text", "text": text})
+
+    def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
+        message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
+        _, (block,) = anthropic.render(message)
+        tokens = count_message(message, self.count).visible - MESSAGE_OVERHEAD
+        return jsontext.dump_payload(block), tokens
+
+    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
+        message, is_plain = self._message(row), self._is_plain(row)
+        replays = row.seq > self.view.reasoning_after
+        role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
+        tokens = row.tokens
+        if ids or row.has_media or is_plain or not _counts_alike(message):
+            tokens = count_rendered(FormatName.ANTHROPIC, message, self.count, ids)
+        if replays and row.reasoning_tokens:
+            tokens += self._replayed_tokens(row, message)
+        wire = [Block(jsontext.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
+        self._put(role, wire, tokens - MESSAGE_OVERHEAD)
+
+    def _replayed_tokens(self, row: LogRow, message: Message) -> int:
+        """Return the tokens of the reasoning that goes back: only what Anthropic made (N12)."""
+        thoughts = [part for part in message.parts if isinstance(part, Reasoning)]
+        sent = [part for part in thoughts if part.block and part.format is FormatName.ANTHROPIC]
+        if len(sent) == len(thoughts):
+            return row.reasoning_tokens
+        return count_message(Message(message.role, tuple(sent)), self.count).reasoning
+
+    def _tail_item(self, tail: Tail) -> bytes | None:
+        if not (tail.texts and tail.as_system):
+            return None
+        return self._item("system", [self._text_block(text) for text in tail.texts])
+
+
+def _counts_alike(message: Message) -> bool:
+    """Whether a message says the same in both formats, so that its stored count holds."""
+    return openai_chat.adapt(message) is message and anthropic.adapt(message) is message
