@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from app import logs
 from app.adapters.postgres.readiness import Readiness
+from app.adapters.ranking import Bm25Ranking
 from app.api import (
     agents,
     blobs,
@@ -28,13 +29,16 @@ from app.api import (
     strategies,
     tokens,
     tools,
+    usage,
 )
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
 from app.composition import Parts, compose, new_id
 from app.services.agents import AgentService
+from app.services.compaction import CompactAsk
 from app.services.context import ContextService
 from app.services.conversations import ConversationService
+from app.services.earlier import EarlierBuilds
 from app.services.events import EventService
 from app.services.jobs import JobService
 from app.services.log import LogService
@@ -43,6 +47,8 @@ from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.stateless import StatelessService
 from app.services.tool_calls import ToolCallService
+from app.services.tools import ToolSearchService
+from app.services.usage import UsageService
 from app.services.windows import Windows
 from app.settings import Settings, SettingsError
 from app.worker import worker_of
@@ -55,6 +61,7 @@ ROUTERS = (
     contexts.router,
     blobs.router,
     tools.router,
+    usage.router,
     compactions.router,
     conversations.router,
     events.router,
@@ -112,14 +119,24 @@ def create_app(settings: Settings, *, with_worker: bool = False) -> FastAPI:
 def _services(settings: Settings, parts: Parts) -> Services:
     database, frames, compaction = parts.database, parts.frames, parts.compaction
     policy = settings.policy_overrides
+    search = ToolSearchService(database, frames, Bm25Ranking())
     return Services(
         agents=AgentService(database, frames, policy, new_id, parts.outputs.forget),
         conversations=ConversationService(database, frames, policy, new_id, parts.outputs.forget),
         log=LogService(database, frames, parts.queue, parts.outputs, new_id, settings.max_batch),
         blobs=parts.blobs,
+        tools=search,
         tool_calls=ToolCallService(
-            parts.blobs.read_lines, parts.blobs.read_bytes, parts.blobs.grep, parts.blobs.check
+            parts.blobs.read_lines,
+            parts.blobs.read_bytes,
+            parts.blobs.grep,
+            parts.blobs.check,
+            search.search,
+            lambda tenant_id, conversation_id: compaction.compact(
+                tenant_id, conversation_id, CompactAsk()
+            ),
         ),
+        usage=UsageService(database, frames, parts.queue, new_id),
         context=ContextService(
             database,
             frames,
@@ -130,6 +147,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             compaction.clear,
             new_id,
         ),
+        earlier=EarlierBuilds(database, frames),
         compaction=compaction,
         receipts=ReceiptService(database, frames),
         pins=PinService(database, frames),

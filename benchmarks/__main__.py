@@ -23,6 +23,7 @@ MEASUREMENTS = {
     "prefix": "benchmarks.prefix",
     "outputs": "benchmarks.outputs",
     "offloading": "benchmarks.offloading",
+    "tool_search": "benchmarks.tool_search",
 }
 
 

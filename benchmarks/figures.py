@@ -27,6 +27,7 @@ _ORDER = (
     "prefix",
     "outputs",
     "offloading",
+    "tool_search",
 )
 
 

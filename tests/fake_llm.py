@@ -171,6 +171,10 @@ class FakeLLM:
         """How many requests arrived."""
         return len(self.requests)
 
+    def knows(self, path: str) -> bool:
+        """Return whether the protocol has this path."""
+        return path in {"/chat/completions", "/v1/chat/completions"}
+
     def script(self, *behaviours: Answering) -> None:
         """Line up what to do with the next calls, one each."""
         with self._lock:
@@ -184,10 +188,14 @@ class FakeLLM:
         """Record the request and return what to do with it."""
         with self._lock:
             self.requests.append(request)
-            if problem := unpaired(request.body.get("messages", [])):
+            if problem := self.complaint(request):
                 return status(400, problem, "invalid_request_error")
             behaviour = self._script.popleft() if self._script else self._always
         return behaviour(request) if callable(behaviour) else behaviour
+
+    def complaint(self, request: Request) -> str | None:
+        """Return what the protocol has against the request, None when it takes it."""
+        return unpaired(request.body.get("messages", []))
 
     def wait(self, event: Event) -> None:
         """Wait until the event is set or the server stops."""
@@ -236,7 +244,7 @@ def _handler(fake: FakeLLM) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.path not in {"/chat/completions", "/v1/chat/completions"}:
+            if not fake.knows(self.path):
                 self._send(status(404, "no such path"))
                 return
             request = Request(self.path, dict(self.headers), json.loads(body))

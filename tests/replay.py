@@ -2,9 +2,11 @@
 
 1. Each conversation is stored four times: with the policy's window at 8k, 32k and 128k tokens,
    so that real compactions happen, and once with the window named by each build.
-2. After every so many messages, and at the end, payloads are built in both formats.
-3. A payload is judged by the provider's own types and rules, by a count of it from scratch, by
-   its window, and by the promised prefix of the build before it in its epoch (C1, C4, G3, N9).
+2. After every so many messages, and at the end, payloads are built in every format: whole, and as
+   a delta on the build before, which has to give the same (G4).
+3. A payload is judged by the provider's own types and rules, by ours, by a count of it from
+   scratch, by its window, and by the promised prefix of the build before it in its epoch (C1, C4,
+   G3, K2, N9).
 4. In the end all messages are read back and compared with what was sent, field by field (A1).
 """
 
@@ -20,7 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
@@ -39,19 +41,30 @@ from app.domain.tokens import (
     count_system,
     estimate_tool_defs_tokens,
 )
+from app.domain.validation import Context, validate
 from app.domain.views import SUMMARY_PREFIX
 
 WINDOWS = (8_000, 32_000, 128_000)
 MAX_OUTPUT_TOKENS = 1_024
 MODELS = {
     FormatName.OPENAI_CHAT: ("gpt-4.1", "gpt-4.1-mini", "gpt-4.1-nano"),
+    FormatName.OPENAI_RESPONSES: ("gpt-5.6", "gpt-5.5", "gpt-5.4"),
     FormatName.ANTHROPIC: ("claude-sonnet-4-5", "claude-haiku-4-5", "claude-opus-4-5"),
+    FormatName.GEMINI: ("gemini-2.5-pro", "gemini-2.5-flash", "gemini-3.5-flash"),
 }
 """One for each window, so that each has its own lane; all are wider than the widest replayed."""
 TOLERANCE = 0.005
 NOT_CONVERSATIONS = ("mcp_tools.jsonl",)
 PAGE = 1000
-_MESSAGE_PATH = re.compile(r"messages\[\d+\]")
+ITEMS = {
+    FormatName.OPENAI_CHAT: "messages",
+    FormatName.OPENAI_RESPONSES: "input",
+    FormatName.ANTHROPIC: "messages",
+    FormatName.GEMINI: "contents",
+}
+"""Where a payload has its items."""
+_MESSAGE_PATH = re.compile(r"(messages|input|contents)\[\d+\]")
+_MARKS = ("cache_control", "prompt_cache_breakpoint")
 
 
 def traces_dir() -> Path:
@@ -98,6 +111,10 @@ class Tally:
     over_window: list[str] = field(default_factory=list)
     miscounted: list[str] = field(default_factory=list)
     broken_prefixes: list[str] = field(default_factory=list)
+    deltas: int = 0
+    delta_items: int = 0
+    whole_items: int = 0
+    wrong_deltas: list[str] = field(default_factory=list)
     altered: list[str] = field(default_factory=list)
     append_seconds: list[float] = field(default_factory=list)
     build_seconds: list[float] = field(default_factory=list)
@@ -112,7 +129,14 @@ class Tally:
     @property
     def faults(self) -> list[str]:
         """Return everything that must not be."""
-        kinds = ("unexcused", "violations", "over_window", "miscounted", "broken_prefixes")
+        kinds = (
+            "unexcused",
+            "violations",
+            "over_window",
+            "miscounted",
+            "broken_prefixes",
+            "wrong_deltas",
+        )
         return [f"{kind}: {fault}" for kind in (*kinds, "altered") for fault in getattr(self, kind)]
 
 
@@ -139,12 +163,32 @@ class Build:
     @property
     def items(self) -> list[bytes]:
         """The payload's messages as JSON, without cache marks: no part of the prefix (N9)."""
-        return [orjson.dumps(_unmarked(item)) for item in self.payload["messages"]]
+        return [orjson.dumps(_unmarked(item)) for item in self.payload[ITEMS[self.format]]]
 
     @property
     def system_text(self) -> str:
         """The system prompt where it stands beside the messages."""
-        return "\n\n".join(block["text"] for block in self.payload.get("system") or ())
+        instruction = self.config.get("system_instruction") or {"parts": []}
+        blocks = self.payload.get("system") or instruction["parts"]
+        return "\n\n".join(block["text"] for block in blocks)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What Gemini takes beside the contents."""
+        config: dict[str, Any] = self.payload.get("config") or {}
+        return config
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tool definitions, one by one."""
+        wrapped = [tool["functionDeclarations"] for tool in self.config.get("tools") or ()]
+        return [*(self.payload.get("tools") or ()), *(tool for some in wrapped for tool in some)]
+
+    @property
+    def frame(self) -> bytes:
+        """Everything of the payload that may not change inside an epoch, the items left out."""
+        parts = ("system", "tools", "config")
+        return orjson.dumps([_unmarked(self.payload.get(part)) for part in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +197,7 @@ class _Promise:
 
     stable: list[bytes]
     frame: bytes
+    payload: Mapping[str, Any]
 
 
 class Judge:
@@ -183,12 +228,29 @@ class Judge:
         return counted
 
     def _issues(self, build: Build) -> list[Any]:
-        payload = build.payload
-        if build.format is FormatName.OPENAI_CHAT:
-            found = self._rules.validate_openai_chat(payload["messages"], payload.get("tools"))
-        else:
-            found = self._rules.validate_anthropic(payload, require_full_params=True)
+        payload, rules = build.payload, self._rules
+        tools = payload.get("tools")
+        match build.format:
+            case FormatName.OPENAI_CHAT:
+                found = rules.validate_openai_chat(payload["messages"], tools)
+            case FormatName.OPENAI_RESPONSES:
+                found = rules.validate_openai_responses(payload["input"], tools)
+            case FormatName.ANTHROPIC:
+                found = rules.validate_anthropic(payload, require_full_params=True)
+            case FormatName.GEMINI:
+                config = build.config
+                found = rules.validate_gemini(
+                    payload["contents"], config.get("system_instruction"), config.get("tools")
+                )
         return list(found)
+
+    def _judge_rules(self, build: Build, before: _Promise | None, tally: Tally) -> None:
+        """No rule of ours is broken either, not even one that only costs (K2)."""
+        context = Context(capacity=build.effective_window, tokens=build.answer["tokens_used"])
+        if before is not None:
+            context = replace(context, previous=before.payload, previous_stable=len(before.stable))
+        for violation in validate(build.payload, build.format, context):
+            tally.violations.append(f"{build.place}: {violation}")
 
     def _cost(self, format: FormatName, item: bytes) -> int:
         key = (format, item)
@@ -198,19 +260,19 @@ class Judge:
         return self._costs[key]
 
     def _fixed_cost(self, build: Build) -> int:
-        tools = [parse_tool(tool, "/tools") for tool in build.payload.get("tools") or ()]
+        tools = [parse_tool(tool, "/tools") for tool in build.tools]
         cost = estimate_tool_defs_tokens(tools, self._count)
         text = build.system_text
         return cost + count_system(text, self._count) if text else cost
 
     def _judge_prefix(self, build: Build, items: list[bytes], tally: Tally) -> None:
         """The stable items of one build begin the next one of its epoch (G3, N9)."""
-        answer, payload = build.answer, build.payload
+        answer, payload, frame = build.answer, build.payload, build.frame
         stable = answer["stable_items"]
-        frame = orjson.dumps([_unmarked(payload.get("system")), payload.get("tools")])
         lane = (build.copy, f"{build.format}:{payload['model']}", answer["epoch"])
         before = self._promises.get(lane)
-        self._promises[lane] = _Promise(items[:stable], frame)
+        self._promises[lane] = _Promise(items[:stable], frame, payload)
+        self._judge_rules(build, before, tally)
         wrong = None
         if not 0 <= stable <= len(items):
             wrong = f"{stable} of {len(items)} items are stable"
@@ -234,6 +296,7 @@ class _Copy:
     conversation_id: str
     window: int | None
     sent: list[dict[str, Any]] = field(default_factory=list)
+    last: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -339,17 +402,44 @@ class Replay:
         if built["through_seq"] != len(copy.sent):
             tally.broken_prefixes.append(f"{place}: through_seq {built['through_seq']}")
         build = Build(built, window - MAX_OUTPUT_TOKENS, copy.conversation_id, place)
+        self._build_on(copy, build, body, (format, window), tally)
         counted = self.judge.judge(build, tally)
         if last:
             self._count_again(build, counted, tally)
             _judge_completeness(build, copy.sent, tally)
 
+    def _build_on(
+        self,
+        copy: _Copy,
+        build: Build,
+        body: Mapping[str, Any],
+        lane: tuple[str, int],
+        tally: Tally,
+    ) -> None:
+        """Build the same as a delta on the build before, and put it together (G4)."""
+        before, copy.last[lane] = copy.last.get(lane), build.answer
+        if before is None or before["epoch"] != build.answer["epoch"]:
+            return
+        known = {"epoch": before["epoch"], "through_seq": before["through_seq"]}
+        answer = self.client.send("POST", f"{copy.path}/context", {**body, "known": known})
+        if not answer.accepted or not answer.body["delta"]:
+            tally.wrong_deltas.append(f"{build.place}: {answer.reason or 'no delta'}")
+            return
+        delta, key = answer.body, ITEMS[build.format]
+        held = before["payload"][key][: delta["base_items"]]
+        whole = held + delta["payload"][key] + delta["tail"]
+        tally.deltas += 1
+        tally.delta_items += len(whole) - len(held)
+        tally.whole_items += len(whole)
+        if whole != build.payload[key] or delta["prefix_hash"] != build.answer["prefix_hash"]:
+            tally.wrong_deltas.append(f"{build.place}: it does not give the whole payload")
+
     def _count_again(self, build: Build, counted: int, tally: Tally) -> None:
         """Let the service count the payload from scratch as well (J2)."""
         body = {
             "format": build.format,
-            "messages": build.payload["messages"],
-            "tools": build.payload.get("tools") or [],
+            "messages": build.payload[ITEMS[build.format]],
+            "tools": build.tools,
             "text": build.system_text,
         }
         answer = self.client.send("POST", "/v1/tokens/count", body)
@@ -457,7 +547,7 @@ def _judge_count(build: Build, counted: int, tally: Tally) -> None:
 def _judge_completeness(build: Build, sent: Sequence[Mapping[str, Any]], tally: Tally) -> None:
     """A payload that leaves nothing out by its own account shows every text and every image."""
     texts, media = _contents(FormatName.OPENAI_CHAT, sent)
-    shown_texts, shown_media = _contents(build.format, build.payload["messages"])
+    shown_texts, shown_media = _contents(build.format, build.payload[ITEMS[build.format]])
     if build.answer["summary_used"] or shown_texts[WINDOW_NOTE] or _is_reduced(shown_texts):
         return
     tally.complete += 1
@@ -481,7 +571,7 @@ def _contents(
     texts: Counter[str] = Counter()
     media = 0
     for raw in messages:
-        if raw["role"] in ("system", "developer"):
+        if raw.get("role") in ("system", "developer"):
             continue
         for message in FORMATS[format].parse(raw, ""):
             for part in message.parts:
@@ -516,9 +606,9 @@ def _unmarked(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        key: _unmarked(item) if key == "content" else item
+        key: _unmarked(item) if key in ("content", "output") else item
         for key, item in value.items()
-        if key != "cache_control"
+        if key not in _MARKS
     }
 
 

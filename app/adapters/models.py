@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.domain.limits import SEED_WINDOWS, ModelInfo
+from app.domain.limits import ABILITIES, SEED_WINDOWS, ModelInfo
 
 MAP_NAME = "model_prices_and_context_window_backup.json"
 CHAT_MODES = frozenset({"chat", "responses"})
@@ -51,6 +51,7 @@ class Record(NamedTuple):
     cache_write_price: float | None
     provider: str
     source: str | None
+    abilities: tuple[bool, bool, bool] = (False, False, False)
 
 
 def map_path() -> Path | None:
@@ -147,6 +148,7 @@ class ModelRegistry:
             cache_read_price=record.cache_read_price,
             cache_write_price=record.cache_write_price,
             sources={},
+            **dict(zip(ABILITIES, record.abilities, strict=True)),
         )
         prices = self._origin if record.source is None else f"{self._origin}, {record.source}"
         sources = {
@@ -184,6 +186,21 @@ def _record(name: str, entry: Mapping[str, Any]) -> Record | None:
         cache_write_price=_price(entry.get("cache_creation_input_token_cost")),
         provider=intern(str(entry.get("litellm_provider") or name.partition("/")[0])),
         source=intern(source) if isinstance(source, str) else None,
+        abilities=_abilities(name, entry),
+    )
+
+
+def _abilities(name: str, entry: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Return what the provider takes with this model.
+
+    OpenAI always took later system text. Tool search the map marks where others host Anthropic's
+    models, all that it lists for Anthropic itself among them.
+    """
+    provider = entry.get("litellm_provider") or name.partition("/")[0]
+    return (
+        entry.get("supports_tool_search") is True or provider == "anthropic",
+        entry.get("supports_prompt_cache_breakpoint") is True,
+        entry.get("supports_mid_conversation_system") is True or provider in OPENAI_PROVIDERS,
     )
 
 
@@ -237,6 +254,7 @@ def _seed_info(name: str) -> ModelInfo:
         output_price=None,
         cache_read_price=None,
         cache_write_price=None,
+        mid_conversation_system=tokenizer != "unknown",
         sources={"context_window": "S0, Per-Model Context Limits"},
     )
 

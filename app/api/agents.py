@@ -26,8 +26,11 @@ from app.api.schemas.sections import (
     ShownSections,
     ShownTools,
     ToolList,
+    Version,
     given,
     shown,
+    shown_sections,
+    shown_tools,
 )
 from app.api.wire import Json, MalformedJson
 from app.domain import jsontext
@@ -39,7 +42,7 @@ from app.domain.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.records import Agent
+from app.domain.records import Agent, Versioned
 from app.services import agents as service
 from app.services.layers import OwnSettings, Patch
 
@@ -157,12 +160,13 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     operation_id="get_agent_sections",
     summary="Read an agent's sections",
     response_model=ShownSections,
-    responses=_READ,
+    responses=_READ | problems_of(ValidationError),
 )
-async def get_sections(request: Request, agent_id: AgentPath) -> Response:
+async def get_sections(request: Request, agent_id: AgentPath, version: Version = None) -> Response:
     """Return the agent's sections."""
-    found = await services(request).agents.get(TENANT, agent_id_from(agent_id))
-    return Json({"sections": shown(jsontext.loads(found.agent.settings.sections))})
+    known_id = agent_id_from(agent_id)
+    found = await services(request).agents.get_list(TENANT, known_id, Versioned.SECTIONS, version)
+    return Json(shown_sections(found.body, found.version))
 
 
 @router.put(
@@ -170,13 +174,19 @@ async def get_sections(request: Request, agent_id: AgentPath) -> Response:
     operation_id="set_agent_sections",
     summary="Replace an agent's sections",
     response_model=ShownSections,
-    responses=_WRITE,
+    responses=_WRITE | problems_of(Conflict),
 )
 async def put_sections(request: Request, agent_id: AgentPath, body: SectionList) -> Response:
-    """Replace the agent's sections; the next build of its conversations starts a new epoch."""
-    sections = given(body.sections)
-    await services(request).agents.set_sections(TENANT, agent_id_from(agent_id), sections)
-    return Json({"sections": shown(sections)})
+    """Replace the agent's sections; the next build of its conversations starts a new epoch.
+
+    They become a new version unless they are those there are; earlier ones stay readable. `409`
+    when `expected_version` is not the newest.
+    """
+    known_id = agent_id_from(agent_id)
+    found = await services(request).agents.set_sections(
+        TENANT, known_id, given(body.sections), body.expected_version
+    )
+    return Json(shown_sections(found.body, found.version))
 
 
 @router.get(
@@ -184,12 +194,13 @@ async def put_sections(request: Request, agent_id: AgentPath, body: SectionList)
     operation_id="get_agent_tools",
     summary="Read an agent's tools",
     response_model=ShownTools,
-    responses=_READ,
+    responses=_READ | problems_of(ValidationError),
 )
-async def get_tools(request: Request, agent_id: AgentPath) -> Response:
+async def get_tools(request: Request, agent_id: AgentPath, version: Version = None) -> Response:
     """Return the agent's tools as they were given."""
-    found = await services(request).agents.get(TENANT, agent_id_from(agent_id))
-    return Json({"tools": jsontext.loads(found.agent.settings.tools)})
+    known_id = agent_id_from(agent_id)
+    found = await services(request).agents.get_list(TENANT, known_id, Versioned.TOOLS, version)
+    return Json(shown_tools(found.body, found.version))
 
 
 @router.put(
@@ -197,12 +208,19 @@ async def get_tools(request: Request, agent_id: AgentPath) -> Response:
     operation_id="set_agent_tools",
     summary="Replace an agent's tools",
     response_model=ShownTools,
-    responses=_WRITE,
+    responses=_WRITE | problems_of(Conflict),
 )
 async def put_tools(request: Request, agent_id: AgentPath, body: ToolList) -> Response:
-    """Replace the agent's tools; the next build of its conversations starts a new epoch."""
-    await services(request).agents.set_tools(TENANT, agent_id_from(agent_id), body.tools)
-    return Json({"tools": body.tools})
+    """Replace the agent's tools; the next build of its conversations starts a new epoch.
+
+    They become a new version unless they are those there are; earlier ones stay readable. `409`
+    when `expected_version` is not the newest.
+    """
+    known_id = agent_id_from(agent_id)
+    found = await services(request).agents.set_tools(
+        TENANT, known_id, body.tools, body.expected_version
+    )
+    return Json(shown_tools(found.body, found.version))
 
 
 def _item(found: Agent) -> dict[str, Any]:
@@ -223,5 +241,7 @@ def _full(found: service.ShownAgent) -> dict[str, Any]:
         "policy": found.policy,
         "policy_overrides": jsontext.loads(settings.policy),
         "sections": shown(jsontext.loads(settings.sections)),
+        "sections_version": found.agent.versions.sections,
         "tools": jsontext.loads(settings.tools),
+        "tools_version": found.agent.versions.tools,
     }

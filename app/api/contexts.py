@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
 from app.api.errors import problems_of
@@ -15,9 +15,11 @@ from app.api.schemas.contexts import (
     BuiltContext,
     ContextAsk,
     ContextState,
+    EarlierBuild,
     OverflowAnswer,
     OverflowAsk,
 )
+from app.api.schemas.fields import NAME_PATTERN
 from app.api.schemas.sections import given
 from app.api.wire import Json, MalformedJson
 from app.domain import jsontext
@@ -32,7 +34,9 @@ from app.domain.errors import (
 )
 from app.domain.frames import Ask
 from app.domain.overflow import overflow_in
+from app.domain.sections import DYNAMIC_KINDS, section_from
 from app.services import readings
+from app.services.pictures import Known
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
@@ -68,9 +72,34 @@ async def build_context(
     when not even that fits.
     """
     known_id = conversation_id_from(conversation_id)
-    ask = _ask(body) if body is not None else _ASK
-    built = await services(request).context.build(TENANT, known_id, ask)
+    if body is None:
+        return Json((await services(request).context.build(TENANT, known_id, _ASK)).body)
+    known = Known(body.known.epoch, body.known.through_seq) if body.known is not None else None
+    built = await services(request).context.build(TENANT, known_id, _ask(body), known)
     return Json(built.body)
+
+
+@router.get(
+    f"{_PATH}/context",
+    operation_id="get_context",
+    summary="Read the payload of an earlier build",
+    response_model=EarlierBuild,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def get_context(
+    request: Request,
+    conversation_id: ConversationPath,
+    as_of: Annotated[
+        str, Query(max_length=256, pattern=NAME_PATTERN, description="The `build_id` of a build.")
+    ],
+) -> Response:
+    """Return the exact payload that an earlier build answered, whatever happened since.
+
+    A build that was answered as a delta is read whole.
+    """
+    known_id = conversation_id_from(conversation_id)
+    earlier = await services(request).earlier.get(TENANT, known_id, as_of)
+    return Json(earlier.body)
 
 
 @router.get(
@@ -137,13 +166,18 @@ async def overflow(
 
 
 def _ask(body: ContextAsk) -> Ask:
+    sections = given(body.sections)
+    dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
+    static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
     return Ask(
         format=body.format,
         model=body.model,
         max_output_tokens=body.max_output_tokens,
         max_context_tokens=body.max_context_tokens,
-        sections=jsontext.dumps(given(body.sections)) if body.sections else _ASK.sections,
+        sections=jsontext.dumps(static) if static else _ASK.sections,
         tools=jsontext.dumps(body.tools) if body.tools else _ASK.tools,
+        dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
+        status=body.status,
     )
 
 

@@ -32,8 +32,11 @@ from app.api.schemas.sections import (
     ShownSections,
     ShownTools,
     ToolList,
+    Version,
     given,
     shown,
+    shown_sections,
+    shown_tools,
 )
 from app.api.wire import Json, MalformedJson
 from app.domain import jsontext
@@ -44,7 +47,7 @@ from app.domain.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.records import Conversation
+from app.domain.records import Conversation, Versioned
 from app.services import conversations as service
 from app.services.layers import OwnSettings, Patch
 
@@ -169,13 +172,17 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     operation_id="get_conversation_sections",
     summary="Read a conversation's sections",
     response_model=ShownSections,
-    responses=_READ,
+    responses=_READ | problems_of(ValidationError),
 )
-async def get_sections(request: Request, conversation_id: ConversationPath) -> Response:
+async def get_sections(
+    request: Request, conversation_id: ConversationPath, version: Version = None
+) -> Response:
     """Return the conversation's own sections, without its agent's."""
     known_id = conversation_id_from(conversation_id)
-    found = await services(request).conversations.get(TENANT, known_id)
-    return Json({"sections": shown(jsontext.loads(found.conversation.settings.sections))})
+    found = await services(request).conversations.get_list(
+        TENANT, known_id, Versioned.SECTIONS, version
+    )
+    return Json(shown_sections(found.body, found.version))
 
 
 @router.put(
@@ -183,16 +190,21 @@ async def get_sections(request: Request, conversation_id: ConversationPath) -> R
     operation_id="set_conversation_sections",
     summary="Replace a conversation's sections",
     response_model=ShownSections,
-    responses=_WRITE,
+    responses=_WRITE | problems_of(Conflict),
 )
 async def put_sections(
     request: Request, conversation_id: ConversationPath, body: SectionList
 ) -> Response:
-    """Replace the conversation's own sections; the next build starts a new epoch."""
-    sections = given(body.sections)
+    """Replace the conversation's own sections; the next build starts a new epoch.
+
+    They become a new version unless they are those there are; earlier ones stay readable. `409`
+    when `expected_version` is not the newest.
+    """
     known_id = conversation_id_from(conversation_id)
-    await services(request).conversations.set_sections(TENANT, known_id, sections)
-    return Json({"sections": shown(sections)})
+    found = await services(request).conversations.set_sections(
+        TENANT, known_id, given(body.sections), body.expected_version
+    )
+    return Json(shown_sections(found.body, found.version))
 
 
 @router.get(
@@ -200,13 +212,17 @@ async def put_sections(
     operation_id="get_conversation_tools",
     summary="Read a conversation's tools",
     response_model=ShownTools,
-    responses=_READ,
+    responses=_READ | problems_of(ValidationError),
 )
-async def get_tools(request: Request, conversation_id: ConversationPath) -> Response:
+async def get_tools(
+    request: Request, conversation_id: ConversationPath, version: Version = None
+) -> Response:
     """Return the conversation's own tools as they were given, without its agent's."""
     known_id = conversation_id_from(conversation_id)
-    found = await services(request).conversations.get(TENANT, known_id)
-    return Json({"tools": jsontext.loads(found.conversation.settings.tools)})
+    found = await services(request).conversations.get_list(
+        TENANT, known_id, Versioned.TOOLS, version
+    )
+    return Json(shown_tools(found.body, found.version))
 
 
 @router.put(
@@ -214,15 +230,21 @@ async def get_tools(request: Request, conversation_id: ConversationPath) -> Resp
     operation_id="set_conversation_tools",
     summary="Replace a conversation's tools",
     response_model=ShownTools,
-    responses=_WRITE,
+    responses=_WRITE | problems_of(Conflict),
 )
 async def put_tools(
     request: Request, conversation_id: ConversationPath, body: ToolList
 ) -> Response:
-    """Replace the conversation's own tools; the next build starts a new epoch."""
+    """Replace the conversation's own tools; the next build starts a new epoch.
+
+    They become a new version unless they are those there are; earlier ones stay readable. `409`
+    when `expected_version` is not the newest.
+    """
     known_id = conversation_id_from(conversation_id)
-    await services(request).conversations.set_tools(TENANT, known_id, body.tools)
-    return Json({"tools": body.tools})
+    found = await services(request).conversations.set_tools(
+        TENANT, known_id, body.tools, body.expected_version
+    )
+    return Json(shown_tools(found.body, found.version))
 
 
 def _item(found: Conversation) -> dict[str, Any]:
@@ -248,5 +270,7 @@ def _full(found: service.ShownConversation) -> dict[str, Any]:
         "policy": found.policy,
         "policy_overrides": jsontext.loads(settings.policy),
         "sections": shown(jsontext.loads(settings.sections)),
+        "sections_version": found.conversation.versions.sections,
         "tools": jsontext.loads(settings.tools),
+        "tools_version": found.conversation.versions.tools,
     }

@@ -16,6 +16,7 @@ from app.services.blobs import BlobService
 from app.services.compaction import CompactionService
 from app.services.context import ContextService
 from app.services.conversations import ConversationService
+from app.services.earlier import EarlierBuilds
 from app.services.events import EventService
 from app.services.jobs import JobService
 from app.services.log import LogService
@@ -24,6 +25,8 @@ from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.stateless import StatelessService
 from app.services.tool_calls import ToolCallService
+from app.services.tools import ToolSearchService
+from app.services.usage import UsageService
 
 TENANT = "default"
 """The tenant of every request, until there are keys (decision 7)."""
@@ -40,6 +43,7 @@ class Services:
     conversations: ConversationService
     log: LogService
     context: ContextService
+    earlier: EarlierBuilds
     compaction: CompactionService
     receipts: ReceiptService
     pins: PinService
@@ -47,7 +51,9 @@ class Services:
     jobs: JobService
     registry: RegistryService
     stateless: StatelessService
+    tools: ToolSearchService
     tool_calls: ToolCallService
+    usage: UsageService
     is_ready: Callable[[], Awaitable[bool]]
 
 

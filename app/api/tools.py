@@ -1,4 +1,4 @@
-"""`/v1/tool-definitions` and `/v1/conversations/{id}/tool-calls`: the tools an LLM calls (L1)."""
+"""The tools an LLM calls: their definitions, their calls, and the search for others (L1, H2)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,24 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
-from app.api.schemas.tools import ToolCallAnswer, ToolCallAsk, ToolDefinitions
+from app.api.schemas.tools import (
+    ToolCallAnswer,
+    ToolCallAsk,
+    ToolDefinitions,
+    ToolSearchAnswer,
+    ToolSearchAsk,
+)
 from app.api.wire import Json, MalformedJson
+from app.domain import jsontext
 from app.domain.agent_tools import definitions_in
-from app.domain.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
+from app.domain.errors import (
+    ContextLimitUnknown,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.formats import FORMATS
 from app.domain.messages import FormatName
 
 router = APIRouter(route_class=WireRoute, tags=["tools"])
@@ -30,7 +44,7 @@ async def list_tool_definitions(
         FormatName, Query(description="The provider's format.")
     ] = FormatName.OPENAI_CHAT,
 ) -> Response:
-    """Return the tools with which a model reads stored tool output, ready for its provider.
+    """Return the tools with which a model reads stored output, finds tools and frees space.
 
     Add them to the tools of the model, and send the calls it makes to `…/tool-calls`.
     """
@@ -43,7 +57,12 @@ async def list_tool_definitions(
     summary="Execute a tool call",
     response_model=ToolCallAnswer,
     responses=problems_of(
-        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+        NotFound,
+        ValidationError,
+        ContextLimitUnknown,
+        MalformedJson,
+        PayloadTooLarge,
+        ServiceUnavailable,
     ),
 )
 async def answer_tool_call(
@@ -52,11 +71,43 @@ async def answer_tool_call(
     """Execute one call of a tool of `GET /v1/tool-definitions`, and return the tool message.
 
     Nothing is appended: append the message yourself, beside the results of your other tools.
+    Tools that `tool_search` finds are promoted: the next builds of the turn have them.
     What the model can mend, such as an unknown ref, is a `200` with `is_error` and a message that
     tells the model so. A call that is malformed or of another tool is `422`.
     """
     known_id = conversation_id_from(conversation_id)
     answered = await services(request).tool_calls.answer(
-        TENANT, known_id, body.format, body.tool_call
+        TENANT, known_id, body.format, body.tool_call, native=body.native
     )
     return Json({"format": body.format, "message": answered.message, "is_error": answered.is_error})
+
+
+@router.post(
+    "/v1/conversations/{conversation_id}/tools/search",
+    operation_id="search_tools",
+    summary="Find tools and promote them",
+    response_model=ToolSearchAnswer,
+    responses=problems_of(
+        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def search_tools(
+    request: Request, conversation_id: ConversationPath, body: ToolSearchAsk
+) -> Response:
+    """Return the definitions of the tools that match, best first, and promote them.
+
+    Name, description and parameters of every tool of the conversation are searched, held back or
+    not. What is found is not held back until the next user message. Nothing matches: no tools.
+    """
+    known_id = conversation_id_from(conversation_id)
+    tools = jsontext.dumps(body.tools or [])
+    found = await services(request).tools.search(TENANT, known_id, body.query, body.limit, tools)
+    return Json(
+        {
+            "format": body.format,
+            "tools": FORMATS[body.format].tools_to_wire(found.tools),
+            "names": [tool.name for tool in found.tools],
+            "total": found.total,
+            "promoted": found.promoted,
+        }
+    )

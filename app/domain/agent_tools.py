@@ -7,26 +7,37 @@
 3. Arguments are read generously: numbers and booleans may come as text, null is as good as left
    out, and a number above its maximum becomes the maximum.
 4. A call's id goes back as it came; only the text of a result is made sendable (decision 3).
+5. What a search found is answered in text, where the provider has nothing better: Anthropic takes
+   references to tools it knows of, and OpenAI's own tool search takes definitions (H3).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, assert_never
 
 from app.domain import jsontext
+from app.domain.blobs import encode
+from app.domain.deferral import (
+    MOST_FOUND,
+    MOST_QUERY,
+    USUALLY_FOUND,
+    loaded,
+    references,
+)
 from app.domain.errors import ValidationError
-from app.domain.formats import ToolDefinition, anthropic, openai_chat, wire
+from app.domain.formats import FORMATS, ToolDefinition, wire
 from app.domain.messages import FormatName, is_sendable, sendable
-from app.domain.tool_output import GREP, READ_BYTES, READ_LINES
+from app.domain.tool_output import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, TOOL_SEARCH
 
 MOST_LINES: Final = 2000
 MOST_BYTES: Final = 51_200
 MOST_MATCHES: Final = 500
 MOST_CONTEXT_LINES: Final = 20
+NO_TOOL: Final = "[No tool matches.]"
 
 _MOST_OFFSET = 2**53 - 1  # what every JSON reader holds exactly
 _MOST_REF = 256
@@ -67,7 +78,20 @@ class GrepLines:
     limit: int
 
 
-Ask = ReadLines | GrepLines | ReadBytes
+@dataclass(frozen=True, slots=True)
+class SearchTools:
+    """Show up to `limit` tools that a query matches, and have them in the next payloads (H2)."""
+
+    query: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactContext:
+    """Compact the conversation now (E7, G6)."""
+
+
+Ask = ReadLines | GrepLines | ReadBytes | SearchTools | CompactContext
 _Value = str | int | bool
 
 
@@ -128,12 +152,14 @@ class AgentTool:
 class Call:
     """One call of a tool of ours; `arguments` is None where the model sent no JSON object.
 
-    Only Gemini's calls may lack an `id`.
+    Only Gemini's calls may lack an `id`. `is_search_item` marks a call of OpenAI's own tool
+    search, which is answered by an item of its own kind (C7).
     """
 
     id: str | None
     name: str
     arguments: Mapping[str, Any] | None
+    is_search_item: bool = False
 
 
 _REF = Parameter(
@@ -237,6 +263,35 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                 ),
                 ReadBytes,
             ),
+            AgentTool(
+                TOOL_SEARCH,
+                "Find tools that are not listed here, by what they do. Answers with their"
+                " definitions; the tools found can be called from then on.",
+                (
+                    Parameter(
+                        "query",
+                        "string",
+                        "What the tool should do, in a few words; or its exact name.",
+                        least=1,
+                        most=MOST_QUERY,
+                    ),
+                    Parameter(
+                        "limit",
+                        "integer",
+                        f"Most tools; {USUALLY_FOUND} by default.",
+                        default=USUALLY_FOUND,
+                        least=1,
+                        most=MOST_FOUND,
+                    ),
+                ),
+                SearchTools,
+            ),
+            AgentTool(
+                COMPACT_CONTEXT,
+                "Free space in the context: a summary takes the place of earlier messages.",
+                (),
+                CompactContext,
+            ),
         )
     }
 )
@@ -245,26 +300,16 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
 
 def definitions_in(format: FormatName) -> list[dict[str, Any]]:
     """Return the definitions as a call of that provider takes them in `tools` (L1)."""
-    definitions = [tool.definition for tool in AGENT_TOOLS.values()]
-    match format:
-        case FormatName.OPENAI_CHAT:
-            return openai_chat.tools_to_wire(definitions)
-        case FormatName.OPENAI_RESPONSES:
-            return [_responses_tool(tool) for tool in definitions]
-        case FormatName.ANTHROPIC:
-            return anthropic.tools_to_wire(definitions)
-        case FormatName.GEMINI:
-            return [{"functionDeclarations": [_gemini_declaration(tool) for tool in definitions]}]
-        case _:
-            assert_never(format)
+    return FORMATS[format].tools_to_wire([tool.definition for tool in AGENT_TOOLS.values()])
 
 
 def parse_call(raw: object, format: FormatName, pointer: str) -> Call:
     """Read one native call of a tool of ours; fields nobody knows are tolerated (rule 2).
 
-    Chat: an element of `tool_calls`. Responses: a `function_call` item. Anthropic: a `tool_use`
-    block. Gemini: a part with a `functionCall`. Raises ValidationError at the field below
-    `pointer` that is malformed, and at the name of a tool that is none of ours.
+    Chat: an element of `tool_calls`. Responses: a `function_call` item, or a `tool_search_call`
+    for the client. Anthropic: a `tool_use` block. Gemini: a part with a `functionCall`. Raises
+    ValidationError at the field below `pointer` that is malformed, and at the name of a tool that
+    is none of ours.
     """
     given = wire.object_at(raw, pointer)
     match format:
@@ -273,6 +318,8 @@ def parse_call(raw: object, format: FormatName, pointer: str) -> Call:
             at = f"{pointer}/function"
             function = wire.object_at(given.get("function"), at)
             return _call(wire.filled_text_at(given, "id", pointer), function, "arguments", at)
+        case FormatName.OPENAI_RESPONSES if given.get("type") == "tool_search_call":
+            return _search_item(given, pointer)
         case FormatName.OPENAI_RESPONSES:
             _expect_type(given.get("type"), "function_call", pointer)
             return _call(
@@ -320,8 +367,11 @@ def result_message(
 ) -> dict[str, Any]:
     """Return the native message that answers a call, ready to be appended and sent (K1).
 
-    OpenAI's formats have no mark for a failed tool: there the text says it.
+    OpenAI's formats have no mark for a failed tool: there the text says it. An output of OpenAI's
+    own tool search takes no text at all, and has no tools then.
     """
+    if call.is_search_item:
+        return _search_output(call, (), "incomplete" if is_error else "completed")
     text = sendable(text)
     marked = f"Error: {text}" if is_error else text
     match format:
@@ -341,22 +391,61 @@ def result_message(
             assert_never(format)
 
 
-def _responses_tool(tool: ToolDefinition) -> dict[str, Any]:
-    """Left out, `strict` would be true there, and then no argument could be left out."""
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": bool(tool.strict),
-    }
+def found_message(
+    call: Call, format: FormatName, found: Sequence[ToolDefinition], *, native: bool
+) -> dict[str, Any]:
+    """Return the native message that shows the model the tools a search found (rule 5, H2).
+
+    `native` tells that the payloads of the caller hold tools back in the provider's own way.
+    """
+    if call.is_search_item:
+        return _search_output(call, found, "completed")
+    message = result_message(call, format, _found_text(found))
+    if native and found and format is FormatName.ANTHROPIC:
+        message["content"][0]["content"] = references(found)
+    return message
 
 
-def _gemini_declaration(tool: ToolDefinition) -> dict[str, Any]:
+def _found_text(found: Sequence[ToolDefinition]) -> str:
+    """Return definitions, one a line; those that go beyond MOST_BYTES by their names alone."""
+    if not found:
+        return NO_TOOL
+    lines: list[str] = []
+    room = MOST_BYTES
+    for tool in found:
+        shown = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+        }
+        line = wire.compact(shown)
+        room -= len(encode(line)) + 1
+        if room < 0 and lines:
+            break
+        lines.append(line)
+    others = ", ".join(tool.name for tool in found[len(lines) :])
+    return "\n".join([*lines, f"[Found as well: {others}.]"] if others else lines)
+
+
+def _search_item(given: Mapping[str, Any], pointer: str) -> Call:
+    if given.get("execution", "client") != "client":
+        detail = 'must be "client": any other search has been executed already'
+        raise ValidationError.at(f"{pointer}/execution", detail)
+    call_id = wire.filled_text_at(given, "call_id", pointer)
+    if "arguments" not in given:
+        raise ValidationError.at(f"{pointer}/arguments", "is required")
+    return Call(call_id, TOOL_SEARCH, _arguments(given["arguments"]), is_search_item=True)
+
+
+def _search_output(
+    call: Call, found: Sequence[ToolDefinition], status: Literal["completed", "incomplete"]
+) -> dict[str, Any]:
     return {
-        "name": tool.name,
-        "description": tool.description,
-        "parametersJsonSchema": tool.parameters,
+        "type": "tool_search_output",
+        "call_id": call.id,
+        "execution": "client",
+        "status": status,
+        "tools": loaded(found),
     }
 
 
@@ -386,7 +475,7 @@ def _arguments(value: object) -> Mapping[str, Any] | None:
 
 
 def _refused(tool: AgentTool, wrong: list[str]) -> ValidationError:
-    takes = ", ".join(item.usage for item in tool.parameters)
+    takes = ", ".join(item.usage for item in tool.parameters) or "no arguments"
     return ValidationError(f"{tool.name} was not run: {'; '.join(wrong)}. It takes {takes}.")
 
 

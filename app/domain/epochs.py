@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.budget import Limits
-from app.domain.frames import STUB_TOOL, Ask, Frame
+from app.domain.frames import NO_OFFER, STUB_TOOL, Ask, Frame, Offer
 from app.domain.records import Epoch, Head
 from app.domain.views import View, view_from
 
@@ -23,18 +23,25 @@ OWN_WINDOW = 0
 """The `window` of an epoch built for the policy's own window, not for a request's."""
 
 
+NEAR_FACTOR = 0.05
+"""A model's factor that moved by no more than this share leaves an epoch as it is (J3)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What an epoch starts from; `degraded` names what its view had to give up (C4).
 
-    `extra_tools` are those a payload has besides the caller's: own ones, or the stub (L1, A6).
+    `offer` is what becomes of the tools, `factor` what counts are multiplied by, and `dynamic` the
+    hash of dynamic text that stands before the history, empty where it stands in the tail.
     """
 
     view: View
     total: int
     max_output_tokens: int
-    extra_tools: tuple[str, ...]
+    offer: Offer = NO_OFFER
     degraded: tuple[str, ...] = ()
+    factor: float = 1.0
+    dynamic: str = ""
 
     def as_json(self) -> str:
         """Return the text that is stored as the epoch's frame."""
@@ -49,15 +56,26 @@ def start_from(text: str) -> Start:
         view_from(raw["view"]),
         raw["total"],
         raw["max_output_tokens"],
-        _extra_tools(raw),
+        _offer(raw),
         tuple(raw["degraded"]),
+        raw.get("factor", 1.0),
+        raw.get("dynamic", ""),
     )
 
 
-def _extra_tools(raw: Mapping[str, Any]) -> tuple[str, ...]:
+def _offer(raw: Mapping[str, Any]) -> Offer:
+    """Read what became of the tools, as this version wrote it or an earlier one."""
+    if "offer" in raw:
+        given = raw["offer"]
+        return Offer(tuple(given["extra"]), tuple(given["deferred"]), given["native"])
     if "extra_tools" in raw:
-        return tuple(raw["extra_tools"])
-    return (STUB_TOOL.name,) if raw["stub_tools"] else ()  # the first version knew the stub alone
+        return Offer(tuple(raw["extra_tools"]))
+    return Offer((STUB_TOOL.name,)) if raw["stub_tools"] else NO_OFFER
+
+
+def factor_in(start: Start, current: float) -> float:
+    """Return the factor to count by: the epoch's own, until the model's has moved far (J3)."""
+    return start.factor if abs(current / start.factor - 1) <= NEAR_FACTOR else current
 
 
 def lane_of(ask: Ask, model: str) -> str:
@@ -80,33 +98,41 @@ def same_ground(epoch: Epoch, start: Start, frame: Frame, limits: Limits, versio
     )
 
 
-def break_reason(
-    last: Epoch,
-    before: Start,
-    frame: Frame,
-    limits: Limits,
-    head: Head,
-    view: View,
-    extra_tools: tuple[str, ...],
-) -> str | None:
-    """Return why a payload cannot extend those of the lane's last epoch; None when it can."""
+def break_reason(last: Epoch, before: Start, after: Start, frame: Frame, head: Head) -> str | None:
+    """Return why a payload cannot extend those of the lane's last epoch; None when it can.
+
+    `after` is what the payload starts from, should it begin an epoch.
+    """
     if last.tools_hash != frame.tools_hash:
         return "tools_changed"
-    if last.sections_hash != frame.sections_hash:
+    if (last.sections_hash, before.dynamic) != (frame.sections_hash, after.dynamic):
         return "sections_changed"
-    if (before.total, before.max_output_tokens) != (limits.total, limits.max_output_tokens):
+    if (before.total, before.max_output_tokens) != (after.total, after.max_output_tokens):
         return "budget_changed"
     if last.policy_hash != frame.policy_hash:
         return "policy_changed"
-    old = before.view
     if last.view_version != head.view_version:
         return head.view_cause or "compaction"
-    if old.summary_texts() != view.summary_texts():
+    return _view_change(before.view, after.view) or _count_change(before, after)
+
+
+def _view_change(old: View, new: View) -> str | None:
+    if old.summary_texts() != new.summary_texts():
         return "compaction"
-    if old.spans != view.spans:
+    if old.spans != new.spans:
         return "window_moved"
-    if (old.trimmed_through, old.untrimmed) != (view.trimmed_through, view.untrimmed):
+    if (old.trimmed_through, old.untrimmed) != (new.trimmed_through, new.untrimmed):
         return "tool_results_cleared"
-    if before.extra_tools != extra_tools:
-        return "tools_changed"
     return None
+
+
+def _count_change(before: Start, after: Start) -> str | None:
+    if before.offer != after.offer:
+        return "tools_changed"
+    return "budget_changed" if before.factor != after.factor else None
+
+
+def keeps_prefix(last: Epoch, before: Start, after: Start, frame: Frame, head: Head) -> bool:
+    """Whether an epoch that begins counts anew, but shows what the last one showed (J3, E10)."""
+    same = replace(after, factor=before.factor)
+    return break_reason(last, before, same, frame, head) is None

@@ -8,22 +8,41 @@ the earlier (G3).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.agent_tools import AGENT_TOOLS
 from app.domain.budget import Limits, Usage, scaled
+from app.domain.deferral import plan_deferral, with_deferred
 from app.domain.errors import ContextError, ValidationError
-from app.domain.formats import ToolDefinition, anthropic, openai_chat, parse_tool
+from app.domain.formats import FORMATS, ToolDefinition, parse_tool
 from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
 from app.domain.policy import Policy
-from app.domain.sections import PromptSection, SectionKind, system_text
-from app.domain.tokens import CountText, count_system, estimate_tool_defs_tokens
+from app.domain.prompt import Tail
+from app.domain.sections import (
+    PromptSection,
+    SectionKind,
+    dynamic_texts,
+    merge_sections,
+    static_sections,
+    system_text,
+)
+from app.domain.tokens import (
+    MESSAGE_OVERHEAD,
+    CountText,
+    count_system,
+    estimate_tool_defs_tokens,
+)
+from app.domain.tool_output import TOOL_SEARCH
 
 MOST_CHAT_TOOLS = 128
+_COUNTED = (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+"""The formats with a limit to the number of tools."""
+_NEVER: Mapping[str, int] = MappingProxyType({})
 STUB_TOOL = ToolDefinition(
     name="no_tools_available",
     description="Stands for tools used earlier in the conversation; it cannot be called now.",
@@ -42,13 +61,33 @@ class Ask:
     max_context_tokens: int | None = None
     sections: str = "[]"
     tools: str = "[]"
+    dynamic: tuple[PromptSection, ...] = field(default=(), compare=False)
+    status: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools of a payload besides the caller's, and which of the caller's it holds back.
+
+    `extra` are the service's own, or the stub (L1, A6). `native` tells that the provider knows of
+    the tools held back and finds them by itself, so that none of them is ever shown anew (H3).
+    """
+
+    extra: tuple[str, ...] = ()
+    deferred: tuple[str, ...] = ()
+    native: bool = False
+
+
+NO_OFFER = Offer()
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A resolved frame; `raw_fixed` counts sections and tools before the factor.
 
-    `texts` holds sections, tools and policy as JSON by their hashes, for the epoch's record.
+    Of the tools it counts those that are not held back as long as nothing is known of their use;
+    `raw_dynamic` of it is for the dynamic ones among the sections. `texts` holds sections, tools
+    and policy as JSON by their hashes, for the epoch's record.
 
     `limits` is what this request may use, None with `problem` saying why no window is known.
     `policy_limits` leaves the request's own window, model and reserve out: what compaction is
@@ -70,12 +109,15 @@ class Frame:
     tools_hash: str
     policy_hash: str
     texts: Mapping[str, str]
-    _wire_tools: dict[tuple[FormatName, tuple[str, ...]], bytes | None] = field(
+    tool_costs: tuple[int, ...] = ()
+    raw_dynamic: int = 0
+    _wire_tools: dict[tuple[FormatName, Offer], bytes | None] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
-    _extra_tokens: dict[tuple[str, ...], int] = field(
+    _section_tokens: dict[str, int] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
+    _own_costs: dict[str, int] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def required_limits(self) -> Limits:
         """Return the limits, or raise what makes them unknown."""
@@ -88,27 +130,81 @@ class Frame:
         """Return what compaction is judged by: the policy's own limits, where there are any."""
         return self.policy_limits or self.required_limits()
 
-    def wire_tools(self, format: FormatName, extra: tuple[str, ...] = ()) -> bytes | None:
-        """Return the tool list of a payload as JSON, written once; None without tools.
+    # --- tools ---------------------------------------------------------------------------
 
-        `extra` are names of the service's own tools that come after the caller's.
-        """
-        key = format, extra
+    def wire_tools(self, format: FormatName, offer: Offer) -> bytes | None:
+        """Return the tool list of a payload as JSON, written once; None without tools."""
+        key = format, offer
         if key not in self._wire_tools:
-            self._wire_tools[key] = wire_tools((*self.tools, *map(own_tool, extra)), format)
+            self._wire_tools[key] = self._written_tools(format, offer)
         return self._wire_tools[key]
+
+    def _written_tools(self, format: FormatName, offer: Offer) -> bytes | None:
+        own = tuple(map(own_tool, offer.extra))
+        if offer.native and offer.deferred:
+            shown = with_deferred(format, (*self.tools, *own), offer.deferred)
+            return jsontext.dump_payload(shown)
+        held = set(offer.deferred)
+        return wire_tools((*(tool for tool in self.tools if tool.name not in held), *own), format)
+
+    def tool_tokens(self, offer: Offer, references: Iterable[str] = ()) -> int:
+        """Return what the tools of a payload cost, before the factor.
+
+        `references` are tools that a search has shown the model although they are held back.
+        """
+        hidden = set(offer.deferred).difference(references)
+        costs = zip(self.tools, self.tool_costs, strict=True)
+        given = sum(cost for tool, cost in costs if tool.name not in hidden)
+        return given + sum(map(self._own_cost, offer.extra))
+
+    def _own_cost(self, name: str) -> int:
+        if name not in self._own_costs:
+            self._own_costs[name] = estimate_tool_defs_tokens([own_tool(name)], self.count)
+        return self._own_costs[name]
 
     def extra_tokens(self, extra: tuple[str, ...]) -> int:
         """Return what own tools cost in a payload, before the factor."""
-        if extra not in self._extra_tokens:
-            own = [own_tool(name) for name in extra]
-            self._extra_tokens[extra] = (
-                estimate_tool_defs_tokens((*self.tools, *own), self.count)
-                - self.raw_fixed.tool_descriptions
-                if own
-                else 0
-            )
-        return self._extra_tokens[extra]
+        return sum(map(self._own_cost, extra))
+
+    def defined(self, offer: Offer) -> frozenset[str]:
+        """Return which of the caller's tools a payload defines, those held back natively too."""
+        names = frozenset(tool.name for tool in self.tools)
+        return names if offer.native else names.difference(offer.deferred)
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether a payload can have `tool_search`, without which nothing is held back (H4)."""
+        given = {tool.name for tool in self.tools}
+        listed = self.policy.agent_tools
+        return TOOL_SEARCH in given or (listed != "none" and TOOL_SEARCH in self._listed)
+
+    def usually_deferred(self, format: FormatName) -> Frame:
+        """Return the frame with what it counts for tools where only the unused are held back."""
+        deferred = self.deferral(format)
+        if not deferred:
+            return self
+        search = () if TOOL_SEARCH in {tool.name for tool in self.tools} else (TOOL_SEARCH,)
+        tokens = self.tool_tokens(Offer(search, deferred))
+        return replace(self, raw_fixed=replace(self.raw_fixed, tool_descriptions=tokens))
+
+    def deferral(
+        self,
+        format: FormatName,
+        last_used: Mapping[str, int] = _NEVER,
+        promoted: Collection[str] = (),
+    ) -> tuple[str, ...]:
+        """Return the tools to hold back: none while all together are within their share (H1)."""
+        if self.limits is None or not self.is_searchable:
+            return ()
+        share = self.policy.tool_deferral_threshold
+        allowed = int(share * self.limits.effective_window / self.factor)
+        most = MOST_CHAT_TOOLS - len(AGENT_TOOLS) if format in _COUNTED else None
+        return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, most)
+
+    def defers_natively(self, format: FormatName) -> bool:
+        """Whether the provider itself can hold tools back with this model (H3)."""
+        known = self.info is not None and self.info.tool_search
+        return known and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
 
     @property
     def nameable(self) -> frozenset[str]:
@@ -127,12 +223,42 @@ class Frame:
         return tuple(name for name in AGENT_TOOLS if name in wanted and name not in given)
 
     @property
-    def _offered(self) -> frozenset[str]:
-        """The own tools that may be added: none where a provider would not take all of them."""
+    def _listed(self) -> frozenset[str]:
         listed = self.policy.agent_tools
-        if listed == "none" or len(self.tools) + len(AGENT_TOOLS) > MOST_CHAT_TOOLS:
+        if listed == "none":
             return frozenset()
         return frozenset(AGENT_TOOLS if listed == "auto" else listed)
+
+    @property
+    def _offered(self) -> frozenset[str]:
+        """The own tools that may be added: none where a provider would not take all of them."""
+        fixed = sum(tool.category == "builtin" for tool in self.tools)
+        count = fixed if self.is_searchable else len(self.tools)
+        return self._listed if count + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS else frozenset()
+
+    # --- dynamic text --------------------------------------------------------------------
+
+    def dynamic(self, ask: Ask) -> tuple[str, ...]:
+        """Return the texts that stand outside the cached prefix, as a request brings them (B4)."""
+        sections = self.sections
+        if ask.dynamic:
+            sections = merge_sections([sections, ask.dynamic])
+        return dynamic_texts(sections, ask.status)
+
+    def tail(self, texts: tuple[str, ...]) -> Tail:
+        """Return texts as a tail in the role that the model's provider takes them in."""
+        as_system = self.info is not None and self.info.mid_conversation_system
+        return Tail(texts, as_system)
+
+    def system_tokens(self, texts: Sequence[str]) -> int:
+        """Return what texts cost in messages of their own, before the factor."""
+        return sum(MESSAGE_OVERHEAD + self.count(text) for text in texts)
+
+    def section_tokens(self, section: PromptSection) -> int:
+        """Return what one section costs in the system prompt, counted once."""
+        if section.content not in self._section_tokens:
+            self._section_tokens[section.content] = self.count(section.content)
+        return self._section_tokens[section.content]
 
     @property
     def is_reduction(self) -> bool:
@@ -141,10 +267,12 @@ class Frame:
             return self.policy_limits is None
         return self.limits.effective_window < self.policy_limits.effective_window
 
-    def usage(self, conversation: int, summary: int, extra_tools: int = 0) -> Usage:
+    def usage(
+        self, conversation: int, summary: int, extra_tools: int = 0, extra_system: int = 0
+    ) -> Usage:
         """Return the usage of a payload from raw counts (decision 12)."""
         return Usage(
-            system_prompt=scaled(self.raw_fixed.system_prompt, self.factor),
+            system_prompt=scaled(self.raw_fixed.system_prompt + extra_system, self.factor),
             skill_prompts=scaled(self.raw_fixed.skill_prompts, self.factor),
             tool_descriptions=scaled(self.raw_fixed.tool_descriptions + extra_tools, self.factor),
             summary=scaled(summary, self.factor),
@@ -167,35 +295,51 @@ def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
     return tuple(by_name.values())
 
 
-def check_tools(tools: Sequence[ToolDefinition], format: FormatName) -> None:
-    """Refuse more tools than a format takes (B4)."""
-    if format is FormatName.OPENAI_CHAT and len(tools) > MOST_CHAT_TOOLS:
+def check_tools(frame: Frame, format: FormatName) -> None:
+    """Refuse more tools than a format takes, where not enough of them can be held back (B4)."""
+    if format not in _COUNTED or len(frame.tools) <= MOST_CHAT_TOOLS:
+        return
+    held = len(frame.deferral(format))
+    if len(frame.tools) - held > MOST_CHAT_TOOLS:
         raise ValidationError.at(
-            "/tools", f"{len(tools)} tools, and OpenAI takes at most {MOST_CHAT_TOOLS}"
+            "/tools",
+            f"{len(frame.tools)} tools, and OpenAI takes at most {MOST_CHAT_TOOLS}; tools of the"
+            " category mcp or skill would be held back",
         )
 
 
-def fixed_usage(
-    sections: Sequence[PromptSection], tools: Sequence[ToolDefinition], count: CountText
-) -> Usage:
-    """Count sections and tools; the system prompt is counted whole, as it is sent."""
-    text = system_text(sections)
+def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: CountText) -> Usage:
+    """Count sections, beside tools that are counted already.
+
+    The system prompt is counted whole, as it is sent, and each dynamic text as a message.
+    """
+    static = static_sections(sections)
+    text = system_text(static)
     whole = count_system(text, count) if text else 0
-    skills = [section for section in sections if section.kind is SectionKind.SKILL]
-    skill = sum(count(section.content) for section in skills)
+    skills = [section for section in static if section.kind is SectionKind.SKILL]
+    skill = min(sum(count(section.content) for section in skills), whole)
     return Usage(
-        system_prompt=max(0, whole - skill),
-        skill_prompts=min(skill, whole),
-        tool_descriptions=estimate_tool_defs_tokens(tools, count) if tools else 0,
+        system_prompt=whole - skill + dynamic_tokens(sections, count),
+        skill_prompts=skill,
+        tool_descriptions=tool_tokens,
     )
+
+
+def dynamic_tokens(sections: Sequence[PromptSection], count: CountText) -> int:
+    """Count the dynamic ones among the sections, each as a message of its own."""
+    return sum(MESSAGE_OVERHEAD + count(text) for text in dynamic_texts(sections))
+
+
+def tool_costs(tools: Iterable[ToolDefinition], count: CountText) -> tuple[int, ...]:
+    """Count each tool's definition."""
+    return tuple(estimate_tool_defs_tokens([tool], count) for tool in tools)
 
 
 def wire_tools(tools: Sequence[ToolDefinition], format: FormatName) -> bytes | None:
     """Return the tool list of a payload as JSON, None when there is none to send."""
     if not tools:
         return None
-    codec = anthropic if format is FormatName.ANTHROPIC else openai_chat
-    return jsontext.dump_payload(codec.tools_to_wire(tools))
+    return jsontext.dump_payload(FORMATS[format].tools_to_wire(tools))
 
 
 def digest(text: str) -> str:

@@ -31,6 +31,9 @@ SEED_WINDOWS: Mapping[str, int] = {
 """The windows that S0 names, in tokens (J5)."""
 
 
+ABILITIES = ("tool_search", "cache_breakpoint", "mid_conversation_system")
+"""The fields of an entry that say what a model's provider takes."""
+
 NUMBERS = (
     "context_window",
     "max_input_tokens",
@@ -50,7 +53,9 @@ class ModelInfo:
 
     `max_input_tokens` is set only where the input has a limit of its own, apart from the
     window. `exact` says that our counter is the model's tokenizer. `sources` names where each
-    number comes from, by field.
+    number comes from, by field. The last three say what its provider takes with it: tools held
+    back until they are searched for (H3), explicit cache marks of OpenAI's kind (G2), and system
+    text after the conversation has begun (G5).
     """
 
     model: str
@@ -65,6 +70,9 @@ class ModelInfo:
     cache_read_price: float | None
     cache_write_price: float | None
     sources: Mapping[str, str]
+    tool_search: bool = False
+    cache_breakpoint: bool = False
+    mid_conversation_system: bool = False
 
     @property
     def margin(self) -> float:
@@ -188,6 +196,7 @@ def overlaid(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInf
         exact=info.exact if given.get("exact") is None else given["exact"],
         sources={**info.sources, **dict.fromkeys(numbers, "tenant")},
         **numbers,
+        **{name: given[name] for name in ABILITIES if given.get(name) is not None},
     )
 
 

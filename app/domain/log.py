@@ -15,12 +15,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.errors import UnpairedToolResult, ValidationError
-from app.domain.formats import anthropic, openai_chat
+from app.domain.formats import FORMATS, openai_chat, openai_responses
 from app.domain.formats.wire import sendable_id
 from app.domain.messages import FormatName, Message, Role, ToolCall, clean, is_sendable
 from app.domain.offload import NewBlob, Output, Taken, Terms, output_from, take
@@ -57,15 +57,19 @@ class LogRow:
 
     def message(self) -> Message:
         """Return the neutral message, fit to be sent."""
-        return clean(parse_stored(self.text, self.format))
+        message = clean(parse_stored(self.text, self.format))
+        if self.format is FormatName.GEMINI and message.tool_call_id not in (None, *self.call_ids):
+            return replace(message, tool_call_id=self.call_ids[0])  # it was known by its place
+        return message
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A message checked and counted, on its way into the log.
 
-    `piece` is what it came as. `blobs` are to be stored with it, `attaches` names one that is
-    there already. `call_names` are the tools that it calls, in the order of `call_ids`.
+    `piece` is what it came as, and stood at the pointer `place` of the request. `blobs` are to be
+    stored with it, `attaches` names one that is there already. `call_names` are the tools that it
+    calls, in the order of `call_ids`.
     """
 
     id: str | None
@@ -83,6 +87,7 @@ class Draft:
     attaches: str | None = None
     call_names: tuple[str, ...] = ()
     piece: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
 
     @property
     def blob_ids(self) -> tuple[str, ...]:
@@ -116,8 +121,7 @@ class BatchShape:
 def parse_stored(body: bytes, format: FormatName) -> Message:
     """Parse one stored body back into the neutral message it was stored for."""
     raw = jsontext.loads(body)
-    message: Message = _codec(format).parse(raw, "")[0]
-    return message
+    return FORMATS[format].parse(raw, "")[0]
 
 
 def draft(
@@ -129,24 +133,26 @@ def draft(
 ) -> list[Draft]:
     """Check, normalise, offload and count one message as it came in the request.
 
-    An Anthropic user message with several results becomes several drafts (A5). Raises
-    ValidationError with the pointer of the field that is wrong.
+    A user message with several results, as Anthropic and Gemini have them, becomes several drafts
+    (A5). Raises ValidationError with the pointer of the field that is wrong.
     """
     if not isinstance(raw, Mapping):
         raise ValidationError.at(pointer, "A message is a JSON object")
-    message_id = _text_field(raw, "id", pointer)
-    timestamp = _text_field(raw, "timestamp", pointer)
-    codec = _codec(format)
+    codec = FORMATS[format]
     messages = codec.parse(raw, pointer)
+    message_id, timestamp = _named(raw, format, pointer)
     _check_ids(messages, pointer)
+    places = [pointer + place for place, _ in codec.results(raw)]
     drafts = []
     for index, (message, piece) in enumerate(zip(messages, codec.split(raw), strict=True)):
         own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
-        taken = None
+        place, taken = pointer, None
         if message.role is Role.TOOL:
-            place = pointer if format is FormatName.OPENAI_CHAT else f"{pointer}/content/{index}"
+            place = places[index]
             taken = take(piece, message, format, terms, place)
-        drafts.append(_draft(message, piece, taken, format, count, own_id, index > 0, timestamp))
+        continues = index > 0
+        made = _draft(message, piece, taken, format, count, own_id, continues, timestamp, place)
+        drafts.append(made)
     return drafts
 
 
@@ -159,12 +165,14 @@ def _draft(
     message_id: str | None,
     continues: bool,
     timestamp: str | None,
+    place: str,
 ) -> Draft:
     """Count a message as it will be shown."""
     shown = piece
     if taken is not None and taken.piece is not piece:
         shown = taken.piece
-        (message,) = _codec(format).parse(shown, "")
+        (as_shown,) = FORMATS[format].parse(shown, "")
+        message = replace(as_shown, tool_call_id=message.tool_call_id)
     cleaned = clean(message)
     sent = openai_chat.adapt(cleaned)
     tokens = count_message(sent, count)
@@ -187,6 +195,7 @@ def _draft(
         attaches=taken.attaches if taken is not None else None,
         call_names=tuple(call.name for call in message.calls),
         piece=piece,
+        place=place,
     )
 
 
@@ -227,8 +236,18 @@ def unpaired(call_id: str, what: str) -> UnpairedToolResult:
     )
 
 
-def _codec(format: FormatName) -> Any:
-    return anthropic if format is FormatName.ANTHROPIC else openai_chat
+def _named(
+    raw: Mapping[str, Any], format: FormatName, pointer: str
+) -> tuple[str | None, str | None]:
+    """Return a message's own id and timestamp, those of its first item where it has several.
+
+    A Responses item's id is the provider's, who may make it of any length: such a one is no id.
+    """
+    if format is not FormatName.OPENAI_RESPONSES:
+        return _text_field(raw, "id", pointer), _text_field(raw, "timestamp", pointer)
+    if openai_responses.is_gathered(raw) and raw["output"]:
+        raw = {**raw["output"][0], **raw}
+    return raw.get("id") if _is_id(raw.get("id")) else None, _text_field(raw, "timestamp", pointer)
 
 
 def _call_ids(message: Message) -> tuple[str, ...]:
@@ -250,10 +269,14 @@ def _check_ids(messages: Sequence[Message], pointer: str) -> None:
                 )
 
 
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
+
+
 def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
     value = raw.get(name)
     if value is None:
         return None
-    if not isinstance(value, str) or not 0 < len(value) <= 256 or not is_sendable(value):
+    if not isinstance(value, str) or not _is_id(value):
         raise ValidationError.at(f"{pointer}/{name}", "A string of 1 to 256 characters is needed")
     return value

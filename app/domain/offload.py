@@ -6,7 +6,10 @@
    in the message as they came, because the view shows them.
 3. `Output` is what the log's row says of it. It gives the original texts back, byte for byte, and
    tells whether another result is the same without reading the blob: its id is its content.
-4. Results of the service's own tools are never offloaded (decision 27).
+4. Results of the service's own tools are never offloaded (decision 27), nor those that have no
+   place for a view, such as the tools that a Responses tool search found.
+5. Where a Gemini response is an object of its own, its text is its JSON, and `{"output": view}`
+   stands in its place.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.blobs import TEXT, Blob, Chunk, Chunker, ToolOutputRef, blob_id, encode, show
 from app.domain.errors import ValidationError
-from app.domain.formats import FORMATS, wire
+from app.domain.formats import FORMATS, gemini, wire
 from app.domain.messages import File, FormatName, Image, Message, Part, Text
 from app.domain.policy import ToolOutputPolicy
 from app.domain.tool_output import (
@@ -54,7 +57,7 @@ class Output:
 
     `ref` is its blob's id, None where the row itself holds it all. `texts` are where in the blob
     the message's texts are, as start and length in bytes. `note` ends the view and names tools,
-    `plain_note` says the same without.
+    `plain_note` says the same without. `is_object` tells that the text is the JSON of an object.
     """
 
     byte_size: int
@@ -65,6 +68,7 @@ class Output:
     note: str = ""
     plain_note: str = ""
     mentions: tuple[str, ...] = ()
+    is_object: bool = False
 
     @property
     def is_cut(self) -> bool:
@@ -84,6 +88,8 @@ class Output:
         if self.is_cut:
             short |= {"view": self.view, "note": self.note, "plain_note": self.plain_note}
             short["mentions"] = self.mentions
+        if self.is_object:
+            short["object"] = True
         return jsontext.dumps(short)
 
 
@@ -100,6 +106,7 @@ def output_from(text: str) -> Output:
         note=raw.get("note", ""),
         plain_note=raw.get("plain_note", ""),
         mentions=tuple(raw.get("mentions", ())),
+        is_object=raw.get("object", False),
     )
 
 
@@ -146,7 +153,7 @@ def take(
         return Taken(piece, inline_output(message))
     kept = [_kept(part) for part in message.parts]
     size = sum(len(item.data) for item in kept) + len(kept) - 1
-    if not should_offload(size, terms.policy):
+    if not should_offload(size, terms.policy) or not _has_places(piece, kept, format):
         return Taken(piece, inline_output(message))
     return _offload(piece, kept, format, terms.policy, (name, message.tool_call_id))
 
@@ -164,15 +171,19 @@ def attached_ref(piece: Mapping[str, Any], format: FormatName, pointer: str) -> 
 
 def has_content(piece: Mapping[str, Any], format: FormatName) -> bool:
     """Whether a tool message brings content of its own."""
-    return _result_in(piece, format).get("content") not in _NO_CONTENT
+    return _result_in(piece, format).get(FORMATS[format].RESULT_KEY) not in _NO_CONTENT
 
 
 def restored(body: str, format: FormatName, output: Output, content: bytes) -> dict[str, Any]:
     """Return a stored message as it came, its texts out of the blob's bytes (rule 3)."""
     piece: dict[str, Any] = jsontext.loads(body)
-    places = _text_places(piece, format)
-    for (holder, key), (start, length) in zip(places, output.texts, strict=True):
-        holder[key] = show(content[start : start + length])
+    texts = [show(content[start : start + length]) for start, length in output.texts]
+    if output.is_object:
+        (text,) = texts
+        _result_in(piece, format)[FORMATS[format].RESULT_KEY] = jsontext.loads_exact(text)
+        return piece
+    for (holder, key), text in zip(_text_places(piece, format), texts, strict=True):
+        holder[key] = text
     return piece
 
 
@@ -187,17 +198,24 @@ def is_same_result(body: str, output: Output, piece: Mapping[str, Any], format: 
     if asked != _result_in(stored, format).get("output_ref"):
         return False
     if asked is None:
-        texts = [(0, len(encode(holder[key]))) for holder, key in _text_places(given, format)]
         (message,) = FORMATS[format].parse(given, "")
-        if _main_ref(message) != output.ref or len(texts) != len(output.texts):
+        if _main_ref(message) != output.ref or _is_object(given, format) < output.is_object:
             return False
-        _blank(given, format, texts)
-        _blank(stored, format, output.texts)
+        if output.is_object:
+            _put_view(given, format, "")
+            _put_view(stored, format, "")
+        elif not _is_object(given, format):
+            texts = [(0, len(encode(holder[key]))) for holder, key in _text_places(given, format)]
+            if len(texts) != len(output.texts):
+                return False
+            _blank(given, format, texts)
+            _blank(stored, format, output.texts)
     elif output.texts:
         if has_content(given, format):
             return False
-        _result_in(given, format).pop("content", None)
-        _result_in(stored, format).pop("content", None)
+        key = FORMATS[format].RESULT_KEY
+        _result_in(given, format).pop(key, None)
+        _result_in(stored, format).pop(key, None)
     return given == stored
 
 
@@ -225,7 +243,7 @@ def _attach(piece: dict[str, Any], format: FormatName, attached: Attached) -> Ta
     output = Output(blob.byte_size, blob.line_count, blob.id)
     if not has_content(piece, format):
         piece = deepcopy(piece)
-        _result_in(piece, format)["content"] = view.texts[0]
+        _put_view(piece, format, view.texts[0])
         output = replace(
             output,
             view=view.kind,
@@ -251,10 +269,16 @@ def _offload(
         return Taken(piece, Output(blob.byte_size, blob.line_count, blob.id), tuple(blobs))
     blobs.insert(0, _new_blob(main, TEXT, origin))
     blob = blobs[0][0]
+    is_object = _is_object(piece, format)
     texts = [holder[key] for holder, key in _text_places(piece, format)]
+    if is_object:
+        texts = [show(item.data) for item in kept if item.is_text]
     view = view_of_texts(texts, ViewRules.of(policy), blob.ref, origin[0])
-    if view.kind is not ViewKind.WHOLE:
+    is_cut = view.kind is not ViewKind.WHOLE
+    if is_cut:
         piece = deepcopy(piece)
+        if is_object:
+            _put_view(piece, format, "")
         for (holder, key), text in zip(_text_places(piece, format), view.texts, strict=True):
             holder[key] = text
     output = Output(
@@ -266,6 +290,7 @@ def _offload(
         note=view.note,
         plain_note=view.plain_note,
         mentions=view.mentions,
+        is_object=is_object and is_cut,
     )
     return Taken(piece, output, tuple({item[0].id: item for item in blobs}.values()))
 
@@ -363,21 +388,41 @@ def _described(part: Part) -> str:
 
 def _result_in(piece: Any, format: FormatName) -> Any:
     """Return the object that holds a result's content: the message, or its one block."""
-    if format is FormatName.ANTHROPIC:
-        return piece["content"][0]
-    return piece
+    return FORMATS[format].results(piece)[0][1]
+
+
+def _is_object(piece: Any, format: FormatName) -> bool:
+    """Whether a result says an object instead of texts (rule 5)."""
+    if format is not FormatName.GEMINI:
+        return False
+    response = _result_in(piece, format).get(gemini.RESULT_KEY)
+    return bool(response) and gemini.said_key(response) is None
 
 
 def _text_places(piece: Any, format: FormatName) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the container and key of every text of a result, in order."""
-    holder = _result_in(piece, format)
-    content = holder.get("content")
+    holder, key = _result_in(piece, format), FORMATS[format].RESULT_KEY
+    content = holder.get(key)
     if isinstance(content, str):
-        yield holder, "content"
+        yield holder, key
     elif isinstance(content, list):
         for part in content:
-            if part.get("type") == "text":
+            if part.get("type") in ("text", "input_text"):
                 yield part, "text"
+    elif format is FormatName.GEMINI and content and (said := gemini.said_key(content)):
+        yield content, said
+
+
+def _has_places(piece: Any, kept: Sequence[_Kept], format: FormatName) -> bool:
+    """Whether each text of a result can give way to its view (rule 4)."""
+    texts = sum(item.is_text for item in kept)
+    return _is_object(piece, format) or texts == sum(1 for _ in _text_places(piece, format))
+
+
+def _put_view(piece: Any, format: FormatName, view: str) -> None:
+    """Put a view in the place of all that a result says."""
+    content = {"output": view} if format is FormatName.GEMINI else view
+    _result_in(piece, format)[FORMATS[format].RESULT_KEY] = content
 
 
 def _blank(piece: Any, format: FormatName, places: Iterable[tuple[int, int]]) -> None:

@@ -75,10 +75,24 @@ class ToolView(StrEnum):
     REFERENCE = "reference"
 
 
+class DynamicPosition(StrEnum):
+    """Where text that changes often stands: scratchpad, status and notes (B4, G5)."""
+
+    TAIL = "tail"
+    SYSTEM = "system"
+    BEFORE_WINDOW = "before_window"
+
+
 Auto = Literal["auto"]
 """A value that is worked out (decision 22)."""
-OWN_TOOLS = ("tool_output_cache", "tool_output_cache_grep", "read_result")
-"""The tools that the service offers to an LLM, by which it reads what was cut (L1)."""
+OWN_TOOLS = (
+    "tool_output_cache",
+    "tool_output_cache_grep",
+    "read_result",
+    "tool_search",
+    "compact_context",
+)
+"""The tools that the service offers to an LLM (L1)."""
 AgentTools = Literal["auto", "none"]
 """Which of the agent's own tools are added to a payload, where they are not listed (L1)."""
 
@@ -173,6 +187,8 @@ class Policy:
     budget: BudgetPolicy = field(default_factory=BudgetPolicy)
     tool_output: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
     gc: GcPolicy = field(default_factory=GcPolicy)
+    tool_deferral_threshold: float = 0.10
+    dynamic_position: DynamicPosition = DynamicPosition.TAIL
     agent_tools: AgentTools | tuple[str, ...] = "auto"
     summary_role: SummaryRole = SummaryRole.USER
     preserve_user_messages: bool = False
@@ -300,6 +316,7 @@ def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
     yield 1 <= tree.levels <= MOST_LEVELS, "/tree_summary/levels", f"From 1 to {MOST_LEVELS}"
     yield len(policy.chain) > 0, "/chain", "At least one step is needed"
     yield len(set(policy.chain)) == len(policy.chain), "/chain", "No step may stand there twice"
+    yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
     if not isinstance(policy.agent_tools, str):
         wanted = f"Only {', '.join(OWN_TOOLS)} may be listed"
         yield set(policy.agent_tools) <= set(OWN_TOOLS), "/agent_tools", wanted

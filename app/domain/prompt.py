@@ -300,9 +300,15 @@ def renamed(call_id: str, wire_id: str) -> dict[str, str]:
     return {call_id: wire_id, sendable_id(call_id): wire_id}
 
 
+class MisplacedMark(ValueError):
+    """A cache mark would not stand at the end of a block."""
+
+
 def with_marks(item: bytes, mark: bytes, offsets: Collection[int]) -> bytes:
-    """Return an item with a mark put in before each of these bytes."""
+    """Return an item with a mark put in before each of these bytes, the ends of its blocks."""
     for offset in sorted(offsets, reverse=True):
+        if item[offset : offset + 1] != b"}":
+            raise MisplacedMark(f"No block of the item ends at byte {offset}")
         item = item[:offset] + mark + item[offset:]
     return item
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from app.domain.blobs import ToolOutputRef
+from app.domain.calibration import Calibration
 from app.domain.log import LogRow, parse_stored
 from app.domain.messages import FormatName, Role
 from app.domain.offload import Output, inline_output, output_from
@@ -27,6 +28,21 @@ class Settings:
     tools: str = "[]"
 
 
+class Versioned(StrEnum):
+    """The lists of a layer whose earlier versions are kept (G1)."""
+
+    SECTIONS = "sections"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Which version each list of a layer has: 1 is the first that was given, 0 is none."""
+
+    sections: int = 0
+    tools: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
     """A stored agent (B1)."""
@@ -37,6 +53,7 @@ class Agent:
     metadata: str
     created_at: datetime
     updated_at: datetime
+    versions: Versions = Versions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,7 @@ class Head:
     active compaction takes out of the payload. What it hides lies in `span`, but for the seqs
     in `kept`. `view_version` rises with every change of what is shown, `view_cause` says why.
     Results up to `trimmed_through` were cleared, `mentions` are the own tools that cut ones name.
+    `promoted` are the tools that searches found in the turn `promoted_turn` (H2).
     Until the log has `resume_at` tokens nothing is compacted in the background (decision 24).
     `is_due` tells of the due mark, `failures` counts compactions that failed in a row, and
     `is_resting` says that the next attempt has to wait. `became_due` is the append's own word.
@@ -66,11 +84,18 @@ class Head:
     view_cause: str | None = None
     trimmed_through: int = 0
     mentions: tuple[str, ...] = ()
+    promoted: tuple[str, ...] = ()
+    promoted_turn: int = 0
     resume_at: int = 0
     is_due: bool = False
     is_resting: bool = False
     became_due: bool = False
     failures: int = 0
+
+    @property
+    def promoted_now(self) -> tuple[str, ...]:
+        """The tools that searches found in the current turn."""
+        return self.promoted if self.promoted_turn == self.turns else ()
 
     @property
     def shown_tokens(self) -> int:
@@ -82,7 +107,8 @@ class Head:
 class Conversation:
     """A stored conversation with its head and the layers that apply to it.
 
-    `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
+    `model_entry` is the tenant's own registry entry for the effective model, as JSON text;
+    `calibration` is what reports have said of that model's counts (J3).
     """
 
     conversation_id: str
@@ -95,6 +121,8 @@ class Conversation:
     updated_at: datetime
     head: Head
     model_entry: str | None = None
+    versions: Versions = Versions()
+    calibration: Calibration | None = None
 
     @property
     def model(self) -> str | None:

@@ -5,6 +5,8 @@
 2. Layers merge by name: a later layer's section replaces an earlier one's (decision 21).
 3. Every kind belongs to one budget component: skills to `skill_prompts`, all others to
    `system_prompt` (C1).
+4. Scratchpad and status are dynamic: by default they stand in the tail, where their changes break
+   no cached prefix (G5).
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ class SectionKind(StrEnum):
 
 
 _RANK = {kind: rank for rank, kind in enumerate(SectionKind)}
+DYNAMIC_KINDS = (SectionKind.SCRATCHPAD, SectionKind.STATUS)
+"""What may change with every build."""
 _CACHED_KINDS = (SectionKind.BASE, SectionKind.RULES, SectionKind.MEMORIES, SectionKind.DOCS)
 
 
@@ -42,6 +46,11 @@ class PromptSection:
     kind: SectionKind = SectionKind.BASE
     cacheable: bool = True
     order: int = 0
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether it may change with every build (rule 4)."""
+        return self.kind in DYNAMIC_KINDS
 
     @property
     def ends_a_prefix(self) -> bool:
@@ -68,6 +77,24 @@ def merge_sections(layers: Iterable[Sequence[PromptSection]]) -> tuple[PromptSec
             by_name[section.name] = section
     shown = [section for section in by_name.values() if section.content.strip()]
     return tuple(sorted(shown, key=lambda section: (_RANK[section.kind], section.order)))
+
+
+def static_sections(sections: Iterable[PromptSection]) -> tuple[PromptSection, ...]:
+    """Return the sections that make the system prompt."""
+    return tuple(section for section in sections if not section.is_dynamic)
+
+
+def dynamic_texts(sections: Sequence[PromptSection], status: str | None = None) -> tuple[str, ...]:
+    """Return what stands outside the system prompt, each labelled, status first (B4).
+
+    `status` is given with a build and stands for the stored sections of that kind.
+    """
+    preambles = [section.content for section in sections if section.kind is SectionKind.STATUS]
+    if status is not None:
+        preambles = [sendable(status)] if status.strip() else []
+    pads = [section.content for section in sections if section.kind is SectionKind.SCRATCHPAD]
+    labelled = [("Status", text) for text in preambles] + [("Scratchpad", text) for text in pads]
+    return tuple(f"[{label}]\n{text}" for label, text in labelled)
 
 
 def system_text(sections: Sequence[PromptSection]) -> str:

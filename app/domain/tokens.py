@@ -2,9 +2,10 @@
 
 1. Text is counted part by part with a `CountText`; the sum over parts is the message's cost.
 2. Every wire message costs `MESSAGE_OVERHEAD`, and every call in it `CALL_OVERHEAD`.
-3. An Anthropic tool result is a block: inside a wire message with others it costs its id and
-   its content and no overhead of its own. So k neutral messages merged into one wire message
-   cost the sum of their counts minus (k - 1) * `MESSAGE_OVERHEAD`.
+3. An Anthropic tool result is a block, a Gemini one a part: inside a wire message with others it
+   costs its id and its content and no overhead of its own. So k neutral messages merged into one
+   wire message cost the sum of their counts minus (k - 1) * `MESSAGE_OVERHEAD`. Neighbouring
+   Responses items of the model count as one message, because that is how they are read.
 4. Media cost a value of their own, never what their base64 text would cost.
 5. What a format cannot say as it stands is counted after its `adapt`: for every clean message
    the rendered wire form costs exactly `count_rendered`. That equals `count_message(…).visible`
@@ -24,7 +25,7 @@ from typing import Any, Final, assert_never
 
 import imagesize
 
-from app.domain.formats import FORMATS, ToolDefinition, openai_chat, wire
+from app.domain.formats import FORMATS, ToolDefinition, gather, gemini, openai_chat, wire
 from app.domain.messages import (
     File,
     FormatName,
@@ -87,17 +88,45 @@ def count_rendered(
 ) -> int:
     """Count what a clean message costs in a payload of one format, without reasoning.
 
-    For OpenAI Chat this includes the user message that carries a tool message's media.
+    For OpenAI Chat this includes the user message that carries a tool message's media, for Gemini
+    the parts that do.
     """
     adapted = FORMATS[format].adapt(message, ids)
     visible = count_message(adapted, count).visible
     match format:
         case FormatName.OPENAI_CHAT:
             return visible + media_message_overhead(adapted, count)
-        case FormatName.OPENAI_RESPONSES | FormatName.ANTHROPIC | FormatName.GEMINI:
+        case FormatName.GEMINI:
+            return visible + media_parts_overhead(adapted, count)
+        case FormatName.OPENAI_RESPONSES | FormatName.ANTHROPIC:
             return visible
         case _:
             assert_never(format)
+
+
+def counts_alike(message: Message, shown: Message) -> bool:
+    """Tell whether what a format shows of a clean message costs what its chat item does.
+
+    Reasoning is left aside.
+    """
+    if openai_chat.adapt(message) is not message:
+        return False
+    if (message.name, message.tool_call_id) != (shown.name, shown.tool_call_id):
+        return False
+    said = [part for part in message.parts if not isinstance(part, Reasoning)]
+    kept = [part for part in shown.parts if not isinstance(part, Reasoning)]
+    return len(said) == len(kept) and all(a is b for a, b in zip(said, kept, strict=True))
+
+
+def count_replayed(stored: int, message: Message, shown: Message, count: CountText) -> int:
+    """Count the reasoning that goes back: only what the provider made (N12).
+
+    `stored` is the count of all the message's reasoning.
+    """
+    sent = sum(isinstance(part, Reasoning) for part in shown.parts)
+    if sent == sum(isinstance(part, Reasoning) for part in message.parts):
+        return stored
+    return count_message(shown, count).reasoning if sent else 0
 
 
 def media_message_overhead(message: Message, count: CountText) -> int:
@@ -110,6 +139,18 @@ def media_message_overhead(message: Message, count: CountText) -> int:
     added = MESSAGE_OVERHEAD + count(openai_chat.media_label(message))
     has_text = any(isinstance(part, Text) for part in message.parts)
     return added if has_text else added + count(openai_chat.MEDIA_FOLLOWS)
+
+
+def media_parts_overhead(message: Message, count: CountText) -> int:
+    """Count what Gemini adds to move a tool message's media behind the responses.
+
+    `message` has its final ids; the media themselves are in its own count. 0 without media.
+    """
+    if not gemini.tool_media(message):
+        return 0
+    has_text = any(isinstance(part, Text) for part in message.parts)
+    follows = 0 if has_text else count(gemini.MEDIA_FOLLOWS)
+    return count(gemini.media_label(message)) + follows
 
 
 def count_ids(message: Message, ids: Mapping[str, str], count: CountText) -> int:
@@ -134,7 +175,7 @@ def count_payload_messages(
     """
     return sum(
         _count_wire_message(format, raw, f"/messages/{index}", count)
-        for index, raw in enumerate(messages)
+        for index, raw in gather(format, messages)
     )
 
 

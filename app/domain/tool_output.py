@@ -33,8 +33,13 @@ from app.domain.policy import ToolView as ViewMode
 READ_LINES = "tool_output_cache"
 GREP = "tool_output_cache_grep"
 READ_BYTES = "read_result"
-TOOL_NAMES = (READ_LINES, GREP, READ_BYTES)
-"""The tools that read what a view leaves out (L1)."""
+TOOL_SEARCH = "tool_search"
+COMPACT_CONTEXT = "compact_context"
+TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT)
+"""The service's own tools, whose results are never offloaded (L1, decision 27).
+
+The first three read what a view leaves out.
+"""
 
 OPENING_CHARACTERS = 200
 """How much of a result a reference shows (F2)."""

@@ -10,16 +10,20 @@ from typing import Any
 
 from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
-from app.domain.records import Agent, Settings
+from app.domain.records import Agent, Settings, Versioned
 from app.services.frames import Frames
 from app.services.layers import (
+    Listed,
     OwnSettings,
     Patch,
     in_policy,
+    listed,
+    no_version,
     sections_text,
     shown_policy,
     taken_by,
     tools_text,
+    with_list,
 )
 from app.services.outputs import Forget
 from app.services.ports import Database, Records
@@ -110,24 +114,56 @@ class AgentService:
             await records.agents.change(tenant_id, changed)
             return self._shown(await self._get(records, tenant_id, agent_id))
 
+    async def get_list(
+        self, tenant_id: str, agent_id: str, kind: Versioned, version: int | None = None
+    ) -> Listed:
+        """Return the newest or an earlier version of the agent's sections or tools (G1).
+
+        Raises NotFound for an agent or a version that there is not.
+        """
+        async with self._database.session() as records:
+            newest = listed(await self._get(records, tenant_id, agent_id), kind)
+            if version is None or version == newest.version:
+                return newest
+            body = await records.agents.find_version(tenant_id, agent_id, kind, version)
+        if body is None:
+            raise no_version(kind, version)
+        return Listed(body, version)
+
     async def set_sections(
-        self, tenant_id: str, agent_id: str, sections: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Replace the agent's sections."""
-        await self._set(tenant_id, agent_id, sections=sections_text(sections))
+        self,
+        tenant_id: str,
+        agent_id: str,
+        sections: Sequence[Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> Listed:
+        """Replace the agent's sections, and return them with their version (G1).
+
+        Raises NotFound, ValidationError, or Conflict when another version was expected.
+        """
+        body = sections_text(sections)
+        return await self._set(tenant_id, agent_id, Versioned.SECTIONS, body, expected_version)
 
     async def set_tools(
-        self, tenant_id: str, agent_id: str, tools: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Replace the agent's tools."""
-        await self._set(tenant_id, agent_id, tools=tools_text(tools))
+        self,
+        tenant_id: str,
+        agent_id: str,
+        tools: Sequence[Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> Listed:
+        """Replace the agent's tools, and return them with their version (G1).
+
+        Raises NotFound, ValidationError, or Conflict when another version was expected.
+        """
+        body = tools_text(tools)
+        return await self._set(tenant_id, agent_id, Versioned.TOOLS, body, expected_version)
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table (A7)."""
         deleted: Counter[str] = Counter()
         async with self._database.transaction() as records:
             await self._get(records, tenant_id, agent_id, lock=True)
-            deleted["agents"] = await records.agents.remove(tenant_id, agent_id)
+            deleted.update(await records.agents.remove(tenant_id, agent_id))
             ids = await records.conversations.ids_of_agent(tenant_id, agent_id)
             for conversation_id in ids:
                 await records.log.lock(tenant_id, conversation_id, None)
@@ -135,11 +171,20 @@ class AgentService:
         await self._forget(tenant_id, ids)
         return dict(deleted)
 
-    async def _set(self, tenant_id: str, agent_id: str, **texts: str) -> None:
+    async def _set(
+        self, tenant_id: str, agent_id: str, kind: Versioned, body: str, expected: int | None
+    ) -> Listed:
         async with self._database.transaction() as records:
             found = await self._get(records, tenant_id, agent_id, lock=True)
-            settings = replace(found.settings, **texts)
-            await records.agents.change(tenant_id, replace(found, settings=settings))
+            before = listed(found, kind)
+            after = before.replaced(kind, body, expected)
+            if after == before:
+                return before
+            kept = (before, after) if before.is_unkept else (after,)
+            for item in kept:
+                await records.agents.add_version(tenant_id, agent_id, kind, item.version, item.body)
+            await records.agents.change(tenant_id, with_list(found, kind, after))
+        return after
 
     async def _replayed(self, records: Records, tenant_id: str, agent_id: str) -> ShownAgent:
         try:

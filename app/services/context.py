@@ -12,19 +12,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field, replace
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from app.domain import jsontext
 from app.domain.assemblers import assembler_for
 from app.domain.budget import Limits, Pressure, Usage, measure, read_pressure
-from app.domain.clearing import (
-    clear_at_least,
-    excluded_seqs,
-    output_tokens,
-    plan_clearing,
-    tool_budget,
-)
+from app.domain.clearing import clear_at_least, excluded_seqs, plan_clearing, tool_budget
 from app.domain.compaction import (
     NOTE_TOKENS,
     CompactResult,
@@ -33,7 +29,6 @@ from app.domain.compaction import (
     as_shown,
     base_view,
     fresh_spans,
-    own_tools_cost,
     reserve_for,
     room_for,
     shown_cost,
@@ -45,6 +40,8 @@ from app.domain.compaction import (
 from app.domain.epochs import (
     Start,
     break_reason,
+    factor_in,
+    keeps_prefix,
     lane_of,
     same_ground,
     start_from,
@@ -58,31 +55,31 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.fitting import EMERGENCY, TRIMMED, emergency, fit_with_note
-from app.domain.frames import STUB_TOOL, Ask, Frame, check_tools
+from app.domain.frames import Ask, Frame, Offer, check_tools, digest
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
-from app.domain.payload import render_payload
+from app.domain.payload import Payload, Request, render_payload
 from app.domain.policy import CompactionMode, StrategyName
-from app.domain.prompt import Assembler, Items
+from app.domain.prompt import Assembler, Items, MisplacedMark, Point
 from app.domain.records import ContextRead, Epoch, Head
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.summaries import SummaryAsk
-from app.domain.turns import Entry, entry, never_cleared, pinned_seqs
+from app.domain.turns import Entry
 from app.domain.views import Span, Summary, View, spans_beside, spans_through
 from app.services.condensing import condense
 from app.services.frames import Frames
+from app.services.pictures import Build, Known, Picture, picture_of
 from app.services.ports import Database
 from app.services.readings import Reading, read_budget
 from app.services.summariser import Summariser
 from app.services.windows import Window, Windows
 
+_log = logging.getLogger("app.context")
+
 _MOST_ROUNDS = 6
 _MOST_UNKNOWN_TOKENS = 260_000
 """How much a build reads before it knows the window; longer logs are planned from their counts."""
 _THREAD_BYTES = 200_000
-_PASSING = ("summariser_unavailable", "compaction_pending")
-"""Steps that say something about one build, not about what it shows."""
-
 CompactForBuild = Callable[
     [str, str, Ask, Head, Hashable], Awaitable[CompactResult | Keep | Pending | None]
 ]
@@ -115,105 +112,6 @@ class Built:
     """The answer to a build: the JSON body, payload bytes already rendered."""
 
     body: dict[str, Any]
-
-
-@dataclass(slots=True)
-class _Build:
-    """One build under way: what it was asked, and what it had to do so far."""
-
-    tenant_id: str
-    conversation_id: str
-    ask: Ask
-    degraded: list[str] = field(default_factory=list)
-    compaction: CompactResult | None = None
-    compacts: bool = True
-    held: Window | None = None
-    held_epoch_id: str = ""
-
-    def degrade(self, *steps: str) -> None:
-        """Name what the payload had to give up, each step once (C4)."""
-        self.degraded += [step for step in steps if step not in self.degraded]
-
-    @property
-    def lasting_steps(self) -> tuple[str, ...]:
-        """The steps that shape the view, and so hold for its whole epoch."""
-        return tuple(step for step in self.degraded if step not in _PASSING)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (
-            self.conversation_id,
-            self.ask.format,
-            self.ask.model or "",
-            str(window_of(self.ask)),
-        )
-
-
-@dataclass(slots=True)
-class _Picture:
-    """What a build shows at the moment: a view with its entries and, once folded, its items."""
-
-    read: ContextRead
-    frame: Frame
-    limits: Limits
-    view: View
-    entries: list[Entry]
-    window: Window | None = None
-    items: Items | None = None
-    excluded: frozenset[int] | None = None
-    extra_tools: tuple[str, ...] = ()
-
-    @property
-    def planned(self) -> list[Entry]:
-        """The entries with the pins as they are now, each holding its whole call group.
-
-        Results that the policy excludes from clearing are marked, once they are known.
-        """
-        excluded = self.excluded or frozenset()
-        if not (self.read.pins or excluded):
-            return self.entries
-        pins = self.pins
-        return [
-            entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
-            for item in self.entries
-        ]
-
-    @property
-    def pins(self) -> frozenset[int]:
-        """The seqs among the entries that pins hold: results come in after the pin as well."""
-        pins = set(self.read.pins)
-        return pinned_seqs([replace(item, pinned=item.seq in pins) for item in self.entries])
-
-    @property
-    def shown(self) -> list[Entry]:
-        """The planned entries at what they cost in this view."""
-        return as_shown(self.planned, self.view)
-
-    @property
-    def whole(self) -> frozenset[int]:
-        """The seqs among the entries that are not cleared: pins and excluded results."""
-        return never_cleared(self.planned)
-
-    @property
-    def output_tokens(self) -> int:
-        """The tool output shown, placeholders left out (F3)."""
-        if self.window is not None:
-            return self.window.output_tokens
-        return sum(output_tokens(item, self.view) for item in self.entries)
-
-    def show(self, window: Window) -> None:
-        """Take a folded window as what is shown, as it stands now."""
-        self.window, self.entries, self.items = window, window.entries, window.assembler.items()
-
-    def unfold(self) -> None:
-        """Forget the folded window: the view is about to change."""
-        self.window = self.items = None
-
-    def narrow(self, view: View) -> None:
-        """Show another view, which shows no message that this one does not."""
-        self.unfold()
-        self.view = view
-        self.entries = [item for item in self.entries if view.shows(item.seq)]
 
 
 class ContextService:
@@ -249,26 +147,28 @@ class ContextService:
                 raise NotFound.conversation(conversation_id)
             return await read_budget(self._frames, records, found)
 
-    async def build(self, tenant_id: str, conversation_id: str, ask: Ask) -> Built:
-        """Return the payload for the next call of a model (K1).
+    async def build(
+        self, tenant_id: str, conversation_id: str, ask: Ask, known: Known | None = None
+    ) -> Built:
+        """Return the payload for the next call of a model (K1), or what is new in it (G4).
 
         Raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
         ContextOverflow with the budget when no valid payload fits.
         """
-        return await self._built(_Build(tenant_id, conversation_id, ask))
+        return await self._built(Build(tenant_id, conversation_id, ask, known))
 
-    async def _built(self, build: _Build) -> Built:
+    async def _built(self, build: Build) -> Built:
         for _ in range(_MOST_ROUNDS):
             picture = await self._look(build)
             if await self._cleared(build, picture):
                 continue
-            if picture.window is None and _usage(picture).total <= picture.limits.capacity:
+            if picture.window is None and picture.usage.total <= picture.limits.capacity:
                 await self._refold(build, picture)  # so that pressure is judged by what is sent
             if await self._compacted(build, picture):
                 continue
             await self._reduce(build, picture)
             if await self._fold(build, picture):
-                return self._answer(build, picture)
+                return await self._answer(build, picture)
         raise Conflict("The conversation changes too fast to build on; try again")
 
     async def overflow(
@@ -280,7 +180,7 @@ class ContextService:
         smaller. Raises what `build` does, and ContextOverflow when nothing can be cut any more.
         """
         for _ in range(_MOST_ROUNDS):
-            picture = await self._look(_Build(tenant_id, conversation_id, ask))
+            picture = await self._look(Build(tenant_id, conversation_id, ask))
             situation = Situation(
                 tenant_id,
                 picture.read.conversation,
@@ -290,38 +190,39 @@ class ContextService:
             )
             spans = _cut_of(situation, picture.limits)
             if spans is None:
-                raise _overflow(_usage(picture), picture.limits)
+                raise _overflow(picture.usage, picture.limits)
             try:
                 result = await self._cut(situation, spans)
             except Conflict:
                 continue
-            build = _Build(tenant_id, conversation_id, ask, compacts=False)
+            build = Build(tenant_id, conversation_id, ask, compacts=False)
             return result, await self._built(build)
         raise Conflict("The conversation changes too fast to cut; try again")
 
     # --- reading --------------------------------------------------------------------------
 
-    async def _look(self, build: _Build) -> _Picture:
+    async def _look(self, build: Build) -> Picture:
         """Read the conversation and settle the view to start from."""
-        build.degraded = [step for step in build.degraded if step in _PASSING]
+        build.start_over()
         read = await self._read(build)
         if read.conversation.head.head_seq == 0:
             raise ValidationError("Conversation has no messages")
-        frame = await self._frames.of(read.conversation, build.ask)
+        prior = _prior(read, build.ask)
+        start = start_from(prior.frame) if prior is not None else None
+        frame = await self._frame(build, read, start)
         if frame.model is None:
             raise ValidationError.at(
                 "/model", "No model: name one in the request, the conversation or its agent"
             )
         limits = frame.required_limits()
-        check_tools(frame.tools, build.ask.format)
+        check_tools(frame, build.ask.format)
         if frame.raw_fixed.fixed >= limits.capacity:
             raise _overflow(frame.usage(0, 0), limits)
         if read.compacted_for is not None and read.compacted_for != frame.policy.strategy:
             await self._drop_state(read)
             return await self._look(build)
-        prior = _prior(read, build.ask)
-        start = start_from(prior.frame) if prior is not None else None
         head = read.conversation.head
+        kept: Offer | None = None
         if (
             prior
             and start
@@ -329,20 +230,52 @@ class ContextService:
             and all(start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins)
         ):
             view = start.view
+            if prior.tools_hash == frame.tools_hash:
+                kept = start.offer
             build.degrade(*start.degraded)
         else:
             read = await self._with_view(read)
             view = base_view(head, read.view, frame.policy)
             if prior and start and _slides_on(prior, start, read, frame, limits):
                 view = replace(view, spans=start.view.spans)
-        extra = start.extra_tools if start is not None else ()
-        picture = _Picture(read, frame, limits, view, [], extra_tools=extra)
+        offer = await self._offer(build, read, frame, kept)
+        picture = picture_of(read, frame, limits, view, build.ask, offer)
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
             _slide(picture)
         return picture
 
-    async def _read(self, build: _Build) -> ContextRead:
+    async def _frame(self, build: Build, read: ContextRead, start: Start | None) -> Frame:
+        """Return the frame, counting by the epoch's factor as long as that is near (J3)."""
+        calibration = read.conversation.calibration
+        current = calibration.factor if calibration is not None else 1.0
+        factor = factor_in(start, current) if start is not None else None
+        return await self._frames.of(read.conversation, build.ask, factor)
+
+    async def _offer(
+        self, build: Build, read: ContextRead, frame: Frame, kept: Offer | None
+    ) -> Offer:
+        """Return what becomes of the tools: as before in an epoch, else by their use (H1).
+
+        A tool that a search has found in this turn is shown, which ends the epoch (H2).
+        """
+        head, format = read.conversation.head, build.ask.format
+        promoted = head.promoted_now
+        if kept is not None and not set(promoted).intersection(kept.deferred):
+            return kept
+        extra = kept.extra if kept is not None else ()
+        deferred = frame.deferral(format, promoted=promoted)
+        if deferred:
+            try:
+                async with self._database.session() as records:
+                    last_used = await records.log.last_used(build.conversation_id)
+            except ServiceUnavailable:
+                build.degrade("tool_deferral")
+                return Offer(extra)
+            deferred = frame.deferral(format, last_used, promoted)
+        return Offer(extra, deferred, bool(deferred) and frame.defers_natively(format))
+
+    async def _read(self, build: Build) -> ContextRead:
         # Rows held are not read, so the rest of the build must go by this window and this epoch,
         # whatever other builds keep or rename meanwhile.
         window = build.held = self._windows.find(build.key)
@@ -384,12 +317,11 @@ class ContextService:
                 conversation.conversation_id, conversation.head.view_version
             )
 
-    async def _gather(self, build: _Build, picture: _Picture, prior: Epoch | None) -> None:
+    async def _gather(self, build: Build, picture: Picture, prior: Epoch | None) -> None:
         """Get the entries of the view and, where they were read with it, its folded window."""
         read, view, window = picture.read, picture.view, build.held
         warm = prior is not None and build.held_epoch_id == prior.epoch_id
-        tools = picture.frame.nameable
-        if warm and window is not None and window.view == view and window.assembler.tools == tools:
+        if warm and window is not None and window.view == view and _fits(window, picture):
             self._extend(window, read.rows)
             picture.show(window)
             return
@@ -402,7 +334,7 @@ class ContextService:
                 return
         picture.entries = await self._entries(build, view, read)
 
-    async def _entries(self, build: _Build, view: View, read: ContextRead) -> list[Entry]:
+    async def _entries(self, build: Build, view: View, read: ContextRead) -> list[Entry]:
         found: list[Entry] = []
         async with self._database.session() as records:
             for span in spans_through(view.spans, read.conversation.head.head_seq):
@@ -417,7 +349,7 @@ class ContextService:
 
     # --- clearing -------------------------------------------------------------------------
 
-    async def _cleared(self, build: _Build, picture: _Picture) -> bool:
+    async def _cleared(self, build: Build, picture: Picture) -> bool:
         """Clear tool output over its budget; true when the view changed (F3)."""
         frame, limits = picture.frame, picture.frame.judging_limits()
         policy = frame.policy.tool_output
@@ -441,7 +373,7 @@ class ContextService:
             picture.view.spans if slides else None,
         )
 
-    async def _exclude(self, build: _Build, picture: _Picture) -> None:
+    async def _exclude(self, build: Build, picture: Picture) -> None:
         """Learn which of the results shown are never cleared; a window keeps their tools' names."""
         tools = picture.frame.policy.tool_output.exclude_tools
         if not tools or picture.excluded is not None:
@@ -464,7 +396,7 @@ class ContextService:
 
     # --- reducing -------------------------------------------------------------------------
 
-    async def _compacted(self, build: _Build, picture: _Picture) -> bool:
+    async def _compacted(self, build: Build, picture: Picture) -> bool:
         """Compact when the pressure asks for it; true when the view changed (C3, E6)."""
         frame, limits = picture.frame, picture.frame.policy_limits
         policy = frame.policy.compaction
@@ -473,7 +405,7 @@ class ContextService:
         if STRATEGIES[frame.policy.strategy].trigger(frame.policy) is None:
             return False
         head = picture.read.conversation.head
-        usage = _own_usage(picture)
+        usage = picture.own_usage
         level = read_pressure(usage.total, limits).pressure
         forced = level is Pressure.BLOCKED or usage.total > limits.capacity
         inline = policy.mode is CompactionMode.INLINE and head.tokens >= head.resume_at
@@ -503,17 +435,17 @@ class ContextService:
         build.compaction = result
         return True
 
-    async def _reduce(self, build: _Build, picture: _Picture) -> None:
+    async def _reduce(self, build: Build, picture: Picture) -> None:
         """Make the view fit by steps that need no model (C4, decision 13)."""
-        if _usage(picture).total <= picture.limits.capacity:
+        if picture.usage.total <= picture.limits.capacity:
             return
         await self._reduce_to(build, picture, overshoot=0)
 
-    async def _reduce_to(self, build: _Build, picture: _Picture, overshoot: int) -> None:
+    async def _reduce_to(self, build: Build, picture: Picture, overshoot: int) -> None:
         frame, limits = picture.frame, picture.limits
         policy = frame.policy
         if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
-            raise _overflow(_usage(picture), limits)
+            raise _overflow(picture.usage, limits)
         await self._exclude(build, picture)
         picture.unfold()
         room = self._room(picture, overshoot)
@@ -533,7 +465,7 @@ class ContextService:
         )
         if fitted is None:
             if not await self._newest_only(build, picture, room):
-                raise _overflow(_usage(picture), limits)
+                raise _overflow(picture.usage, limits)
             return
         build.degrade(*fitted.steps)
         through = fitted.trimmed_through
@@ -546,7 +478,7 @@ class ContextService:
             view = with_note(replace(view, spans=fitted.shown))
         picture.narrow(view)
 
-    async def _newest_only(self, build: _Build, picture: _Picture, room: Room) -> bool:
+    async def _newest_only(self, build: Build, picture: Picture, room: Room) -> bool:
         """Show the newest user message and the pins alone, where a summary hid that message (E6).
 
         False when it is shown already, or does not fit either.
@@ -567,15 +499,15 @@ class ContextService:
         picture.view, picture.entries = view, left
         return True
 
-    def _room(self, picture: _Picture, overshoot: int) -> Room:
+    def _room(self, picture: Picture, overshoot: int) -> Room:
         frame, limits = picture.frame, picture.limits
         now = summary_cost(picture.view, frame.count)
         reserve = max(reserve_for(StrategyName.SANDWICH, limits), now)
-        fixed = frame.raw_fixed.fixed + frame.extra_tokens(picture.extra_tools)
+        fixed = frame.raw_fixed.fixed + picture.extra_tools + picture.extra_system
         room = room_for(limits, frame.policy, fixed, reserve, frame.factor)
         return replace(room, capacity=room.capacity - overshoot, summary_now=now)
 
-    async def _apply(self, build: _Build, picture: _Picture, plan: Compact) -> None:
+    async def _apply(self, build: Build, picture: Picture, plan: Compact) -> None:
         """Reduce this lane as planned, its summary extractive and stored with its epoch alone."""
         view, frame = picture.view, picture.frame
         summaries, retain = view.summaries, view.retain
@@ -603,7 +535,7 @@ class ContextService:
 
     # --- folding --------------------------------------------------------------------------
 
-    async def _fold(self, build: _Build, picture: _Picture) -> bool:
+    async def _fold(self, build: Build, picture: Picture) -> bool:
         """Fold the view into items and record its epoch; false when another build was first."""
         last = picture.read.epoch
         for _ in range(_MOST_ROUNDS):
@@ -612,47 +544,57 @@ class ContextService:
                 picture.view = start.view
                 await self._refold(build, picture)
             assert picture.window is not None
-            kept = start.extra_tools if reason is None else ()
-            if _extra_tools(build.ask, picture, kept) != start.extra_tools:
-                continue  # now that it is folded, it tells which tools it starts with
-            picture.extra_tools = start.extra_tools
-            folded = _usage(picture).total
+            picture.settle(build.ask.format, start.offer.extra if reason is None else ())
+            if (picture.offer, picture.dynamic_hash) != (start.offer, start.dynamic):
+                continue  # now that it is folded, it tells what it starts with
+            folded = picture.usage.total
             if folded <= picture.limits.capacity:
                 return await self._record(build, picture, start, reason, last)
             # Plans go by the entries' counts, which the folded items exceed by so much.
             picture.unfold()
-            exceeds = folded - _usage(picture).total
+            exceeds = folded - picture.usage.total
             await self._reduce_to(build, picture, overshoot=exceeds + 16)
-        raise _overflow(_usage(picture), picture.limits)
+        raise _overflow(picture.usage, picture.limits)
 
     def _start(
-        self, build: _Build, picture: _Picture, last: Epoch | None
+        self, build: Build, picture: Picture, last: Epoch | None
     ) -> tuple[Start, str | None]:
         """Return what the epoch of this payload starts from, and why it is not the last one."""
-        limits, view = picture.limits, picture.view
+        format, head = build.ask.format, picture.read.conversation.head
         before = start_from(last.frame) if last is not None else None
+        kept = before.offer.extra if before is not None else ()
+        after = self._fresh_start(build, picture, kept)
         if last is None or before is None:
             reason = "model_changed" if picture.read.has_other_lane else None
         else:
-            extra = before.extra_tools
-            if picture.items is not None:
-                extra = _extra_tools(build.ask, picture, extra)
-            head = picture.read.conversation.head
-            reason = break_reason(last, before, picture.frame, limits, head, view, extra)
+            reason = break_reason(last, before, after, picture.frame, head)
             if reason is None:
                 return before, None
+            after = self._fresh_start(build, picture, ())
         # Reasoning is bound to the prefix it was made after: another prefix drops it (E10, A10).
-        after = 0
-        if build.ask.format is not FormatName.OPENAI_CHAT and not (
-            reason is None and view.is_whole
-        ):
-            after = picture.read.conversation.head.head_seq
-        view = replace(view, reasoning_after=after)
-        extra = _extra_tools(build.ask, picture) if picture.items is not None else ()
-        start = Start(view, limits.total, limits.max_output_tokens, extra, build.lasting_steps)
-        return start, reason
+        through = 0
+        if last and before and keeps_prefix(last, before, after, picture.frame, head):
+            through = before.view.reasoning_after
+        elif format is not FormatName.OPENAI_CHAT and not (reason is None and after.view.is_whole):
+            through = head.head_seq
+        return replace(after, view=replace(after.view, reasoning_after=through)), reason
 
-    async def _refold(self, build: _Build, picture: _Picture) -> None:
+    def _fresh_start(self, build: Build, picture: Picture, kept: tuple[str, ...]) -> Start:
+        """Return what an epoch would start from that begins now."""
+        extra = kept
+        if picture.items is not None:
+            extra = picture.extra_for(build.ask.format, kept)
+        return Start(
+            picture.view,
+            picture.limits.total,
+            picture.limits.max_output_tokens,
+            replace(picture.offer, extra=extra),
+            build.lasting_steps,
+            picture.frame.factor,
+            picture.dynamic_hash,
+        )
+
+    async def _refold(self, build: Build, picture: Picture) -> None:
         view, head_seq = picture.view, picture.read.conversation.head.head_seq
         rows: list[LogRow] = []
         as_chat = build.ask.format is FormatName.OPENAI_CHAT
@@ -668,7 +610,7 @@ class ContextService:
                 )
         picture.show(await self._folded(build, picture, rows))
 
-    async def _folded(self, build: _Build, picture: _Picture, rows: list[LogRow]) -> Window:
+    async def _folded(self, build: Build, picture: Picture, rows: list[LogRow]) -> Window:
         """Fold a view from its rows; large ones in a thread, off the event loop."""
         if sum(len(row.text) for row in rows) > _THREAD_BYTES:
             return await asyncio.to_thread(_fold_rows, build.ask.format, picture, rows)
@@ -676,8 +618,8 @@ class ContextService:
 
     async def _record(
         self,
-        build: _Build,
-        picture: _Picture,
+        build: Build,
+        picture: Picture,
         start: Start,
         reason: str | None,
         last: Epoch | None,
@@ -691,7 +633,7 @@ class ContextService:
             epoch = self._epoch(build, picture, start, reason, last)
             async with self._database.session() as records:
                 if not await records.contexts.add_epoch(
-                    build.conversation_id, epoch, start.view, picture.frame.texts
+                    build.conversation_id, epoch, start.view, _texts(picture)
                 ):
                     return False
         window.epoch_id, window.frame = epoch.epoch_id, epoch.frame
@@ -701,8 +643,8 @@ class ContextService:
 
     def _epoch(
         self,
-        build: _Build,
-        picture: _Picture,
+        build: Build,
+        picture: Picture,
         start: Start,
         reason: str | None,
         last: Epoch | None,
@@ -725,32 +667,35 @@ class ContextService:
 
     # --- answering ------------------------------------------------------------------------
 
-    def _answer(self, build: _Build, picture: _Picture) -> Built:
+    async def _answer(self, build: Build, picture: Picture) -> Built:
         window, epoch, read = picture.window, picture.read.epoch, picture.read
         items = picture.items
         assert window is not None and items is not None and epoch is not None
-        payload = render_payload(
-            build.ask.format,
-            picture.frame,
-            items,
-            picture.extra_tools,
-            build.conversation_id,
-        )
-        usage = _usage(picture)
-        pressure = read_pressure(usage.total, picture.limits)
+        usage = picture.usage
         through_seq = max(items.folded_through, read.conversation.head.head_seq)
+        known = _point_of(build.known, epoch, window, through_seq)
+        request = Request(
+            build.ask.format,
+            picture.offer,
+            build.conversation_id,
+            picture.system_dynamic,
+            known,
+        )
+        payload = _rendered(request, picture.frame, items)
+        build.degrade(*payload.degraded)
+        pressure = read_pressure(usage.total, picture.limits)
         body = {
             "format": build.ask.format,
             "payload": payload.body,
-            "build_id": f"{epoch.epoch_id}.{through_seq}",
+            "build_id": await self._build_id(build, picture, epoch, through_seq),
             "epoch": epoch.epoch,
             "through_seq": through_seq,
             "stable_items": payload.stable_items,
-            "base_items": 0,
+            "base_items": payload.base_items,
             "prefix_hash": payload.prefix_hash,
             "cache_break_reason": epoch.reason,
             "breakpoints": payload.breakpoints,
-            "tail": [],
+            "tail": payload.tail,
             "tokens_used": usage.total,
             "budget": measure(usage, picture.limits),
             "pressure": pressure.pressure,
@@ -761,10 +706,27 @@ class ContextService:
             "new_state": _new_state(build, picture),
             "compaction": build.compaction,
             "degraded": build.degraded,
-            "deferred_tools": 0,
-            "delta": False,
+            "deferred_tools": len(picture.offer.deferred),
+            "defers_natively": picture.offer.native,
+            "delta": payload.is_delta,
         }
         return Built(body)
+
+    async def _build_id(
+        self, build: Build, picture: Picture, epoch: Epoch, through_seq: int
+    ) -> str:
+        """Name the build; what its tail says is kept, once for builds that say the same (I6)."""
+        plain = f"{epoch.epoch_id}.{through_seq}"
+        texts, window = picture.tail.texts, picture.window
+        if not texts or window is None:
+            return plain
+        body = jsontext.dumps(texts)
+        name = digest(body)
+        if window.kept_tail != name:
+            async with self._database.session() as records:
+                await records.contexts.add_text(build.conversation_id, name, body)
+            window.kept_tail = name
+        return f"{plain}.{name}"
 
 
 def _prior(read: ContextRead, ask: Ask) -> Epoch | None:
@@ -787,15 +749,57 @@ def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
     )
 
 
-def _fold_rows(format: FormatName, picture: _Picture, rows: list[LogRow]) -> Window:
+def _fold_rows(format: FormatName, picture: Picture, rows: list[LogRow]) -> Window:
     """Fold all rows of a view into a fresh window."""
     frame = picture.frame
-    assembler: Assembler = assembler_for(format, picture.view, frame.count, frame.nameable)
+    assembler: Assembler = assembler_for(
+        format,
+        picture.view,
+        frame.count,
+        frame.nameable,
+        picture.opening,
+        frame.defined(picture.offer),
+    )
     window = Window("", "", picture.view, assembler)
     for row in rows:
         window.feed(row)
     assembler.finish()
     return window
+
+
+def _fits(window: Window, picture: Picture) -> bool:
+    """Whether a folded window says what this request wants said besides the messages."""
+    frame, assembler = picture.frame, window.assembler
+    return (
+        assembler.tools == frame.nameable
+        and assembler.opening == picture.opening
+        and assembler.defined == frame.defined(picture.offer)
+    )
+
+
+def _point_of(known: Known | None, epoch: Epoch, window: Window, through_seq: int) -> Point | None:
+    """Return where a caller's copy ends, None for one that is not of this epoch (decision 18)."""
+    if known is None or known.epoch != epoch.epoch:
+        return None
+    if not epoch.start_seq <= known.through_seq <= through_seq:
+        return None
+    return window.assembler.point_at(known.through_seq)
+
+
+def _rendered(request: Request, frame: Frame, items: Items) -> Payload:
+    try:
+        return render_payload(request, frame, items)
+    except MisplacedMark:
+        _log.exception("cache_marks_failed")
+        return render_payload(request, frame, items, marked=False)
+
+
+def _texts(picture: Picture) -> Mapping[str, str]:
+    """Return the texts that an epoch's record names, by their hashes (decision 19)."""
+    texts = dict(picture.frame.texts)
+    if picture.fixed_texts:
+        texts[picture.dynamic_hash] = jsontext.dumps(picture.fixed_texts)
+    return texts
 
 
 def _slides_on(prior: Epoch, start: Start, read: ContextRead, frame: Frame, limits: Limits) -> bool:
@@ -813,7 +817,7 @@ def _slides_on(prior: Epoch, start: Start, read: ContextRead, frame: Frame, limi
     )
 
 
-def _slide(picture: _Picture) -> None:
+def _slide(picture: Picture) -> None:
     """Move the window to the last N messages (D2)."""
     limits, policy = picture.limits, picture.frame.policy
     room = room_for(limits, policy, picture.frame.raw_fixed.fixed, 0, picture.frame.factor)
@@ -841,48 +845,16 @@ def _cut_of(situation: Situation, limits: Limits) -> tuple[Span, ...] | None:
     return None
 
 
-def _extra_tools(ask: Ask, picture: _Picture, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the tools that folded items need besides the caller's, those kept among them.
-
-    They are own tools that the items mention (L1), or else a stub where Anthropic demands some
-    tool beside calls (A6).
-    """
-    items, frame = picture.items, picture.frame
-    assert items is not None
-    own = frame.agent_tools({*items.mentions, *kept})
-    has_tools = bool(own or frame.tools)
-    needs_stub = ask.format is FormatName.ANTHROPIC and items.has_calls and not has_tools
-    return (STUB_TOOL.name,) if needs_stub else own
-
-
-def _usage(picture: _Picture) -> Usage:
-    """Return the usage of a view: exact once it is folded, from its entries before."""
-    frame = picture.frame
-    extra = frame.extra_tokens(picture.extra_tools)
-    if picture.items is not None:
-        return frame.usage(picture.items.tokens, picture.items.summary_tokens, extra)
-    shown = sum(item.tokens for item in as_shown(picture.entries, picture.view))
-    return frame.usage(shown, summary_cost(picture.view, frame.count), extra)
-
-
-def _own_usage(picture: _Picture) -> Usage:
-    """Return the usage that the policy's own window is judged by (decision 13)."""
-    frame, head = picture.frame, picture.read.conversation.head
-    if frame.is_reduction:
-        return frame.usage(head.shown_tokens, head.summary_tokens, own_tools_cost(frame, head))
-    return _usage(picture)
-
-
-def _is_suspended(picture: _Picture, limits: Limits) -> bool:
+def _is_suspended(picture: Picture, limits: Limits) -> bool:
     """Whether what was undone stays undone until the log has grown (decision 24)."""
     head = picture.read.conversation.head
     if head.tokens >= head.resume_at:
         return False
-    level = read_pressure(_own_usage(picture).total, limits).pressure
+    level = read_pressure(picture.own_usage.total, limits).pressure
     return level not in (Pressure.COMPACT, Pressure.BLOCKED)
 
 
-def _new_state(build: _Build, picture: _Picture) -> dict[str, Any] | None:
+def _new_state(build: Build, picture: Picture) -> dict[str, Any] | None:
     made, view = build.compaction, picture.view
     if made is None or made.summary_range is None or not view.summaries:
         return None

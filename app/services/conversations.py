@@ -10,16 +10,20 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
 from app.domain.policy import CounterName
-from app.domain.records import Conversation, Settings
+from app.domain.records import Conversation, Settings, Versioned
 from app.services.frames import Frames
 from app.services.layers import (
+    Listed,
     OwnSettings,
     Patch,
     in_policy,
+    listed,
+    no_version,
     sections_text,
     shown_policy,
     taken_by,
     tools_text,
+    with_list,
 )
 from app.services.outputs import Forget
 from app.services.ports import Database, Records
@@ -151,17 +155,51 @@ class ConversationService:
         if receipt is not None and receipt.strategy != self._frames.policy_of(after).strategy:
             await records.contexts.hide_compaction(before.conversation_id, before.head.view_version)
 
+    async def get_list(
+        self, tenant_id: str, conversation_id: str, kind: Versioned, version: int | None = None
+    ) -> Listed:
+        """Return the newest or an earlier version of the conversation's own sections or tools (G1).
+
+        Raises NotFound for a conversation or a version that there is not.
+        """
+        async with self._database.session() as records:
+            newest = listed(await self._get(records, tenant_id, conversation_id), kind)
+            if version is None or version == newest.version:
+                return newest
+            body = await records.conversations.find_version(conversation_id, kind, version)
+        if body is None:
+            raise no_version(kind, version)
+        return Listed(body, version)
+
     async def set_sections(
-        self, tenant_id: str, conversation_id: str, sections: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Replace the conversation's own sections."""
-        await self._set(tenant_id, conversation_id, sections=sections_text(sections))
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        sections: Sequence[Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> Listed:
+        """Replace the conversation's own sections, and return them with their version (G1).
+
+        Raises NotFound, ValidationError, or Conflict when another version was expected.
+        """
+        body = sections_text(sections)
+        return await self._set(
+            tenant_id, conversation_id, Versioned.SECTIONS, body, expected_version
+        )
 
     async def set_tools(
-        self, tenant_id: str, conversation_id: str, tools: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Replace the conversation's own tools."""
-        await self._set(tenant_id, conversation_id, tools=tools_text(tools))
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        tools: Sequence[Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> Listed:
+        """Replace the conversation's own tools, and return them with their version (G1).
+
+        Raises NotFound, ValidationError, or Conflict when another version was expected.
+        """
+        body = tools_text(tools)
+        return await self._set(tenant_id, conversation_id, Versioned.TOOLS, body, expected_version)
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it and all that is derived from it; return rows by table (A7)."""
@@ -171,11 +209,22 @@ class ConversationService:
         await self._forget(tenant_id, [conversation_id])
         return deleted
 
-    async def _set(self, tenant_id: str, conversation_id: str, **texts: str) -> None:
+    async def _set(
+        self, tenant_id: str, conversation_id: str, kind: Versioned, body: str, expected: int | None
+    ) -> Listed:
         async with self._database.transaction() as records:
             found = await self._locked(records, tenant_id, conversation_id)
-            settings = replace(found.settings, **texts)
-            await records.conversations.change(tenant_id, replace(found, settings=settings))
+            before = listed(found, kind)
+            after = before.replaced(kind, body, expected)
+            if after == before:
+                return before
+            kept = (before, after) if before.is_unkept else (after,)
+            for item in kept:
+                await records.conversations.add_version(
+                    conversation_id, kind, item.version, item.body
+                )
+            await records.conversations.change(tenant_id, with_list(found, kind, after))
+        return after
 
     async def _replayed(
         self, records: Records, tenant_id: str, conversation_id: str

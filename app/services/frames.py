@@ -9,17 +9,29 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.budget import Limits, limits_for
+from app.domain.calibration import Calibration, safety_margin
+from app.domain.epochs import Start
 from app.domain.errors import ContextError
-from app.domain.frames import Ask, Frame, digest, fixed_usage, tools_from
+from app.domain.formats import ToolDefinition
+from app.domain.frames import (
+    Ask,
+    Frame,
+    digest,
+    dynamic_tokens,
+    fixed_usage,
+    tool_costs,
+    tools_from,
+)
 from app.domain.limits import INEXACT_MARGIN, ModelInfo, overlaid, resolve_window
+from app.domain.messages import FormatName
 from app.domain.policy import CounterName, OnUnknownModel, Policy, as_json, effective
-from app.domain.records import Conversation
-from app.domain.sections import merge_sections, section_from
+from app.domain.records import Conversation, Epoch
+from app.domain.sections import merge_sections, section_from, static_sections
 from app.domain.strategies import STRATEGIES
 from app.domain.tokens import CountText
 from app.services.ports import Models, Tokenizer
@@ -70,27 +82,93 @@ class Frames:
         """Return the effective policy of a conversation."""
         return self.policy(conversation.agent.policy, conversation.settings.policy)
 
-    async def of(self, conversation: Conversation, ask: Ask | None = None) -> Frame:
-        """Return the frame of a conversation, with what a request adds to it."""
-        key = (
+    async def of(
+        self, conversation: Conversation, ask: Ask | None = None, factor: float | None = None
+    ) -> Frame:
+        """Return the frame of a conversation, with what a request adds to it.
+
+        Its counts are multiplied by `factor`, which is by default what the model's reports say
+        now (J3); its margin is theirs in any case.
+        """
+        calibration = None
+        if conversation.calibration is not None:
+            calibration = conversation.calibration.rounded
+        if factor is None:
+            factor = calibration.factor if calibration is not None else 1.0
+        layers = (
             conversation.agent,
             conversation.settings,
             conversation.counter,
             conversation.model_entry,
             ask,
         )
+        key = (*layers, factor, calibration)
         known = self._known.get(key)
         if known is not None:
             self._known.move_to_end(key)
             return known[0]
-        layers = (conversation.agent, conversation.settings, ask or Ask())
+        frame, size = await self._plain((*layers, 1.0, None), conversation, ask or Ask())
+        if factor != 1 or calibration is not None:
+            stored = conversation.model or self.default_model
+            frame = _corrected(frame, factor, calibration, stored)
+            frame = frame.usually_deferred((ask or Ask()).format)
+            self._keep(key, frame, size)
+        return frame
+
+    async def _plain(
+        self, key: tuple[Any, ...], conversation: Conversation, ask: Ask
+    ) -> tuple[Frame, int]:
+        """Return a frame as nobody corrected it, and how much it holds in characters."""
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            return known
+        layers = (conversation.agent, conversation.settings, ask)
         size = sum(len(layer.sections) + len(layer.tools) for layer in layers)
         if size > _LARGE:
-            frame = await asyncio.to_thread(self._resolve, conversation, ask or Ask())
+            frame = await asyncio.to_thread(self._resolve, conversation, ask)
         else:
-            frame = self._resolve(conversation, ask or Ask())
+            frame = self._resolve(conversation, ask)
         self._keep(key, frame, size + _FRAME_CHARS)
-        return frame
+        return frame, size + _FRAME_CHARS
+
+    def recorded(
+        self, conversation: Conversation, epoch: Epoch, start: Start, texts: Mapping[str, str]
+    ) -> Frame:
+        """Return the frame of an epoch from what was kept when it began (decision 19).
+
+        It serves to render, not to judge: its limits are those of the payload alone.
+        """
+        model = epoch.lane.partition(":")[2]
+        info = self._models.find(model)
+        if conversation.model_entry is not None:
+            info = overlaid(model, info, conversation.model_entry)
+        policy = effective(jsontext.loads(texts[epoch.policy_hash]))
+        stored = jsontext.loads(texts[epoch.sections_hash])
+        sections = tuple(section_from(raw, place) for place, raw in enumerate(stored))
+        tools = tuple(ToolDefinition(**raw) for raw in jsontext.loads(texts[epoch.tools_hash]))
+        count = self.counter(conversation.counter)
+        costs = tool_costs(tools, count)
+        limits = limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0)
+        frame = Frame(
+            policy=policy,
+            model=model,
+            info=info,
+            limits=limits,
+            policy_limits=None,
+            problem=None,
+            sections=sections,
+            tools=tools,
+            raw_fixed=fixed_usage(sections, sum(costs), count),
+            factor=start.factor,
+            count=count,
+            sections_hash=epoch.sections_hash,
+            tools_hash=epoch.tools_hash,
+            policy_hash=epoch.policy_hash,
+            texts=texts,
+            tool_costs=costs,
+        )
+        return frame.usually_deferred(FormatName(epoch.format))
 
     def _keep(self, key: tuple[Any, ...], frame: Frame, size: int) -> None:
         """Hold a frame, as long as all that are held stay within their bound."""
@@ -117,6 +195,7 @@ class Frames:
         )
         tools = tools_from([jsontext.loads(layer.tools) for layer in layers])
         count = self.counter(conversation.counter)
+        costs = tool_costs(tools, count)
         limits, problem = _limits(policy, ask, info, tenant)
         if stored is not None and stored != model:
             policy_limits, _ = _limits(policy, Ask(), self._models.find(stored), None)
@@ -125,13 +204,13 @@ class Frames:
         texts = {
             name: jsontext.dumps(value)
             for name, value in (
-                ("sections", [asdict(section) for section in sections]),
+                ("sections", [asdict(section) for section in static_sections(sections)]),
                 ("tools", [asdict(tool) for tool in tools]),
                 ("policy", as_json(policy)),
             )
         }
         hashes = {name: digest(text) for name, text in texts.items()}
-        return Frame(
+        frame = Frame(
             policy=policy,
             model=model,
             info=tenant or info,
@@ -140,14 +219,38 @@ class Frames:
             problem=problem,
             sections=sections,
             tools=tools,
-            raw_fixed=fixed_usage(sections, tools, count),
+            raw_fixed=fixed_usage(sections, sum(costs), count),
             factor=1.0,
             count=count,
             sections_hash=hashes["sections"],
             tools_hash=hashes["tools"],
             policy_hash=hashes["policy"],
             texts={hashes[name]: text for name, text in texts.items()},
+            tool_costs=costs,
+            raw_dynamic=dynamic_tokens(sections, count),
         )
+        return frame.usually_deferred(ask.format)
+
+
+def _corrected(
+    frame: Frame, factor: float, calibration: Calibration | None, stored: str | None
+) -> Frame:
+    """Return a frame as its model's reports correct it; another model's limits stay as they are."""
+
+    def with_margin(limits: Limits | None) -> Limits | None:
+        if limits is None:
+            return None
+        return replace(limits, margin=safety_margin(limits.margin, factor, calibration))
+
+    is_own = frame.model == stored
+    return replace(
+        frame,
+        factor=factor,
+        limits=with_margin(frame.limits),
+        policy_limits=with_margin(frame.policy_limits) if is_own else frame.policy_limits,
+        # Which tools are held back goes by the factor, and so is worked out anew.
+        raw_fixed=replace(frame.raw_fixed, tool_descriptions=sum(frame.tool_costs)),
+    )
 
 
 def _limits(

@@ -2,20 +2,21 @@
 
 1. What is stored is the layer as the caller gave it, in JSON text; defaults stay out of it.
 2. A layer is checked together with the layers below it, when it is set.
+3. Its sections and tools are replaced as whole lists, each a new version; none is forgotten (G1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, assert_never
 
 from app.domain import jsontext
-from app.domain.errors import Conflict, Problem, ValidationError
+from app.domain.errors import Conflict, NotFound, Problem, ValidationError
 from app.domain.formats import parse_tool
 from app.domain.frames import digest
 from app.domain.policy import DEFAULTS, merge
-from app.domain.records import Settings
+from app.domain.records import Agent, Conversation, Settings, Versioned
 from app.services.ports import Records
 
 
@@ -56,6 +57,59 @@ class Patch:
             own = {} if self.policy is None else merge(jsontext.loads(settings.policy), self.policy)
             settings = replace(settings, policy=jsontext.dumps(without_empty(own)))
         return settings
+
+
+_NO_LIST = "[]"
+_Layer = TypeVar("_Layer", Agent, Conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Sections or tools as JSON text, and which version of them that is (G1)."""
+
+    body: str
+    version: int
+
+    @property
+    def is_unkept(self) -> bool:
+        """Whether it was given before versions were kept."""
+        return self.version == 0 and self.body != _NO_LIST
+
+    def replaced(self, kind: Versioned, body: str, expected: int | None) -> Listed:
+        """Return what is newest once this body is given: itself, when that says nothing new.
+
+        Raises Conflict with the version there is when another one was expected.
+        """
+        if expected not in (None, self.version):
+            raise Conflict(
+                f"The {kind} are at version {self.version}, not {expected}",
+                {"version": self.version, "expected_version": expected},
+            )
+        return self if body == self.body else Listed(body, self.version + 1)
+
+
+def listed(layer: Agent | Conversation, kind: Versioned) -> Listed:
+    """Return the newest version of a layer's list."""
+    match kind:
+        case Versioned.SECTIONS:
+            return Listed(layer.settings.sections, layer.versions.sections)
+        case Versioned.TOOLS:
+            return Listed(layer.settings.tools, layer.versions.tools)
+        case _:
+            assert_never(kind)
+
+
+def with_list(layer: _Layer, kind: Versioned, new: Listed) -> _Layer:
+    """Return the layer with this as its newest version of a list."""
+    settings = replace(layer.settings, **{kind.value: new.body})
+    return replace(
+        layer, settings=settings, versions=replace(layer.versions, **{kind.value: new.version})
+    )
+
+
+def no_version(kind: Versioned, version: int) -> NotFound:
+    """Return the error for a version that a list never had."""
+    return NotFound(f"There is no version {version} of the {kind}", {"version": version})
 
 
 def sections_text(sections: Sequence[Mapping[str, Any]]) -> str:

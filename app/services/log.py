@@ -20,6 +20,7 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.events import EventType
+from app.domain.formats import FORMATS, as_given, gather
 from app.domain.frames import digest
 from app.domain.log import NO_TERMS, BatchShape, Draft, draft, fold_batch, unpaired
 from app.domain.messages import FormatName, Role, is_sendable
@@ -154,7 +155,7 @@ class LogService:
         """
         self._check_size(request)
         current = self._database.held(conversation_id)
-        has_results = any(map(_is_result, request.messages))
+        has_results = any(_is_result(raw, request.format) for raw in request.messages)
         if current is None and has_results:
             current = await self._find(tenant_id, conversation_id)
         for _ in range(_MOST_ROUNDS):
@@ -286,28 +287,35 @@ class LogService:
     ) -> list[Draft]:
         """Check and count the batch, without holding up the event loop.
 
-        Large messages are counted in a thread. Small ones are not: threads that take turns at
-        them spend more on the turns than on the counting.
+        What a model made in several raws is one message (A5). Large messages are counted in a
+        thread. Small ones are not: threads that take turns at them spend more on the turns than
+        on the counting.
         """
         count = self._frames.counter(counter)
         drafts: list[Draft] = []
         seen: dict[str, int] = {}
         names: dict[str, str] | None = None
         done = 0
-        for index, message in enumerate(request.messages):
+        for index, message in gather(request.format, request.messages):
             pointer = f"/messages/{index}"
             size = _weight(message)
-            if names is None and _is_result(message) and _is_large(message, size, terms.policy):
+            is_result = _is_result(message, request.format)
+            if names is None and is_result and _is_large(message, size, terms.policy):
                 is_open = all(entry.role is Role.TOOL for entry in drafts)
                 names = await self._open_calls(conversation_id) if is_open else {}
                 terms = replace(terms, names=names)
-            if size > _THREAD_CHARS:
-                made = await asyncio.to_thread(
-                    draft, message, request.format, count, pointer, terms
-                )
-            else:
-                made = draft(message, request.format, count, pointer, terms)
-                done += size
+            try:
+                if size > _THREAD_CHARS:
+                    made = await asyncio.to_thread(
+                        draft, message, request.format, count, pointer, terms
+                    )
+                else:
+                    made = draft(message, request.format, count, pointer, terms)
+                    done += size
+            except ValidationError as error:
+                if message is request.messages[index]:
+                    raise
+                raise as_given(error) from error
             for entry in made:
                 if entry.id is not None and seen.setdefault(entry.id, index) != index:
                     raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")
@@ -492,12 +500,10 @@ async def _attach(
     found = await records.blobs.find_all(conversation_id, refs)
     there = {blob.id for blob in found if blob.collected_at is None}
     missing = {*refs} - (there - batch.without_view)
-    place = -1
     for entry in batch.drafts:
-        place += not entry.continues
         if entry.attaches in missing:
             detail = f"Blob {entry.attaches!r} was collected: upload it again"
-            raise ValidationError.at(f"/messages/{place}/output_ref", detail)
+            raise ValidationError.at(f"{entry.place}/output_ref", detail)
     await records.blobs.attach(conversation_id, refs)
 
 
@@ -538,27 +544,16 @@ def _as_appended(message: StoredMessage) -> AppendedMessage:
     )
 
 
-def _is_result(message: Any) -> bool:
-    """Whether a message as it came holds tool results, in any format."""
-    if not isinstance(message, Mapping):
-        return False
-    content = message.get("content")
-    return message.get("role") == "tool" or (
-        isinstance(content, list)
-        and bool(content)
-        and isinstance(content[0], Mapping)
-        and content[0].get("type") == "tool_result"
-    )
+def _is_result(message: Any, format: FormatName) -> bool:
+    """Whether a message as it came holds tool results."""
+    return isinstance(message, Mapping) and bool(FORMATS[format].results(message))
 
 
 def _attached_refs(request: Append) -> tuple[str, ...]:
     """Return the ids of all blobs that the messages of a request refer to."""
-    holders: list[Any] = []
-    for message in request.messages:
-        if isinstance(message, Mapping):
-            content = message.get("content")
-            blocks = content if isinstance(content, list) else []
-            holders += [message, *(block for block in blocks if isinstance(block, Mapping))]
+    results = FORMATS[request.format].results
+    given = (message for message in request.messages if isinstance(message, Mapping))
+    holders = [holder for message in given for _, holder in results(message)]
     asked = (holder["output_ref"] for holder in holders if holder.get("output_ref"))
     refs = (ref.get("id") if isinstance(ref, Mapping) else ref for ref in asked)
     return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str) and is_sendable(ref)))

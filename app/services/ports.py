@@ -8,10 +8,13 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from app.domain.blobs import Blob, Chunk, StoredChunk
+from app.domain.calibration import Calibration
 from app.domain.compaction import DueLine
 from app.domain.events import Cursor, EventPage
+from app.domain.formats import ToolDefinition
 from app.domain.limits import ModelInfo
 from app.domain.log import BatchShape, Draft, LogRow
+from app.domain.messages import FormatName
 from app.domain.records import (
     Agent,
     Compaction,
@@ -22,10 +25,12 @@ from app.domain.records import (
     Settings,
     Shown,
     StoredMessage,
+    Versioned,
 )
 from app.domain.summaries import Completion, ModelCall
 from app.domain.turns import Entry
-from app.domain.views import View
+from app.domain.usage import UsageReport
+from app.domain.views import Span, View
 
 
 class Tokenizer(Protocol):
@@ -33,6 +38,20 @@ class Tokenizer(Protocol):
 
     def count(self, text: str) -> int:
         """Return the number of tokens of the text; never raises, whatever the text."""
+        ...
+
+
+class Ranking(Protocol):
+    """Finds tools by what they do (H2)."""
+
+    async def rank(
+        self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
+    ) -> list[str]:
+        """Return the names of up to `limit` tools that match, best first.
+
+        `key` stands for the tools: equal keys come with equal tools. A tool's exact name puts
+        that tool first.
+        """
         ...
 
 
@@ -115,6 +134,17 @@ class LogRecords(Protocol):
         """Return the names of the tools that the newest message but results calls, by call id."""
         ...
 
+    async def last_used(self, conversation_id: str) -> Mapping[str, int]:
+        """Return the seq at which each tool was last called, as the newest messages tell (H1)."""
+        ...
+
+    async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Promote tools for the current turn, and return all that are promoted in it (H2).
+
+        Those of an earlier turn are not any more. For a deleted conversation there are none.
+        """
+        ...
+
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""
         ...
@@ -174,6 +204,22 @@ class ContextRecords(Protocol):
         self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
         """Record an epoch's start; False when another build was first, or all is deleted."""
+        ...
+
+    async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
+        """Return an epoch by its id, or None."""
+        ...
+
+    async def newest_tools(self, conversation_id: str) -> str | None:
+        """Return the tools of the epoch that began last, as JSON; None before any build."""
+        ...
+
+    async def add_text(self, conversation_id: str, hash: str, body: str) -> None:
+        """Keep a text of the conversation under its hash, once."""
+        ...
+
+    async def texts(self, conversation_id: str, hashes: Sequence[str]) -> Mapping[str, str]:
+        """Return those of the texts that are kept, by their hashes."""
         ...
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
@@ -280,6 +326,16 @@ class ConversationRecords(Protocol):
         """Store its settings as they are in `conversation`."""
         ...
 
+    async def add_version(
+        self, conversation_id: str, kind: Versioned, version: int, body: str
+    ) -> None:
+        """Keep a version of a list; call it in the transaction that makes it the newest."""
+        ...
+
+    async def find_version(self, conversation_id: str, kind: Versioned, version: int) -> str | None:
+        """Return a version of a list as it was given, None where there is none."""
+        ...
+
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
         """Return the ids of an agent's conversations."""
         ...
@@ -308,8 +364,20 @@ class AgentRecords(Protocol):
         """Store its settings as they are in `agent`."""
         ...
 
-    async def remove(self, tenant_id: str, agent_id: str) -> int:
-        """Delete the agent's own row."""
+    async def add_version(
+        self, tenant_id: str, agent_id: str, kind: Versioned, version: int, body: str
+    ) -> None:
+        """Keep a version of a list; call it in the transaction that makes it the newest."""
+        ...
+
+    async def find_version(
+        self, tenant_id: str, agent_id: str, kind: Versioned, version: int
+    ) -> str | None:
+        """Return a version of a list as it was given, None where there is none."""
+        ...
+
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete the agent without its conversations; returns rows deleted by table (A7)."""
         ...
 
 
@@ -420,6 +488,46 @@ class EventRecords(Protocol):
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
     ) -> EventPage | None:
         """Return what follows a cursor, all of one moment; None without a conversation."""
+        ...
+
+
+class UsageRecords(Protocol):
+    """Sentences about what providers reported, and what their models' counts are worth (J3, J4)."""
+
+    async def add(self, conversation_id: str, report: UsageReport) -> bool:
+        """Store a report; False for a deleted conversation."""
+        ...
+
+    async def newest(self, conversation_id: str) -> UsageReport | None:
+        """Return the report that came last, or None."""
+        ...
+
+    async def newest_epoch(self, conversation_id: str, lane: str) -> Epoch | None:
+        """Return the last epoch of a lane, None where nothing was built."""
+        ...
+
+    async def last_format(
+        self, conversation_id: str, formats: Sequence[FormatName]
+    ) -> FormatName | None:
+        """Return which of these formats an epoch began in last, None where none did."""
+        ...
+
+    async def has_reasoning(
+        self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
+    ) -> bool:
+        """Whether a message of these spans, after one seq and up to another, holds reasoning."""
+        ...
+
+    async def calibrate(
+        self, tenant_id: str, model: str, counter: str, reported: int, counted: int
+    ) -> Calibration:
+        """Add a payload to the model's tally as `Tally` does, none lost among many at once."""
+        ...
+
+    async def find_calibration(
+        self, tenant_id: str, model: str, counter: str
+    ) -> Calibration | None:
+        """Return what reports have said of a model's counts, or None."""
         ...
 
 
@@ -605,6 +713,11 @@ class Records(Protocol):
     @property
     def events(self) -> EventRecords:
         """What happened."""
+        ...
+
+    @property
+    def usage(self) -> UsageRecords:
+        """What providers reported."""
         ...
 
     @property

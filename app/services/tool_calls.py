@@ -3,7 +3,9 @@
 1. A call appends nothing: the caller appends the message that comes back (decision 27).
 2. What the model can mend is answered to the model: wrong arguments, a bad pattern, a ref that is
    unknown or collected. What only the caller can mend is raised.
-3. An answer ends by saying whether there is more, and how to get it. The readers bound what they
+3. What a search finds is promoted by it, and a compaction changes what later payloads show:
+   neither touches the log.
+4. An answer ends by saying whether there is more, and how to get it. The readers bound what they
    slice; of matches, as many are shown as go into MOST_BYTES.
 """
 
@@ -17,17 +19,21 @@ from typing import Any, Protocol, assert_never
 from app.domain.agent_tools import (
     MOST_BYTES,
     MOST_MATCHES,
-    Ask,
     Call,
+    CompactContext,
     GrepLines,
     ReadBytes,
     ReadLines,
+    SearchTools,
     ask_of,
+    found_message,
     parse_call,
     result_message,
 )
 from app.domain.blobs import encode
-from app.domain.errors import Gone, NotFound, ValidationError
+from app.domain.compaction import CompactResult
+from app.domain.deferral import Found
+from app.domain.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.grep import GrepMatch, GrepResult
 from app.domain.messages import FormatName
 from app.domain.slices import Bytes, Lines
@@ -35,9 +41,25 @@ from app.domain.slices import Bytes, Lines
 END = "[End of output.]"
 EMPTY = "[The output is empty.]"
 NO_MATCH = "[No line matches.]"
+NOT_NOW = "The context cannot be compacted at the moment. Go on without it."
+
+Reads = ReadLines | ReadBytes | GrepLines
 
 Check = Callable[[str, str], Awaitable[object]]
 """Takes tenant and conversation; raises NotFound where there is no such conversation."""
+
+Compact = Callable[[str, str], Awaitable[CompactResult]]
+"""Takes tenant and conversation, and compacts it whatever the pressure."""
+
+
+class Search(Protocol):
+    """Finds tools; raises NotFound where there is no such conversation."""
+
+    async def __call__(
+        self, tenant_id: str, conversation_id: str, query: str, limit: int, /, *, promotes: bool
+    ) -> Found:
+        """Return the definitions that match, best first, and promote them if that is wanted."""
+        ...
 
 
 class LinesOf(Protocol):
@@ -91,11 +113,21 @@ class Answered:
 class ToolCallService:
     """Executes one tool call of an LLM and words its result."""
 
-    def __init__(self, lines: LinesOf, bytes: BytesOf, grep: MatchesOf, check: Check) -> None:
+    def __init__(
+        self,
+        lines: LinesOf,
+        bytes: BytesOf,
+        grep: MatchesOf,
+        check: Check,
+        search: Search,
+        compact: Compact,
+    ) -> None:
         self._lines = lines
         self._bytes = bytes
         self._grep = grep
         self._check = check
+        self._search = search
+        self._compact = compact
 
     async def answer(
         self,
@@ -104,18 +136,46 @@ class ToolCallService:
         format: FormatName,
         raw: object,
         pointer: str = "/tool_call",
+        *,
+        native: bool = False,
     ) -> Answered:
         """Execute a native call and return the native message for it.
 
+        `native` tells that the caller's payloads hold tools back in the provider's own way (H3).
         Raises ValidationError below `pointer` for what is no call of a tool of ours, NotFound for
-        an unknown conversation, and whatever else the readers raise that no model can mend.
+        an unknown conversation, and whatever else no model can mend.
         """
         call = parse_call(raw, format, pointer)
+        where = (tenant_id, conversation_id)
         try:
             ask = ask_of(call)
         except ValidationError as refused:
-            await self._check(tenant_id, conversation_id)
+            await self._check(*where)
             return _failed(call, format, refused.detail)
+        match ask:
+            case SearchTools():
+                # Natively the message itself makes known what was found, and no tool list changes.
+                promotes = not (native or call.is_search_item)
+                found = await self._search(*where, ask.query, ask.limit, promotes=promotes)
+                message = found_message(call, format, found.tools, native=native)
+                return Answered(message, is_error=False)
+            case CompactContext():
+                return await self._compacted(*where, call, format)
+            case _:
+                return await self._read_out(*where, call, format, ask)
+
+    async def _compacted(
+        self, tenant_id: str, conversation_id: str, call: Call, format: FormatName
+    ) -> Answered:
+        try:
+            result = await self._compact(tenant_id, conversation_id)
+        except (Conflict, ServiceUnavailable):
+            return _failed(call, format, NOT_NOW)
+        return Answered(result_message(call, format, _compaction_text(result)), is_error=False)
+
+    async def _read_out(
+        self, tenant_id: str, conversation_id: str, call: Call, format: FormatName, ask: Reads
+    ) -> Answered:
         try:
             text = await self._read(tenant_id, conversation_id, ask)
         except NotFound as error:
@@ -128,7 +188,7 @@ class ToolCallService:
             return _failed(call, format, f"{call.name} was not run: {error.detail}")
         return Answered(result_message(call, format, text), is_error=False)
 
-    async def _read(self, tenant_id: str, conversation_id: str, ask: Ask) -> str:
+    async def _read(self, tenant_id: str, conversation_id: str, ask: Reads) -> str:
         where = (tenant_id, conversation_id, ask.ref_id)
         match ask:
             case ReadLines():
@@ -153,17 +213,26 @@ def _failed(call: Call, format: FormatName, text: str) -> Answered:
     return Answered(result_message(call, format, text, is_error=True), is_error=True)
 
 
-def _unknown(ask: Ask) -> str:
+def _unknown(ask: Reads) -> str:
     return (
         f'This conversation has no tool output with ref_id "{ask.ref_id}".'
         " Give the ref exactly as the conversation names it."
     )
 
 
-def _collected(ask: Ask) -> str:
+def _collected(ask: Reads) -> str:
     return (
         f'The tool output "{ask.ref_id}" is no longer stored.'
         " If it is still needed, run the tool that made it again."
+    )
+
+
+def _compaction_text(result: CompactResult) -> str:
+    if not result.compacted:
+        return f"[Nothing was compacted: {result.reason}.]"
+    return (
+        f"[Compacted: {result.before_tokens:,} tokens became {result.after_tokens:,},"
+        f" {result.before_msg_count:,} messages became {result.after_msg_count:,}.]"
     )
 
 

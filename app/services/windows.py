@@ -24,7 +24,8 @@ class Window:
     """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`.
 
     `frame` is the epoch's stored frame, `output_tokens` the tool output shown (F3). `tool_names`
-    are those of results up to `named_through`, as far as they were asked for.
+    are those of results up to `named_through`, as far as they were asked for. `kept_tail` names
+    the tail of its newest build.
     """
 
     epoch_id: str
@@ -35,6 +36,7 @@ class Window:
     output_tokens: int = 0
     tool_names: dict[int, str] = field(default_factory=dict)
     named_through: int = 0
+    kept_tail: str = ""
     size_bytes: int = 0
 
     def feed(self, row: LogRow) -> None:

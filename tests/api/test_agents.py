@@ -38,6 +38,7 @@ async def test_create_and_read(client: httpx.AsyncClient) -> None:
     assert answer.headers["location"] == "/v1/agents/bot@v1:eu"
     assert body["policy"]["strategy"] == "full_history"
     assert body["tools"] == [tool]
+    assert (body["sections_version"], body["tools_version"]) == (1, 1)
     assert (await client.get("/v1/agents/bot@v1:eu")).json() == body
     made = (await client.post("/v1/agents", json={"name": "No id"})).json()
     assert len(made["agent_id"]) == 36
@@ -107,7 +108,7 @@ async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
     assert (await client.put("/v1/agents/a/sections", json=body)).status_code == 200
     tools = [{"name": "search", "input_schema": {"type": "object"}}]
     assert (await client.put("/v1/agents/a/tools", json={"tools": tools})).status_code == 200
-    assert (await client.get("/v1/agents/a/tools")).json() == {"tools": tools}
+    assert (await client.get("/v1/agents/a/tools")).json() == {"tools": tools, "version": 1}
     section = (await client.get("/v1/agents/a/sections")).json()["sections"][0]
     assert section == {**body["sections"][0], "kind": "base", "cacheable": True, "order": 0}
     payload = (await client.post(f"{path}/context", json={})).json()["payload"]
@@ -148,13 +149,14 @@ async def test_list_in_pages(client: httpx.AsyncClient) -> None:
 
 async def test_delete(client: httpx.AsyncClient) -> None:
     """A7: an agent goes with its conversations, whose rows are summed up."""
-    await new_agent(client, "a")
+    await new_agent(client, "a", sections=[{"name": "base", "content": "Be kind."}])
     paths = [await new_conversation(client, agent_id="a") for _ in range(2)]
     for path in paths:
         await append(client, path, *talk(3))
     other = await new_conversation(client)
     deleted = (await client.delete("/v1/agents/a")).json()["deleted"]
     assert (deleted["agents"], deleted["conversations"], deleted["messages"]) == (1, 2, 6)
+    assert deleted["agent_versions"] == 1
     assert_problem(await client.get(paths[0]), 404, "NOT_FOUND")
     assert_problem(await client.delete("/v1/agents/a"), 404, "NOT_FOUND")
     for suffix in ("", "/sections", "/tools"):

@@ -238,7 +238,8 @@ async def test_sections(client: httpx.AsyncClient) -> None:
         "sections": [
             given[0],
             {"name": "a", "content": "A\x00", "kind": "base", "cacheable": True, "order": 1},
-        ]
+        ],
+        "version": 2,
     }
     assert (await client.put(f"{path}/sections", json={"sections": given})).json() == expected
     assert (await client.get(f"{path}/sections")).json() == expected
@@ -247,21 +248,52 @@ async def test_sections(client: httpx.AsyncClient) -> None:
     for wrong in (*bodies, {"sections": [], "x": 1}):
         answer = await client.put(f"{path}/sections", json=wrong)
         assert_problem(answer, 422, "VALIDATION_ERROR")
-    assert (await client.put(f"{path}/sections", json={"sections": []})).json() == {"sections": []}
+    empty = await client.put(f"{path}/sections", json={"sections": []})
+    assert empty.json() == {"sections": [], "version": 3}
+    old = (await client.get(f"{path}/sections?version=2")).json()
+    assert old == expected
+    body = (await client.get(path)).json()
+    assert (body["sections_version"], body["tools_version"]) == (3, 0)
 
 
 async def test_tools(client: httpx.AsyncClient) -> None:
     """Decision 21: tools are taken in any format's shape and read back as they were given."""
     path = await new_conversation(client)
     given = [TOOL, {"name": "search", "input_schema": {"type": "object"}, "category": "mcp"}]
-    assert (await client.put(f"{path}/tools", json={"tools": given})).json() == {"tools": given}
-    assert (await client.get(f"{path}/tools")).json() == {"tools": given}
+    expected = {"tools": given, "version": 1}
+    for _ in range(2):
+        assert (await client.put(f"{path}/tools", json={"tools": given})).json() == expected
+    assert (await client.get(f"{path}/tools")).json() == expected
     lists: list[list[Any]] = [[{}], [TOOL, TOOL], [{"name": "x", "type": 5}]]
     for wrong in lists:
         assert_problem(
             await client.put(f"{path}/tools", json={"tools": wrong}), 422, "VALIDATION_ERROR"
         )
-    assert (await client.get(f"{path}/tools")).json() == {"tools": given}
+    assert (await client.get(f"{path}/tools")).json() == expected
+
+
+@pytest.mark.parametrize("kind", ["sections", "tools"])
+@pytest.mark.parametrize("owner", ["conversations", "agents"])
+async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> None:
+    """G1: a version that is not there is 404, one that was not expected 409 with the newest."""
+    made = await client.post(f"/v1/{owner}", json={"name": "A"} if owner == "agents" else {})
+    path = f"{made.headers['location']}/{kind}"
+    item = {"name": "a", "content": "A"} if kind == "sections" else {"name": "a"}
+    assert (await client.get(path)).json() == {kind: [], "version": 0}
+    first = await client.put(path, json={kind: [item], "expected_version": 0})
+    assert first.json()["version"] == 1
+    late = await client.put(path, json={kind: [], "expected_version": 0})
+    problem = assert_problem(late, 409, "CONFLICT")
+    assert (problem["version"], problem["expected_version"]) == (1, 0)
+    assert (await client.get(f"{path}?version=1")).json() == first.json()
+    assert_problem(await client.get(f"{path}?version=2"), 404, "NOT_FOUND")
+    for wrong in ("-1", "x", "1.5", "9" * 30, ""):
+        answer = await client.get(f"{path}?version={wrong}")
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/version")
+    for bad in (-1, "1", True, 1.5, 2**60):
+        answer = await client.put(path, json={kind: [], "expected_version": bad})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/expected_version")
+    assert (await client.get(path)).json() == first.json()
 
 
 async def test_list_in_pages(client: httpx.AsyncClient) -> None:
@@ -298,6 +330,7 @@ async def test_delete(client: httpx.AsyncClient) -> None:
     deleted = (await client.delete(path)).json()["deleted"]
     assert deleted["messages"] == 40
     assert deleted["idempotency_keys"] == deleted["compactions"] == deleted["conversations"] == 1
+    assert deleted["usage_reports"] == deleted["conversation_versions"] == 0
     assert deleted["epochs"] >= 1
     for method, suffix in (
         ("GET", ""),

@@ -1,4 +1,4 @@
-"""The tools an LLM calls, over HTTP: definitions and calls in every format (L1)."""
+"""The tools an LLM calls, over HTTP: definitions, calls and the search for others (L1, H2)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from app.domain.agent_tools import AGENT_TOOLS, definitions_in
+from app.domain.formats import parse_tool
 from app.domain.messages import FormatName
-from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 
 CHAT = FormatName.OPENAI_CHAT
 TEXT = "".join(f"line {number} {'x' * 40}\n" for number in range(1, 3001))
@@ -205,3 +206,141 @@ async def test_an_oversized_body_is_413(client: httpx.AsyncClient) -> None:
     headers = {"content-type": "application/json", "content-length": str(2**40)}
     answer = await client.post(f"{NOWHERE}/tool-calls", content=b"{}", headers=headers)
     assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
+
+
+# --- search -----------------------------------------------------------------------------------
+
+TOOLS = [
+    {
+        "name": name,
+        "description": description,
+        "category": "mcp",
+        "input_schema": {"type": "object", "properties": {"place": {"type": "string"}}},
+    }
+    for name, description in (
+        ("get_forecast", "Weather of the coming days."),
+        ("get_weather", "Weather of now."),
+        ("send_mail", "Send a letter."),
+    )
+]
+
+
+async def search(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
+    """Search tools and return the answer."""
+    answer = await client.post(f"{path}/tools/search", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_search_returns_definitions_in_every_format(
+    client: httpx.AsyncClient, format: FormatName
+) -> None:
+    """H2: full definitions in the format asked for, best first, and what is promoted."""
+    path = await new_conversation(client, tools=TOOLS)
+    body = await search(client, path, query="what is the weather", format=format)
+    assert body["format"] == format
+    assert body["names"] == body["promoted"] == ["get_weather", "get_forecast"]
+    assert body["total"] == 3
+    shown = body["tools"]
+    if format is FormatName.GEMINI:
+        (shown,) = (tool["functionDeclarations"] for tool in shown)
+    read = [parse_tool(tool, "") for tool in shown]
+    assert [tool.name for tool in read] == body["names"]
+    assert read[0].description == "Weather of now."
+    assert "place" in read[0].parameters["properties"]
+
+
+async def test_a_search_goes_through_all_layers(client: httpx.AsyncClient) -> None:
+    """H2, decision 21: the agent's tools, the conversation's, and those of the request."""
+    agent = {"name": "Bot", "agent_id": "bot", "tools": TOOLS}
+    assert (await client.post("/v1/agents", json=agent)).status_code == 201
+    own = [{"name": "get_weather", "description": "Weather of this conversation."}]
+    path = await new_conversation(client, agent_id="bot", tools=own)
+    body = await search(client, path, query="get_weather", limit=1)
+    assert body["tools"][0]["function"]["description"] == "Weather of this conversation."
+    sent = [{"name": "space_weather", "description": "Weather of the sun."}]
+    body = await search(client, path, query="weather of the sun", limit=1, tools=sent)
+    assert (body["names"], body["total"]) == (["space_weather"], 4)
+    assert body["promoted"] == ["get_weather", "space_weather"]
+
+
+async def test_nothing_matches(client: httpx.AsyncClient) -> None:
+    """H2: no tool is returned, and none promoted, when none matches or there are none."""
+    for tools in (TOOLS, []):
+        path = await new_conversation(client, tools=tools)
+        body = await search(client, path, query="chess", format="gemini")
+        assert (body["tools"], body["names"], body["promoted"]) == ([], [], [])
+
+
+async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
+    """H2, M: the place that is wrong is named."""
+    path = await new_conversation(client)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "/query"),
+        ({"query": ""}, "/query"),
+        ({"query": " \n"}, "/query"),
+        ({"query": "x" * 1001}, "/query"),
+        ({"query": 7}, "/query"),
+        ({"query": "x", "limit": 0}, "/limit"),
+        ({"query": "x", "limit": 51}, "/limit"),
+        ({"query": "x", "format": "cohere"}, "/format"),
+        ({"query": "x", "tools": [{"name": "a b"}]}, "/tools/0/name"),
+        ({"query": "x", "extra": 1}, "/extra"),
+    ]
+    for body, pointer in wrong:
+        answer = await client.post(f"{path}/tools/search", json=body)
+        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_a_search_in_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
+    """M: there is no such conversation, whatever is searched."""
+    for path in (NOWHERE, "/v1/conversations/nowhere"):
+        answer = await client.post(f"{path}/tools/search", json={"query": "x"})
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+async def test_any_text_can_be_searched(client: httpx.AsyncClient) -> None:
+    """M: no query fails because of its characters, but one that is no text is refused."""
+    path = await new_conversation(client, tools=TOOLS)
+    for query in ("\x00", "\ud800", "(((", "天", "\ufb01nd it", "x" * 1000, "the of and"):
+        content = json.dumps({"query": query})
+        headers = {"content-type": "application/json"}
+        answer = await client.post(f"{path}/tools/search", content=content, headers=headers)
+        if query == "\ud800":
+            assert_problem(answer, 422, "VALIDATION_ERROR", "/query")
+        else:
+            assert (answer.status_code, answer.json()["names"]) == (200, [])
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_model_searches_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
+    """H2, L1: `tool_search` answers in the format of the call, and promotes what it finds."""
+    path = await new_conversation(client, tools=TOOLS)
+    call = native(format, "tool_search", query="weather", limit=1)
+    answer = (await send(client, path, format=format, tool_call=call)).json()
+    assert answer["is_error"] is False
+    found = json.loads(text_in(format, answer["message"]))
+    assert (found["name"], found["description"]) == ("get_weather", "Weather of now.")
+    assert (await search(client, path, query="chess"))["promoted"] == ["get_weather"]
+
+
+async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> None:
+    """H3: with `native` Anthropic gets references."""
+    path = await new_conversation(client, tools=TOOLS)
+    call = native(FormatName.ANTHROPIC, "tool_search", query="weather")
+    answer = (await send(client, path, format="anthropic", tool_call=call, native=True)).json()
+    (block,) = answer["message"]["content"]
+    assert [item["tool_name"] for item in block["content"]] == ["get_weather", "get_forecast"]
+
+
+async def test_a_model_compacts_by_a_call(client: httpx.AsyncClient) -> None:
+    """G6, E7, L1: `compact_context` compacts whatever the pressure, and says what came of it."""
+    path = await new_conversation(client)
+    body = await answered(client, path, "compact_context")
+    assert body["message"]["content"].startswith("[Nothing was compacted: ")
+    await append(client, path, *talk(40, "word " * 200))
+    body = await answered(client, path, "compact_context")
+    assert body["is_error"] is False
+    assert body["message"]["content"].startswith("[Compacted: ")
+    assert (await client.get(f"{path}/state")).json()["summary"]

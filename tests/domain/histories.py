@@ -21,7 +21,8 @@ from app.domain.messages import FormatName, Role
 from app.domain.turns import Entry, entry
 from tests.domain import strategies_messages as given_
 
-CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
+CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
+ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
 QUICK = settings(max_examples=50, deadline=None)
 """For properties of whole logs, whose examples take milliseconds each."""
 
@@ -29,6 +30,7 @@ CALL_IDS = ("c1", "c2", "c3", "toolu_A", "bad id!", "é", "x" * 60)
 """Few, so that logs use them again; some that no provider takes."""
 
 IMAGE_DATA = given_.png(640, 480)
+IMAGE_URL = f"data:image/png;base64,{IMAGE_DATA}"
 
 
 def third(text: str) -> int:
@@ -90,6 +92,7 @@ class RawLog:
     open_calls: list[str] = field(default_factory=list)
 
 
+@functools.cache
 def texts() -> st.SearchStrategy[str]:
     """Texts of a log: ordinary, odd, long."""
     long = st.integers(100, 900).map(lambda words: "lorem ipsum " * words)
@@ -102,8 +105,8 @@ def _chat_user(draw: st.DrawFn) -> dict[str, Any]:
         return {"role": "user", "content": draw(texts())}
     parts = [{"type": "text", "text": draw(texts())}]
     if draw(st.booleans()):
-        url = f"data:image/png;base64,{IMAGE_DATA}"
-        parts.append({"type": "image_url", "image_url": {"url": url}})  # type: ignore[dict-item]
+        image = {"type": "image_url", "image_url": {"url": IMAGE_URL}}
+        parts.append(image)  # type: ignore[arg-type]
     return {"role": "user", "content": parts, "name": draw(st.sampled_from(("ann", "no name")))}
 
 
@@ -128,11 +131,8 @@ def _chat_assistant(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
 def _chat_result(draw: st.DrawFn, call_id: str) -> dict[str, Any]:
     content: Any = draw(texts())
     if draw(st.integers(0, 3)) == 0:
-        url = f"data:image/png;base64,{IMAGE_DATA}"
-        content = [
-            {"type": "text", "text": content},
-            {"type": "image_url", "image_url": {"url": url}},
-        ]
+        image = {"type": "image_url", "image_url": {"url": IMAGE_URL}}
+        content = [{"type": "text", "text": content}, image]
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
@@ -184,19 +184,164 @@ def _anthropic_results(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
     return {"role": "user", "content": blocks}
 
 
+def _input_parts(draw: st.DrawFn) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for _ in range(draw(st.integers(1, 2))):
+        if draw(st.integers(0, 3)) == 0:
+            parts.append({"type": "input_image", "image_url": IMAGE_URL, "detail": "low"})
+        else:
+            parts.append({"type": "input_text", "text": draw(texts())})
+    return parts
+
+
+def _responses_user(draw: st.DrawFn) -> dict[str, Any]:
+    content = draw(texts()) if draw(st.booleans()) else _input_parts(draw)
+    typed = {"type": "message"} if draw(st.booleans()) else {}
+    return {**typed, "role": "user", "content": content}
+
+
+def _responses_call(draw: st.DrawFn, call_id: str, item_id: str) -> dict[str, Any]:
+    kind = draw(st.sampled_from(("function", "function", "custom", "search", "patch")))
+    done = {"call_id": call_id, "status": "completed"}
+    match kind:
+        case "custom":
+            said = {"name": "sql", "input": draw(texts()), "call_id": call_id}
+            return {"type": "custom_tool_call", "id": f"ctc_{item_id}", **said}
+        case "search":
+            asked = {"execution": "client", "arguments": {"query": draw(texts())}}
+            return {"type": "tool_search_call", "id": f"tsc_{item_id}", **done, **asked}
+        case "patch":
+            operation = {"type": "delete_file", "path": "a.txt"}
+            return {"type": "apply_patch_call", **done, "operation": operation}
+        case _:
+            said = {"name": "read_file", "arguments": draw(given_.arguments())}
+            return {"type": "function_call", "id": f"fc_{item_id}", **done, **said}
+
+
+def _responses_assistant(draw: st.DrawFn, ids: list[str], number: int) -> dict[str, Any]:
+    summary = [{"type": "summary_text", "text": "step by step"}]
+    items: list[dict[str, Any]] = []
+    for kind in draw(st.lists(st.sampled_from("rrmmhsc"), max_size=4)):
+        item_id = f"{number}_{len(items)}"
+        match kind:
+            case "r":
+                thought = {"type": "reasoning", "summary": draw(st.sampled_from(([], summary)))}
+                items.append({**thought, "id": f"rs_{item_id}", "encrypted_content": "b3BhcXVl"})
+            case "m":
+                said = {"type": "output_text", "text": draw(texts()), "annotations": []}
+                kept = {"status": "completed", "phase": draw(st.sampled_from((None, "commentary")))}
+                message = {"type": "message", "role": "assistant", "content": [said]}
+                items.append({**message, "id": f"msg_{item_id}", **kept})
+            case "h":
+                action = {"type": "search", "query": "q"}
+                searched = {"type": "web_search_call", "status": "completed", "action": action}
+                items.append({**searched, "id": f"ws_{item_id}"})
+            case "s":
+                hosted = {"call_id": None, "execution": "server", "id": f"tsc_{item_id}"}
+                items.append({"type": "tool_search_call", "arguments": {}, **hosted})
+            case _:
+                compacted = {"type": "compaction", "encrypted_content": "Y29tcGFjdA=="}
+                items.append({**compacted, "id": f"cmp_{item_id}"})
+    for place, call_id in enumerate(ids):
+        items.append(_responses_call(draw, call_id, f"{number}_c{place}"))
+    return {"role": "assistant", "output": items}
+
+
+def _responses_result(draw: st.DrawFn, call_id: str) -> dict[str, Any]:
+    kind = draw(st.sampled_from(("function", "function", "custom", "search", "patch")))
+    output = draw(texts()) if draw(st.booleans()) else _input_parts(draw)
+    match kind:
+        case "custom":
+            return {"type": "custom_tool_call_output", "call_id": call_id, "output": output}
+        case "search":
+            tool = {"type": "function", "name": "found", "parameters": {}, "strict": False}
+            found = {"execution": "client", "status": "completed", "tools": [tool]}
+            return {"type": "tool_search_output", "call_id": call_id, **found}
+        case "patch":
+            done = {"status": "failed", "output": draw(texts())}
+            return {"type": "apply_patch_call_output", "call_id": call_id, **done}
+        case _:
+            more = draw(st.sampled_from(({}, {"status": "completed", "name": "read_file"})))
+            return {"type": "function_call_output", "call_id": call_id, "output": output, **more}
+
+
+def _content_part(draw: st.DrawFn) -> dict[str, Any]:
+    image = {"mimeType": "image/png", "data": IMAGE_DATA}
+    if draw(st.integers(0, 3)) == 0:
+        return {"inlineData": image} if draw(st.booleans()) else {"inline_data": image}
+    return {"text": draw(texts())}
+
+
+def _gemini_user(draw: st.DrawFn) -> dict[str, Any]:
+    parts = [_content_part(draw) for _ in range(draw(st.integers(1, 3)))]
+    return {"role": "user", "parts": parts}
+
+
+def _gemini_model(draw: st.DrawFn, ids: list[str], nameless: int) -> dict[str, Any]:
+    """Return a content that calls a tool under each id, and so many times without one."""
+    parts: list[dict[str, Any]] = []
+    for kind in draw(st.lists(st.sampled_from("ttsuec"), max_size=3)):
+        match kind:
+            case "t":
+                parts.append({"text": draw(texts())})
+            case "s":
+                parts.append(
+                    {"text": draw(st.sampled_from(("", "so"))), "thoughtSignature": "c2ln"}
+                )
+            case "u":
+                parts.append({"text": "hm", "thought": True})
+            case "e":
+                parts.append({"executableCode": {"language": "PYTHON", "code": "1"}})
+            case _:
+                parts.append({"text": "said", "thought_signature": "c2ln", "thought": False})
+    signature = st.sampled_from(({}, {"thoughtSignature": "c2ln"}))
+    for call_id in [*ids, *[""] * nameless]:
+        known = {"id": call_id} if call_id else {}
+        call = {**known, "name": "read_file", "args": {"path": draw(texts())}}
+        parts.append({"functionCall": call, **draw(signature)})
+    return {"role": "model", "parts": parts or [{"text": draw(texts())}]}
+
+
+def _gemini_results(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
+    """Return a content that answers calls; those without an id are told by their order."""
+    parts: list[dict[str, Any]] = []
+    told = 0
+    for call_id in ids:
+        is_next = call_id == named(told + 1)
+        told += is_next
+        known = {} if is_next else {"id": call_id}
+        kind = draw(st.sampled_from(("output", "result", "error", "object", "media")))
+        response: dict[str, Any] = {kind: draw(texts())}
+        more: dict[str, Any] = {}
+        if kind == "object":
+            response = {"rows": [1, draw(texts())], "more": None}
+        elif kind == "media":
+            response = {}
+            more = {"parts": [{"inlineData": {"mimeType": "image/png", "data": IMAGE_DATA}}]}
+        answer = {**known, "name": "read_file", "response": response, **more}
+        parts.append({"functionResponse": answer})
+    if draw(st.booleans()):
+        parts.append({"text": draw(texts())})
+    return {"role": "user", "parts": parts}
+
+
+def named(number: int) -> str:
+    """Return the id by which a Gemini call without one is known."""
+    return "read_file" if number == 1 else f"read_file#{number}"
+
+
 @st.composite
 def raw_logs(draw: st.DrawFn, max_steps: int = 10) -> RawLog:
     """Draw a log in mixed formats: parallel and pending calls, ids used again, odd content."""
     log = RawLog()
     for _ in range(draw(st.integers(1, max_steps))):
-        format = draw(st.sampled_from((CHAT, ANTHROPIC)))
+        format = draw(st.sampled_from(FormatName))
         kind = draw(st.sampled_from(("user", "assistant", "calls", "calls", "results", "results")))
         if kind == "results" and not log.open_calls:
             kind = "user"
         match kind:
             case "user":
-                raw = _chat_user(draw) if format is CHAT else _anthropic_user(draw)
-                log.messages.append((format, raw))
+                log.messages.append((format, _USERS[format](draw)))
                 log.open_calls = []
             case "results":
                 order = draw(st.permutations(log.open_calls))
@@ -207,22 +352,53 @@ def raw_logs(draw: st.DrawFn, max_steps: int = 10) -> RawLog:
                 if kind == "calls":
                     some = st.lists(st.sampled_from(CALL_IDS), min_size=1, max_size=3, unique=True)
                     ids = draw(some)
-                make = _chat_assistant if format is CHAT else _anthropic_assistant
-                log.messages.append((format, make(draw, ids)))
-                log.open_calls = ids
+                log.open_calls = _speak(draw, log, format, ids)
     return log
 
 
+_USERS = {
+    CHAT: _chat_user,
+    RESPONSES: _responses_user,
+    ANTHROPIC: _anthropic_user,
+    GEMINI: _gemini_user,
+}
+
+
+def _speak(draw: st.DrawFn, log: RawLog, format: FormatName, ids: list[str]) -> list[str]:
+    """Append an assistant message that calls under these ids; return those it calls under."""
+    match format:
+        case FormatName.OPENAI_CHAT:
+            raw = _chat_assistant(draw, ids)
+        case FormatName.OPENAI_RESPONSES:
+            raw = _responses_assistant(draw, ids, len(log.messages))
+            if len(raw["output"]) == 1 and (not log.messages or log.messages[-1][0] is not format):
+                raw = raw["output"][0]  # beside another one it would be taken for its neighbour
+        case FormatName.ANTHROPIC:
+            raw = _anthropic_assistant(draw, ids)
+        case _:
+            nameless = draw(st.integers(0, 2)) if ids else 0
+            raw = _gemini_model(draw, ids, nameless)
+            ids = [*ids, *(named(number + 1) for number in range(nameless))]
+    log.messages.append((format, raw))
+    return ids
+
+
 def _answer(draw: st.DrawFn, log: RawLog, format: FormatName, answered: list[str]) -> None:
-    if format is CHAT:
-        log.messages += [(CHAT, _chat_result(draw, call_id)) for call_id in answered]
-        log.open_calls = [call_id for call_id in log.open_calls if call_id not in answered]
-        return
-    raw = _anthropic_results(draw, answered)
-    log.messages.append((ANTHROPIC, raw))
-    has_text = raw["content"][-1]["type"] == "text"
     left = [call_id for call_id in log.open_calls if call_id not in answered]
-    log.open_calls = [] if has_text else left
+    match format:
+        case FormatName.OPENAI_CHAT:
+            log.messages += [(CHAT, _chat_result(draw, call_id)) for call_id in answered]
+        case FormatName.OPENAI_RESPONSES:
+            log.messages += [(RESPONSES, _responses_result(draw, call_id)) for call_id in answered]
+        case FormatName.ANTHROPIC:
+            raw = _anthropic_results(draw, answered)
+            log.messages.append((ANTHROPIC, raw))
+            left = [] if raw["content"][-1]["type"] == "text" else left
+        case FormatName.GEMINI:
+            raw = _gemini_results(draw, answered)
+            log.messages.append((GEMINI, raw))
+            left = [] if "text" in raw["parts"][-1] else left
+    log.open_calls = left
 
 
 def drafts_of(log: RawLog) -> list[tuple[FormatName, Draft]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import struct
 from typing import Any
@@ -41,12 +42,14 @@ SHOWN_IDS = st.text("abcXYZ019_-", min_size=1, max_size=40)
 ANY_IDS = st.one_of(SHOWN_IDS, st.text(min_size=1, max_size=60))
 
 
+@functools.cache
 def texts(max_size: int = 40) -> st.SearchStrategy[str]:
     """Any text a log may hold: blank, with NUL, with lone surrogates, in any script."""
     any_character = st.characters(exclude_categories=())
     return st.one_of(st.text(max_size=max_size), st.text(any_character, max_size=max_size), NASTY)
 
 
+@functools.cache
 def json_values(max_leaves: int = 8) -> st.SearchStrategy[Any]:
     """Any finite JSON value."""
     leaves = (
@@ -63,11 +66,13 @@ def json_values(max_leaves: int = 8) -> st.SearchStrategy[Any]:
     )
 
 
+@functools.cache
 def json_objects() -> st.SearchStrategy[dict[str, Any]]:
     """Any JSON object."""
     return st.dictionaries(texts(8), json_values(), max_size=4)
 
 
+@functools.cache
 def arguments() -> st.SearchStrategy[str]:
     """Call arguments as models write them: mostly JSON objects, sometimes not JSON at all."""
     spelled = st.builds(

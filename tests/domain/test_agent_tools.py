@@ -8,24 +8,36 @@ from typing import Any, assert_never
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.responses import ResponseInputItemParam
+from pydantic import TypeAdapter
 
 from app.domain.agent_tools import (
     AGENT_TOOLS,
     MOST_BYTES,
     MOST_LINES,
     Call,
+    CompactContext,
     GrepLines,
     ReadBytes,
     ReadLines,
+    SearchTools,
     ask_of,
     definitions_in,
+    found_message,
     parse_call,
     result_message,
 )
 from app.domain.errors import ValidationError
-from app.domain.formats import FORMATS, parse_tool
+from app.domain.formats import FORMATS, ToolDefinition, parse_tool
 from app.domain.messages import FormatName, Role, is_sendable
-from app.domain.tool_output import GREP, READ_BYTES, READ_LINES, TOOL_NAMES
+from app.domain.tool_output import (
+    COMPACT_CONTEXT,
+    GREP,
+    READ_BYTES,
+    READ_LINES,
+    TOOL_NAMES,
+    TOOL_SEARCH,
+)
 from tests.domain.histories import provider_validate
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
@@ -103,11 +115,15 @@ def test_schemas_say_what_is_required() -> None:
         READ_LINES: ["ref_id", "offset", "limit"],
         GREP: ["ref_id", "pattern", "ignore_case", "before", "after", "limit"],
         READ_BYTES: ["ref_id", "offset", "limit"],
+        TOOL_SEARCH: ["query", "limit"],
+        COMPACT_CONTEXT: [],
     }
     assert [schema["required"] for schema in schemas.values()] == [
         ["ref_id"],
         ["ref_id", "pattern"],
         ["ref_id"],
+        ["query"],
+        [],
     ]
     assert schemas[READ_LINES]["properties"]["limit"]["maximum"] == 2000
     assert all(schema["additionalProperties"] is False for schema in schemas.values())
@@ -123,11 +139,13 @@ def test_definitions_belong_to_who_asked() -> None:
 
 def test_every_tool_that_notes_name_is_there() -> None:
     """What views and placeholders tell a model to call can be called (L1)."""
-    assert set(TOOL_NAMES) <= set(AGENT_TOOLS)
-    assert (READ_LINES, GREP, READ_BYTES) == (
+    assert tuple(AGENT_TOOLS) == TOOL_NAMES
+    assert TOOL_NAMES == (
         "tool_output_cache",
         "tool_output_cache_grep",
         "read_result",
+        "tool_search",
+        "compact_context",
     )
 
 
@@ -163,6 +181,24 @@ def test_gemini_calls_may_lack_id_and_args(raw: Any, call_id: Any, arguments: An
     assert "id" not in result_message(call, GEMINI, "x")["parts"][0]["functionResponse"]
 
 
+SEARCH_ITEM = {
+    "type": "tool_search_call",
+    "id": "tsc_1",
+    "call_id": "c1",
+    "execution": "client",
+    "status": "completed",
+    "arguments": {"query": "weather"},
+}
+
+
+@pytest.mark.parametrize("arguments", [{"query": "weather"}, '{"query": "weather"}'])
+def test_a_call_of_openais_own_search_is_read(arguments: Any) -> None:
+    """H3, C7: an item for the client asks for the same as a call of the function."""
+    call = parse_call({**SEARCH_ITEM, "arguments": arguments}, RESPONSES, "")
+    assert call == Call("c1", TOOL_SEARCH, {"query": "weather"}, is_search_item=True)
+    assert ask_of(call) == SearchTools("weather", 5)
+
+
 FUNCTION = {"name": READ_BYTES, "arguments": "{}"}
 NO_OBJECTS: list[Any] = [None, [], "x", 3]
 
@@ -185,6 +221,10 @@ NO_OBJECTS: list[Any] = [None, [], "x", 3]
         (RESPONSES, {"type": "function_call", "call_id": "c1"}, "/name"),
         (RESPONSES, {"type": "function_call", "call_id": "c1", "name": "x"}, "/name"),
         (RESPONSES, {"type": "function_call", "call_id": "c", "name": READ_BYTES}, "/arguments"),
+        (RESPONSES, {**SEARCH_ITEM, "execution": "server"}, "/execution"),
+        (RESPONSES, {**SEARCH_ITEM, "call_id": None}, "/call_id"),
+        (RESPONSES, {"type": "tool_search_call", "call_id": "c1"}, "/arguments"),
+        (CHAT, SEARCH_ITEM, "/type"),
         (ANTHROPIC, {"type": "text", "text": "x"}, "/type"),
         (ANTHROPIC, {"type": "tool_use", "name": READ_BYTES, "input": {}}, "/id"),
         (ANTHROPIC, {"type": "tool_use", "id": "t1", "input": {}}, "/name"),
@@ -261,11 +301,23 @@ def refusal(name: str, arguments: Any) -> str:
             {"pattern": "x", "ignore_case": "false", "lines": None},
             GrepLines(REF, "x", False, 0, 0, 100),
         ),
+        (TOOL_SEARCH, {"ref_id": None, "query": "x"}, SearchTools("x", 5)),
+        (TOOL_SEARCH, {"ref_id": None, "query": "x", "limit": "999"}, SearchTools("x", 50)),
+        (COMPACT_CONTEXT, {"ref_id": None}, CompactContext()),
     ],
 )
 def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask: Any) -> None:
     """Defaults, numbers as text, null as left out, and limits clamped to their maximum (L1)."""
     assert asked(name, {"ref_id": REF, **arguments}) == ask
+
+
+def test_wrong_arguments_of_the_other_tools_are_told() -> None:
+    """A search wants a query, and nothing goes with a compaction (L1)."""
+    assert "query is required" in refusal(TOOL_SEARCH, {})
+    assert "query must be 1 to 1,000 characters" in refusal(TOOL_SEARCH, {"query": "x" * 1001})
+    assert refusal(COMPACT_CONTEXT, {"why": "full"}) == (
+        'compact_context was not run: there is no argument "why". It takes no arguments.'
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,7 +390,7 @@ def test_no_text_is_no_arguments() -> None:
 @given(
     st.sampled_from(list(AGENT_TOOLS)),
     st.dictionaries(
-        st.sampled_from(["ref_id", "offset", "limit", "pattern", "before", "ignore_case"])
+        st.sampled_from(["ref_id", "offset", "limit", "pattern", "before", "ignore_case", "query"])
         | st.text(),
         ANY_JSON,
     ),
@@ -351,8 +403,8 @@ def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any)
         assert len(refused.detail) < 2000
         assert is_sendable(refused.detail)
     else:
-        assert 1 <= ask.limit <= MOST_BYTES
-        assert isinstance(ask, GrepLines) or 0 <= ask.offset < 2**53
+        assert isinstance(ask, CompactContext) or 1 <= ask.limit <= MOST_BYTES
+        assert not isinstance(ask, ReadLines | ReadBytes) or 0 <= ask.offset < 2**53
 
 
 # --- results ----------------------------------------------------------------------------------
@@ -394,3 +446,93 @@ def test_a_result_can_be_appended_and_sent(call_id: str, text: str, is_error: bo
         assert message.tool_call_id == call_id
         assert is_sendable(message.text)
         assert not is_sendable(text) or message.text.endswith(text)
+
+
+# --- tools found ------------------------------------------------------------------------------
+
+WEATHER = ToolDefinition("get_weather", "Weather of a café, today.", {"type": "object"}, "mcp")
+TIME = ToolDefinition("get_time", "Time.", {"type": "object", "properties": {}}, "skill")
+SEARCH_CALL = Call("c1", TOOL_SEARCH, {"query": "x"})
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_found_tools_are_shown_one_a_line(format: FormatName) -> None:
+    """H2: the full definitions as JSON, the same in every format, in the order given."""
+    message = found_message(SEARCH_CALL, format, [WEATHER, TIME], native=False)
+    expected = (
+        '{"name":"get_weather","description":"Weather of a café, today.",'
+        '"parameters":{"type":"object"}}\n'
+        '{"name":"get_time","description":"Time.","parameters":{"type":"object","properties":{}}}'
+    )
+    assert message == result_message(SEARCH_CALL, format, expected)
+    nothing = found_message(SEARCH_CALL, format, [], native=True)
+    assert nothing == result_message(SEARCH_CALL, format, "[No tool matches.]")
+
+
+def test_found_tools_are_bounded_together() -> None:
+    """L1: as many definitions as a view may hold, one at least; the others by name."""
+    large = [
+        ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)
+    ]
+    text = found_message(SEARCH_CALL, CHAT, large, native=False)["content"]
+    *shown, note = text.split("\n")
+    assert [json.loads(line)["name"] for line in shown] == ["tool_0", "tool_1"]
+    assert note == "[Found as well: tool_2, tool_3.]"
+    huge = ToolDefinition("huge", "x" * 60_000, {"type": "object"})
+    (line,) = found_message(SEARCH_CALL, CHAT, [huge], native=False)["content"].split("\n")
+    assert json.loads(line)["description"] == huge.description
+
+
+def test_anthropic_gets_references_to_tools_it_knows() -> None:
+    """H3, A6: only names go back where the payload has the definitions already."""
+    message = found_message(SEARCH_CALL, ANTHROPIC, [WEATHER, TIME], native=True)
+    (block,) = message["content"]
+    assert block == {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [
+            {"type": "tool_reference", "tool_name": "get_weather"},
+            {"type": "tool_reference", "tool_name": "get_time"},
+        ],
+    }
+    tools = FORMATS[ANTHROPIC].tools_to_wire([WEATHER, TIME, AGENT_TOOLS[TOOL_SEARCH].definition])
+    called = {"role": "assistant", "content": [native(ANTHROPIC, TOOL_SEARCH, {"query": "x"})]}
+    messages = [{"role": "user", "content": "Find it."}, called, message]
+    check = provider_validate()
+    issues = check.validate_anthropic({"messages": messages, "tools": tools})
+    assert [str(issue) for issue in check.errors(issues)] == []
+
+
+def test_openais_own_search_gets_definitions() -> None:
+    """H3, C7: its output is an item of its own, with functions to be loaded; failed, with none."""
+    call = parse_call(SEARCH_ITEM, RESPONSES, "")
+    output = found_message(call, RESPONSES, [WEATHER], native=False)
+    assert output == {
+        "type": "tool_search_output",
+        "call_id": "c1",
+        "execution": "client",
+        "status": "completed",
+        "tools": [
+            {
+                "type": "function",
+                "name": "get_weather",
+                "description": WEATHER.description,
+                "parameters": WEATHER.parameters,
+                "strict": False,
+                "defer_loading": True,
+            }
+        ],
+    }
+    failed = result_message(call, RESPONSES, "query is required", is_error=True)
+    assert (failed["status"], failed["tools"]) == ("incomplete", [])
+    for item in (SEARCH_ITEM, output, failed):
+        TypeAdapter(ResponseInputItemParam).validate_python(item)
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_a_definitions_text_can_be_sent(format: FormatName) -> None:
+    """Decision 3: NUL and lone surrogates of a description reach no provider."""
+    bad = ToolDefinition("bad", "a\x00b\ud800", {"type": "object", "title": "\ud800"})
+    message = found_message(SEARCH_CALL, format, [bad], native=False)
+    for text in (json.dumps(FORMATS[format].tools_to_wire([bad])), json.dumps(message)):
+        assert "\\ud800" not in text

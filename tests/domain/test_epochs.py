@@ -15,12 +15,14 @@ from app.domain.epochs import (
     OWN_WINDOW,
     Start,
     break_reason,
+    factor_in,
+    keeps_prefix,
     lane_of,
     same_ground,
     start_from,
     window_of,
 )
-from app.domain.frames import STUB_TOOL, Ask
+from app.domain.frames import NO_OFFER, STUB_TOOL, Ask, Offer
 from app.domain.messages import FormatName
 from app.domain.records import Epoch, Head
 from app.domain.views import ENDLESS, Span, Summary, View, spans_beside
@@ -38,7 +40,7 @@ VIEW = View(
     untrimmed=(2,),
 )
 HEAD = Head(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
-START = Start(VIEW, 1000, 100, ())
+START = Start(VIEW, 1000, 100)
 EPOCH = Epoch(
     epoch=4,
     epoch_id="0190f3a0-0000-7000-8000-000000000001",
@@ -57,16 +59,17 @@ EPOCH = Epoch(
 
 def reason(**changes: Any) -> str | None:
     """Return why a build breaks the prefix of EPOCH when these things are different."""
-    defaults: dict[str, Any] = {
-        "last": EPOCH,
-        "before": START,
-        "frame": FRAME,
-        "limits": LIMITS,
-        "head": HEAD,
-        "view": VIEW,
-        "extra_tools": (),
-    }
-    return break_reason(**(defaults | changes))
+    before = changes.pop("before", START)
+    frame, head = changes.pop("frame", FRAME), changes.pop("head", HEAD)
+    return break_reason(EPOCH, before, replace(before, **changes), frame, head)
+
+
+OFFERS = st.builds(
+    Offer,
+    st.sampled_from([(), (STUB_TOOL.name,), ("read_result",)]),
+    st.lists(st.sampled_from(["a", "b"])).map(tuple),
+    st.booleans(),
+)
 
 
 @given(
@@ -75,8 +78,10 @@ def reason(**changes: Any) -> str | None:
         views(),
         st.integers(1, 2**62),
         st.integers(1, 2**40),
-        st.sampled_from([(), (STUB_TOOL.name,), ("read_result",)]),
+        OFFERS,
         st.lists(st.sampled_from(["a", "b"])).map(tuple),
+        st.floats(0.25, 4),
+        st.sampled_from(["", "d"]),
     )
 )
 @settings(deadline=None)
@@ -105,10 +110,19 @@ def test_starts_of_the_first_version_still_read() -> None:
         reasoning_after=5,
         summary_as_system=True,
     )
-    stub = (STUB_TOOL.name,)
-    assert start == Start(view, 1000, 100, stub, ("extractive_summary",))
+    assert start == Start(view, 1000, 100, Offer((STUB_TOOL.name,)), ("extractive_summary",))
     made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
-    assert reason(before=start, view=made_now, extra_tools=stub) is None
+    assert reason(before=start, view=made_now) is None
+
+
+def test_starts_of_the_version_before_still_read() -> None:
+    """An epoch begun before tools were held back goes on (I5, G3)."""
+    stored = jsontext.loads(replace(START, offer=NO_OFFER).as_json())
+    for name in ("offer", "factor", "dynamic"):
+        del stored[name]
+    stored["extra_tools"] = ["read_result"]
+    start = start_from(jsontext.dumps(stored))
+    assert start == replace(START, offer=Offer(("read_result",)))
 
 
 @pytest.mark.parametrize(
@@ -116,11 +130,14 @@ def test_starts_of_the_first_version_still_read() -> None:
     [
         ({}, None),
         ({"frame": replace(FRAME, tools_hash="x")}, "tools_changed"),
-        ({"extra_tools": (STUB_TOOL.name,)}, "tools_changed"),
-        ({"extra_tools": ("read_result",)}, "tools_changed"),
+        ({"offer": Offer((STUB_TOOL.name,))}, "tools_changed"),
+        ({"offer": Offer(("read_result",))}, "tools_changed"),
+        ({"offer": Offer((), ("mcp_tool",))}, "tools_changed"),
         ({"frame": replace(FRAME, sections_hash="x")}, "sections_changed"),
-        ({"limits": replace(LIMITS, total=999)}, "budget_changed"),
-        ({"limits": replace(LIMITS, max_output_tokens=99)}, "budget_changed"),
+        ({"dynamic": "x"}, "sections_changed"),
+        ({"total": 999}, "budget_changed"),
+        ({"max_output_tokens": 99}, "budget_changed"),
+        ({"factor": 1.3}, "budget_changed"),
         ({"frame": replace(FRAME, policy_hash="x")}, "policy_changed"),
         ({"head": replace(HEAD, view_version=3)}, "compaction"),
         ({"head": Head(view_version=3)}, "compaction"),
@@ -144,6 +161,23 @@ def test_starts_of_the_first_version_still_read() -> None:
 def test_each_change_names_its_reason(changes: dict[str, Any], expected: str | None) -> None:
     """Whatever breaks the cached prefix is named; nothing else breaks it (G3, decision 16)."""
     assert reason(**changes) == expected
+
+
+def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
+    """What a model's tokens are counted by is frozen until it has moved far (J3, decision 12)."""
+    start = replace(START, factor=1.2)
+    assert factor_in(start, 1.25) == 1.2
+    assert factor_in(start, 1.15) == 1.2
+    assert factor_in(start, 1.3) == 1.3
+    assert factor_in(start, 1.0) == 1.0
+
+
+def test_counting_by_another_factor_shows_the_same() -> None:
+    """An epoch that begins for its count alone keeps what is bound to the prefix (J3, E10)."""
+    counted = replace(START, factor=1.3)
+    assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD)
+    assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD)
+    assert not keeps_prefix(EPOCH, START, counted, FRAME, Head(view_version=3))
 
 
 def test_the_prefix_breaks_at_its_earliest_change() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,21 @@ from hypothesis import strategies as st
 from app.domain import jsontext
 from app.domain.errors import UnpairedToolResult, ValidationError
 from app.domain.formats import openai_chat
-from app.domain.log import BatchShape, Draft, draft, fold_batch, parse_stored
+from app.domain.log import BatchShape, Draft, LogRow, draft, fold_batch, parse_stored
 from app.domain.messages import FormatName, Role, clean
 from app.domain.offload import restored
 from app.domain.tokens import count_payload_messages
-from tests.domain.histories import ANTHROPIC, CHAT, RawLog, drafts_of, raw_logs, rows_of, third
+from tests.domain.histories import (
+    ANTHROPIC,
+    CHAT,
+    GEMINI,
+    RESPONSES,
+    RawLog,
+    drafts_of,
+    raw_logs,
+    rows_of,
+    third,
+)
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
@@ -130,15 +141,21 @@ def test_bodies_are_kept_to_the_letter(log: RawLog) -> None:
     bodies = [(format, as_it_came(made_, format)) for format, made_ in drafts_of(log)]
     pieces: list[tuple[FormatName, Any]] = []
     for format, raw in log.messages:
-        blocks = raw["content"] if format is ANTHROPIC and raw["role"] == "user" else None
-        results = [b for b in blocks or [] if isinstance(b, dict) and b["type"] == "tool_result"]
+        key = "parts" if format is GEMINI else "content"
+        blocks = raw[key] if format in (ANTHROPIC, GEMINI) and raw["role"] == "user" else None
+        results = [b for b in blocks or [] if isinstance(b, dict) and is_result(b)]
         rest = [] if not isinstance(blocks, list) else blocks[len(results) :]
         if not results:
             pieces.append((format, raw))
             continue
-        pieces += [(format, raw | {"content": [block]}) for block in results]
-        pieces += [(format, raw | {"content": rest})] if rest else []
+        pieces += [(format, raw | {key: [block]}) for block in results]
+        pieces += [(format, raw | {key: rest})] if rest else []
     assert bodies == pieces
+
+
+def is_result(block: dict[str, Any]) -> bool:
+    """Return whether a block of Anthropic, or a part of Gemini, is a tool's result."""
+    return block.get("type") == "tool_result" or "functionResponse" in block
 
 
 @given(raw_logs())
@@ -147,7 +164,9 @@ def test_rows_tell_the_same_in_every_format(log: RawLog) -> None:
     for chat, native in zip(rows_of(log, CHAT), rows_of(log, ANTHROPIC), strict=True):
         assert chat.role is native.role is chat.message().role
         assert len(chat.message().calls) == len(native.message().calls)
-        assert chat.message() == clean(parse_stored(chat.text, chat.format))
+        assert native.message().tool_call_id in (None, *native.call_ids)
+        stored = clean(parse_stored(chat.text, chat.format))
+        assert replace(chat.message(), tool_call_id=stored.tool_call_id) == stored
 
 
 @given(raw_logs())
@@ -209,3 +228,27 @@ def test_pieces_of_one_message_share_its_id() -> None:
     assert [entry.id for entry in made_] == ["m1", "m1#1"]
     assert [entry.continues for entry in made_] == [False, True]
     assert [entry.call_ids for entry in made_] == [("a",), ("b",)]
+
+
+def test_a_gathered_message_has_the_id_and_time_of_its_first_item() -> None:
+    """Several Responses items are one message, known by what its first item says (A2, A5)."""
+    first = {"type": "reasoning", "id": "rs_1", "summary": [], "timestamp": "2026-01-01T00:00:00Z"}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
+    (made_,) = draft({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
+    assert (made_.id, made_.timestamp) == ("rs_1", "2026-01-01T00:00:00Z")
+    assert (made_.role, made_.call_ids, made_.call_names) == (A, ("c",), ("f",))
+    again = draft({"role": "assistant", "output": [first, call], "id": "m1"}, RESPONSES, third, "")
+    assert again[0].id == "m1"
+    (nameless,) = draft({**call, "id": "x" * 300}, RESPONSES, third, "")
+    assert nameless.id is None
+
+
+def test_responses_without_ids_are_told_apart_after_they_were_stored() -> None:
+    """The pieces of a Gemini content answer the calls that it answered (A3, A5)."""
+    parts = [{"functionResponse": {"name": "f", "response": {"output": said}}} for said in "ab"]
+    made_ = draft({"role": "user", "parts": parts}, GEMINI, third, "/messages/0")
+    assert [entry.call_ids for entry in made_] == [("f",), ("f#2",)]
+    assert made_[1].place == "/messages/0/parts/1/functionResponse"
+    entry = made_[1]
+    row = LogRow("m", 2, T, entry.tokens, 0, entry.call_ids, False, GEMINI, entry.body)
+    assert (row.message().tool_call_id, row.message().text) == ("f#2", "b")

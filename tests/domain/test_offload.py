@@ -35,20 +35,25 @@ from app.domain.policy import ToolOutputPolicy
 from app.domain.policy import ToolView as ViewMode
 from app.domain.tool_output import TOOL_NAMES, ViewBuilder, ViewKind, ViewRules
 
-CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
+CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
+ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
+WITH_PARTS = (CHAT, RESPONSES, ANTHROPIC)
+"""Formats whose results hold a list of parts; Gemini's hold an object."""
 TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
 REFERENCE = replace(TIGHT, view=ViewMode.REFERENCE)
 OFF = replace(TIGHT, enabled=False)
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20
 
 
-def text(words: str) -> dict[str, Any]:
-    """Return a text part, which both formats spell alike."""
-    return {"type": "text", "text": words}
+def text(words: str, format: FormatName = CHAT) -> dict[str, Any]:
+    """Return a text part."""
+    return {"type": "input_text" if format is RESPONSES else "text", "text": words}
 
 
 def image(data: str = base64.b64encode(PNG).decode(), format: FormatName = CHAT) -> dict[str, Any]:
     """Return an image part."""
+    if format is RESPONSES:
+        return {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
     if format is ANTHROPIC:
         source = {"type": "base64", "media_type": "image/png", "data": data}
         return {"type": "image", "source": source}
@@ -61,11 +66,30 @@ def document(words: str) -> dict[str, Any]:
 
 
 def result(content: Any, format: FormatName = CHAT, **more: Any) -> dict[str, Any]:
-    """Return a message with one result, in either format."""
-    if format is ANTHROPIC:
-        block = {"type": "tool_result", "tool_use_id": "c", "content": content, **more}
-        return {"role": "user", "content": [block]}
-    return {"role": "tool", "tool_call_id": "c", "content": content, **more}
+    """Return a message with one result."""
+    match format:
+        case FormatName.OPENAI_CHAT:
+            return {"role": "tool", "tool_call_id": "c", "content": content, **more}
+        case FormatName.OPENAI_RESPONSES:
+            kind = {"type": "function_call_output", "call_id": "c"}
+            return {**kind, "output": content, **more}
+        case FormatName.ANTHROPIC:
+            block = {"type": "tool_result", "tool_use_id": "c", "content": content, **more}
+            return {"role": "user", "content": [block]}
+        case FormatName.GEMINI:
+            said = {"output": content} if isinstance(content, str) and content else content or None
+            answer = {"id": "c", "name": "shell", "response": said, **more}
+            return {"role": "user", "parts": [{"functionResponse": answer}]}
+
+
+def holder_of(piece: Any, format: FormatName) -> Any:
+    """Return the object that holds a result's content."""
+    return FORMATS[format].results(piece)[0][1]
+
+
+def key_of(format: FormatName) -> str:
+    """Return the field that a result's content is in."""
+    return FORMATS[format].RESULT_KEY
 
 
 def message_of(piece: Mapping[str, Any], format: FormatName = CHAT) -> Message:
@@ -131,6 +155,34 @@ def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: b
         assert found.output.byte_size == size
 
 
+def test_a_response_that_is_an_object_gives_way_to_its_view() -> None:
+    """F1, F2: a large object is kept as its JSON; a view stands for it, and it comes back."""
+    piece = result({"rows": ["é" * 30, 1.0, None], "more": {"b": 1, "a": "\ud800"}}, GEMINI)
+    found = taken(piece, TIGHT, GEMINI)
+    (held,) = contents(found).values()
+    assert (
+        jsontext.loads_exact(held.decode("utf-8", "surrogatepass"))
+        == holder_of(piece, GEMINI)["response"]
+    )
+    shown = holder_of(found.piece, GEMINI)["response"]
+    assert list(shown) == ["output"] and message_of(found.piece, GEMINI).text == shown["output"]
+    assert jsontext.dumps(original(found, GEMINI)) == jsontext.dumps(piece)
+    body = jsontext.dump_stored(found.piece).decode()
+    assert is_same_result(body, found.output, piece, GEMINI)
+    assert not is_same_result(body, found.output, found.piece, GEMINI)
+    text_of_it = result(held.decode("utf-8", "surrogatepass"), GEMINI)
+    assert not is_same_result(body, found.output, text_of_it, GEMINI)
+
+
+def test_what_has_no_place_for_a_view_stays() -> None:
+    """F1: the tools that a search found go back to OpenAI as they are, however many they are."""
+    tools = [{"type": "function", "name": f"tool_{n}", "parameters": {}} for n in range(200)]
+    piece = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools}
+    found = taken(piece, ToolOutputPolicy(), RESPONSES)
+    assert (found.piece, found.blobs, found.output.ref) == (piece, (), None)
+    assert found.output.byte_size > 4096
+
+
 def test_the_smaller_limit_decides() -> None:
     """F1, F2: what is larger than a view may be is offloaded, though below the threshold."""
     policy = ToolOutputPolicy(offload_threshold_bytes=10**6, max_message_bytes=100)
@@ -157,10 +209,11 @@ def test_what_a_blob_is_told_of() -> None:
     assert (blob.byte_size, blob.line_count, len(chunks)) == (70_001, 1, 2)
 
 
-@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize("format", WITH_PARTS)
 def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
     """F6: beside texts an image is kept by itself, with its type, and named where it stood."""
-    parts = [text("before"), image(format=format), text("after"), image(format=format)]
+    before, after = text("before", format), text("after", format)
+    parts = [before, image(format=format), after, image(format=format)]
     found = taken(result(parts, format), TIGHT, format)
     main, png = found.blobs
     assert (main[0].media_type, png[0].media_type) == (TEXT, "image/png")
@@ -173,7 +226,7 @@ def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
     assert [part for part in message_of(found.piece, format).parts if hasattr(part, "data")]
 
 
-@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize("format", WITH_PARTS)
 def test_an_image_alone_is_the_output(format: FormatName) -> None:
     """F6: the output of a result that is one image is that image, which the view shows whole."""
     piece = result([image(format=format)], format)
@@ -205,9 +258,11 @@ def test_invalid_base64_is_only_described(bad: str) -> None:
 
 
 @pytest.mark.parametrize("format", FormatName)
-@pytest.mark.parametrize("content", [None, "", [], [text("")]])
+@pytest.mark.parametrize("content", [None, "", [], "part"])
 def test_nothing_is_not_offloaded(content: Any, format: FormatName) -> None:
     """F1: an empty result has an empty output, in each shape that it may have."""
+    if content == "part":
+        content = {"output": ""} if format is GEMINI else [text("", format)]
     found = taken(result(content, format), TIGHT, format)
     assert (found.output, found.blobs) == (Output(0, 0), ())
 
@@ -232,8 +287,12 @@ odd = st.text(st.characters(codec=None), max_size=30).map(
 
 def contents_of(format: FormatName) -> st.SearchStrategy[Any]:
     """Every content a result may have: a text, or parts of all kinds."""
+    if format is GEMINI:
+        keys = st.sampled_from(["output", "error", "result", "rows"])
+        return odd | st.dictionaries(keys, odd | st.lists(odd | st.floats(-9, 9), max_size=2))
     data = st.binary(min_size=1, max_size=40).map(lambda raw: base64.b64encode(raw).decode())
-    kinds = [odd.map(text), data.map(lambda found: image(found, format))]
+    kinds = [odd.map(lambda words: text(words, format))]
+    kinds.append(data.map(lambda found: image(found, format)))
     kinds.append(st.sampled_from(["!", "AAA", "AA AA"]).map(lambda bad: image(bad, format)))
     kinds.append(odd.map(lambda words: {"type": "other", "x": words}))
     if format is ANTHROPIC:
@@ -291,9 +350,10 @@ def test_a_result_is_the_same_whatever_the_policy(
     body = jsontext.dump_stored(found.piece).decode()
     assert is_same_result(body, found.output, piece, format)
     other = deepcopy(piece)
-    holder = other["content"][0] if format is ANTHROPIC else other
     if is_said_otherwise:
-        holder["content"] = f"{holder['content']}x"
+        holder, key = holder_of(other, format), key_of(format)
+        said = f"{holder[key]}x"
+        holder[key] = {"output": said} if format is GEMINI else said
     else:
         other["more"] = 1
     assert not is_same_result(body, found.output, other, format)
@@ -333,8 +393,7 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
     data = b"line one\nline two\nline three\n"
     piece = result(nothing, format, output_ref={"id": "blob_up"})
     if nothing == "absent":
-        holder = piece["content"][0] if format is ANTHROPIC else piece
-        del holder["content"]
+        del holder_of(piece, format)[key_of(format)]
     up = attached_of(data)
     found = taken(piece, TIGHT, format, up=up)
     assert (found.attaches, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
@@ -355,7 +414,10 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
 @pytest.mark.parametrize("format", FormatName)
 def test_own_content_stays_beside_the_ref(format: FormatName) -> None:
     """F1: a message that brings content and names a blob keeps its content as the view."""
-    for content in ("own words " * 50, [text("own"), image(format=format)]):
+    contents: list[Any] = ["own words " * 50]
+    if format is not GEMINI:
+        contents.append([text("own", format), image(format=format)])
+    for content in contents:
         piece = result(content, format, output_ref="blob_up")
         found = taken(piece, TIGHT, format, up=attached_of(b"x" * 100))
         assert (found.piece, found.attaches, found.output.is_cut) == (piece, "blob_up", False)

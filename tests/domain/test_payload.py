@@ -15,14 +15,38 @@ from hypothesis import strategies as st
 from app.domain.assemblers import assembler_for
 from app.domain.budget import Limits
 from app.domain.errors import ValidationError
-from app.domain.formats import ToolDefinition, parse_tool
-from app.domain.frames import STUB_TOOL, Frame, check_tools, fixed_usage, tools_from
+from app.domain.formats import ToolDefinition
+from app.domain.frames import (
+    NO_OFFER,
+    STUB_TOOL,
+    Frame,
+    Offer,
+    check_tools,
+    dynamic_tokens,
+    fixed_usage,
+    tool_costs,
+    tools_from,
+)
 from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
-from app.domain.payload import Payload, render_payload
+from app.domain.payload import MOST_SYSTEM_MARKS, UNMARKED, Payload, Request, render_payload
 from app.domain.policy import Policy
-from app.domain.prompt import MOST_MARKS
-from app.domain.sections import PromptSection, SectionKind, merge_sections, system_text
+from app.domain.prompt import (
+    MOST_MARKS,
+    NO_TAIL,
+    Items,
+    Mark,
+    MisplacedMark,
+    Point,
+    Tail,
+)
+from app.domain.sections import (
+    PromptSection,
+    SectionKind,
+    merge_sections,
+    static_sections,
+    system_text,
+)
 from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.views import Span, View
 from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, provider_validate, third
@@ -31,10 +55,18 @@ from tests.domain.test_sections import sections
 
 LIMITS = Limits(10**6, 500, 0.8, 0.7, 0.95, 0.98)
 EXACT = ModelInfo("gpt", 10**6, None, None, "o200k", True, None, None, None, None, None, {})
+MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
 TOOLS = (
     ToolDefinition("read_file", "Reads.", {"type": "object", "properties": {}}),
     ToolDefinition("shell", "", {"type": "object", "properties": {"c": {"type": "string"}}}),
 )
+ITEMS = {
+    FormatName.OPENAI_CHAT: "messages",
+    FormatName.OPENAI_RESPONSES: "input",
+    FormatName.ANTHROPIC: "messages",
+    FormatName.GEMINI: "contents",
+}
+TAILS = st.sampled_from([NO_TAIL, Tail(("[note]", "more")), Tail(("[note]",), as_system=True)])
 
 
 def frame_of(
@@ -42,6 +74,7 @@ def frame_of(
 ) -> Frame:
     """Return a frame with these sections and tools."""
     merged = merge_sections([given_])
+    costs = tool_costs(tools, third)
     return Frame(
         policy=Policy(),
         model="some-model",
@@ -51,13 +84,15 @@ def frame_of(
         problem=None,
         sections=merged,
         tools=tools,
-        raw_fixed=fixed_usage(merged, tools, third),
+        raw_fixed=fixed_usage(merged, sum(costs), third),
         factor=1.0,
         count=third,
         sections_hash="s",
         tools_hash="t",
         policy_hash="p",
         texts={},
+        tool_costs=costs,
+        raw_dynamic=dynamic_tokens(merged, third),
     )
 
 
@@ -65,28 +100,39 @@ FRAMES = st.builds(
     frame_of,
     st.lists(sections(), max_size=5),
     st.sampled_from(((), TOOLS[:1], TOOLS)),
-    st.sampled_from((None, EXACT)),
+    st.sampled_from((None, EXACT, MARKING)),
 )
 
 
-def extra_of(stub: bool) -> tuple[str, ...]:
-    """Return the tools that a payload has besides the caller's, where it needs a stub."""
-    return (STUB_TOOL.name,) if stub else ()
+def offer_of(case: Case, frame: Frame, has_calls: bool = True) -> Offer:
+    """Return the tools that a payload has besides the caller's: a stub where it needs one."""
+    needs_stub = case.format is ANTHROPIC and not frame.tools and has_calls
+    return Offer((STUB_TOOL.name,)) if needs_stub else NO_OFFER
 
 
-def rendered(case: Case, frame: Frame) -> tuple[Payload, dict[str, Any]]:
+def rendered(
+    case: Case,
+    frame: Frame,
+    items: Items | None = None,
+    offer: Offer | None = None,
+    known: Point | None = None,
+) -> tuple[Payload, dict[str, Any]]:
     """Return the payload of a case, and its body as a provider reads it."""
-    items = folded(case).items()
-    stub = case.format is ANTHROPIC and not frame.tools and items.has_calls
-    payload = render_payload(case.format, frame, items, extra_of(stub), "conversation")
+    items = items or folded(case).items()
+    offer = offer or offer_of(case, frame, items.has_calls)
+    request = Request(case.format, offer, "conversation", known=known)
+    payload = render_payload(request, frame, items)
     return payload, json.loads(orjson.dumps(payload.body))
+
+
+MARKS = ("cache_control", "prompt_cache_breakpoint")
 
 
 def unmarked(value: Any) -> Any:
     """Return a payload's value without its cache marks."""
     match value:
         case dict():
-            return {key: unmarked(v) for key, v in value.items() if key != "cache_control"}
+            return {key: unmarked(v) for key, v in value.items() if key not in MARKS}
         case list():
             return [unmarked(item) for item in value]
         case _:
@@ -97,74 +143,122 @@ def count_marks(value: Any) -> int:
     """Count the cache marks anywhere in a payload."""
     match value:
         case dict():
-            return ("cache_control" in value) + sum(map(count_marks, value.values()))
+            return sum(key in value for key in MARKS) + sum(map(count_marks, value.values()))
         case list():
             return sum(map(count_marks, value))
         case _:
             return 0
 
 
-@given(cases(), FRAMES)
-@settings(max_examples=80, deadline=None)
-def test_payloads_are_valid_requests(case: Case, frame: Frame) -> None:
-    """Messages, system and tools together satisfy the provider's types and rules (K1)."""
-    _, body = rendered(case, frame)
+def faults(format: FormatName, body: dict[str, Any]) -> list[Any]:
+    """Return what the provider's types and rules have against a payload."""
     validate = provider_validate()
-    if case.format is CHAT:
-        found = validate.validate_openai_chat(body["messages"], body.get("tools"))
-        assert body["max_completion_tokens"] == LIMITS.max_output_tokens
-        assert ("prompt_cache_key" in body) == (frame.info is not None)
-    else:
-        found = validate.validate_anthropic(body)
-        assert body["max_tokens"] == LIMITS.max_output_tokens
-        if any(block["type"] == "tool_use" for m in body["messages"] for block in m["content"]):
-            assert body["tools"]
-    assert validate.errors(found) == []
+    tools = body.get("tools")
+    match format:
+        case FormatName.OPENAI_CHAT:
+            found = validate.validate_openai_chat(body["messages"], tools)
+        case FormatName.OPENAI_RESPONSES:
+            found = validate.validate_openai_responses(body["input"], tools)
+        case FormatName.ANTHROPIC:
+            found = validate.validate_anthropic(body)
+        case FormatName.GEMINI:
+            config = body["config"]
+            found = validate.validate_gemini(
+                body["contents"], config.get("system_instruction"), config.get("tools")
+            )
+    errors: list[Any] = validate.errors(found)
+    return errors
+
+
+@given(cases(), FRAMES, TAILS)
+@settings(max_examples=120, deadline=None)
+def test_payloads_are_valid_requests(case: Case, frame: Frame, tail: Tail) -> None:
+    """Messages, system, tools and tail together satisfy the provider's types and rules (K1)."""
+    _, body = rendered(case, frame, folded(case).items(tail))
+    assert faults(case.format, body) == []
     assert body["model"] == "some-model"
-    assert body.get("tools") != []
+    limits = {
+        FormatName.OPENAI_CHAT: body.get("max_completion_tokens"),
+        FormatName.OPENAI_RESPONSES: body.get("max_output_tokens"),
+        FormatName.ANTHROPIC: body.get("max_tokens"),
+        FormatName.GEMINI: body.get("config", {}).get("max_output_tokens"),
+    }
+    assert limits[case.format] == LIMITS.max_output_tokens
+    is_openai = case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+    assert ("prompt_cache_key" in body) == (is_openai and frame.info is not None)
+    assert body.get("tools") != [] and body.get("config", {}).get("tools") != []
 
 
-@given(cases(), FRAMES)
+@given(cases(), FRAMES, TAILS)
 @QUICK
-def test_cache_marks_are_at_most_four(case: Case, frame: Frame) -> None:
-    """Anthropic gets at most four marks, one left for messages; OpenAI none (A7, G2)."""
-    payload, body = rendered(case, frame)
+def test_cache_marks_are_at_most_four(case: Case, frame: Frame, tail: Tail) -> None:
+    """At most four marks, some left for messages, none on the tail; none where useless (A7, G2)."""
+    items = folded(case).items(tail)
+    payload, body = rendered(case, frame, items)
     marks = count_marks(body)
-    if case.format is CHAT:
+    takes = case.format is ANTHROPIC or frame.info is MARKING
+    if case.format is FormatName.GEMINI or not takes:
         assert marks == 0
         return
     assert marks <= MOST_MARKS
-    assert count_marks(body.get("system")) <= 1
-    assert marks == len(payload.breakpoints)
-    if payload.stable_items and payload.stable_items > 1:
-        assert count_marks(body["messages"]) >= 1 or marks == 0
-    for point in payload.breakpoints:
-        place = body["system"] if point.after == "section" else body["messages"]
-        block = place[point.index]
-        block = block if point.after == "section" else block["content"][-1]
-        assert block["cache_control"] == {"type": "ephemeral"}
+    assert count_marks(body.get("system")) <= MOST_SYSTEM_MARKS
+    listed = body[ITEMS[case.format]]
+    assert count_marks(listed[len(listed) - items.tail :]) <= (case.format is ANTHROPIC)
+    if case.format is not ANTHROPIC:
+        return
+    assert len({point.index for point in payload.breakpoints if point.after == "message"}) == sum(
+        count_marks(item) > 0 for item in body["messages"]
+    )
+    if items.marks:
+        assert count_marks(body["messages"]) >= 1
+    assert tail.texts == () or count_marks(listed[-1]["content"][-len(tail.texts) :]) == 0
 
 
-@given(cases(), FRAMES)
+@given(cases(), FRAMES, TAILS)
 @QUICK
-def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame) -> None:
+def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame, tail: Tail) -> None:
     """Each payload's stable items, system and tools open the next payload, marks apart (G3, N9)."""
-    first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items()
+    first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items(tail)
     last = folded(case).items()
-    bodies = []
-    for items in (first, last):
-        payload = render_payload(case.format, frame, items, extra_of(bool(TOOLS)), "conversation")
-        body = unmarked(json.loads(orjson.dumps(payload.body)))
-        bodies.append((payload, body))
-    (early, before), (late, after) = bodies
     if case.view.summary_texts() and len(case.shown) // 2 < case.head:
         return
-    stable = early.stable_items
-    assert after["messages"][:stable] == before["messages"][:stable]
-    assert after.get("system") == before.get("system")
-    assert after.get("tools") == before.get("tools")
+    offer = offer_of(case, frame)
+    (early, before), (late, after) = (rendered(case, frame, i, offer) for i in (first, last))
+    before, after = unmarked(before), unmarked(after)
+    stable, key = early.stable_items, ITEMS[case.format]
+    assert after[key][:stable] == before[key][:stable]
+    for name in ("system", "tools", "config"):
+        assert after.get(name) == before.get(name)
     if first.stable == last.stable:
         assert early.prefix_hash == late.prefix_hash
+
+
+@given(cases(), FRAMES, TAILS, TAILS, st.data())
+@settings(max_examples=120, deadline=None)
+def test_deltas_give_the_whole_payload(
+    case: Case, frame: Frame, tail: Tail, later_tail: Tail, data: st.DataObject
+) -> None:
+    """A client that keeps what a delta says and adds the rest has the full payload (G4)."""
+    hidden = case.view.hidden
+    enough = [
+        number
+        for number, row in enumerate(case.shown, 1)
+        if hidden is None or row.seq >= hidden.start - 1
+    ]
+    if not enough:
+        return
+    earlier = data.draw(st.sampled_from(enough))
+    whole, key, offer = folded(case), ITEMS[case.format], offer_of(case, frame)
+    seq = case.shown[earlier - 1].seq
+    held = rendered(case, frame, folded(case, case.shown[:earlier]).items(tail), offer)[1][key]
+    _, full = rendered(case, frame, whole.items(later_tail), offer)
+    delta, body = rendered(case, frame, whole.items(later_tail), offer, whole.point_at(seq))
+    assert delta.is_delta
+    last = json.loads(orjson.dumps(delta.tail))
+    assert held[: delta.base_items] + body[key] + last == full[key]
+    for name in ("system", "tools"):
+        assert name not in body and name not in body.get("config", {})
+    assert delta.base_items <= delta.stable_items
 
 
 @given(cases(), FRAMES)
@@ -176,46 +270,42 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, frame: Frame) -> None:
     assert one[0].prefix_hash == two[0].prefix_hash
 
 
-@given(cases(), FRAMES)
+@given(cases(), FRAMES, TAILS)
 @QUICK
-def test_the_budget_counts_what_is_returned(case: Case, frame: Frame) -> None:
-    """System, tools and messages counted from scratch give the usage reported (C1)."""
-    items = folded(case).items()
-    stub = case.format is ANTHROPIC and not frame.tools and items.has_calls
-    payload = render_payload(case.format, frame, items, extra_of(stub), "conversation")
-    body = unmarked(json.loads(orjson.dumps(payload.body)))
-    messages, system = body["messages"], body.get("system", [])
-    if case.format is CHAT and frame.sections:
-        head, *messages = messages
-        system = [{"text": head["content"]}]
-    counted = count_payload_messages(case.format, messages, third)
-    if system:
-        counted += count_system("\n\n".join(block["text"] for block in system), third)
-    definitions = [parse_tool(raw, "") for raw in body.get("tools", [])]
+def test_the_budget_counts_what_is_returned(case: Case, frame: Frame, tail: Tail) -> None:
+    """System, tools, messages and tail counted from scratch give the usage reported (C1)."""
+    items = folded(case).items(tail)
+    offer = offer_of(case, frame, items.has_calls)
+    _, body = rendered(case, frame, items, offer)
+    body = unmarked(body)
+    listed = body[ITEMS[case.format]]
+    static = system_text(static_sections(frame.sections))
+    if case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES) and static:
+        listed = listed[1:]
+    counted = count_payload_messages(case.format, listed, third)
+    if static:
+        counted += count_system(static, third)
+    definitions = [*frame.tools, *([STUB_TOOL] if offer.extra else [])]
     counted += estimate_tool_defs_tokens(definitions, third)
-    extra = estimate_tool_defs_tokens((STUB_TOOL,), third) if stub else 0
-    assert frame.usage(items.tokens, items.summary_tokens, extra).total == counted
+    extra = frame.extra_tokens(offer.extra)
+    system = items.tail_tokens + items.opening_tokens - frame.raw_dynamic
+    assert frame.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 
 
 @pytest.mark.parametrize("stub_tools", [False, True])
-@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+@pytest.mark.parametrize("format", FormatName)
 def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_tools: bool) -> None:
     """Retain, several summaries, kept and cleared results make a valid, counted request (K1)."""
     case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
     frame = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
     items = folded(case).items()
-    payload = render_payload(format, frame, items, extra_of(stub_tools), "conversation")
-    body = json.loads(orjson.dumps(payload.body))
-    validate = provider_validate()
-    if format is CHAT:
-        found = validate.validate_openai_chat(body["messages"], body["tools"])
-        counted = count_payload_messages(format, body["messages"][1:], third)
-    else:
-        found = validate.validate_anthropic(body)
-        counted = count_payload_messages(format, unmarked(body["messages"]), third)
-    assert validate.errors(found) == []
+    _, body = rendered(case, frame, items, Offer((STUB_TOOL.name,)) if stub_tools else NO_OFFER)
+    assert faults(format, body) == []
+    listed = unmarked(body[ITEMS[format]])
+    has_system = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+    counted = count_payload_messages(format, listed[1:] if has_system else listed, third)
     assert items.tokens + items.summary_tokens == counted
-    said = json.dumps(body["messages"])
+    said = json.dumps(listed)
     for seq in range(1, len(RICH_LOG) + 1):
         shown = RICH_VIEW.shows(seq) and RICH_LOG[seq - 1]["role"] == "user"
         assert (f'"said {seq}"' in said) == shown
@@ -228,31 +318,75 @@ def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_to
 def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> None:
     """Skills count as skill prompts, all else as the system prompt, and nothing twice (C1)."""
     merged = merge_sections([given_])
-    usage = fixed_usage(merged, (), third)
-    whole = count_system(system_text(merged), third) if merged else 0
-    assert usage.system_prompt + usage.skill_prompts == whole
+    static = static_sections(merged)
+    usage = fixed_usage(merged, 0, third)
+    whole = count_system(system_text(static), third) if static else 0
+    dynamic = dynamic_tokens(merged, third)
+    assert usage.system_prompt + usage.skill_prompts == whole + dynamic
     assert (usage.skill_prompts > 0) == any(s.kind is SectionKind.SKILL for s in merged)
 
 
 def test_a_changed_prefix_changes_its_hash() -> None:
-    """Sections and tools are part of the promised prefix (G3)."""
+    """Sections and tools are part of the promised prefix, the tail is not (G3, G5)."""
     frame = frame_of([PromptSection("a", "one")], TOOLS, None)
-    case_items = folded_empty()
+    fewer = frame_of([PromptSection("a", "one")], TOOLS[:1], None)
     hashes = {
-        render_payload(format, changed, case_items, (), "c").prefix_hash
-        for format in (CHAT, ANTHROPIC)
-        for changed in (
-            frame,
-            replace(frame, tools=TOOLS[:1]),
-            replace(frame, sections=(PromptSection("a", "two"),)),
-        )
+        render_payload(Request(format, NO_OFFER, "c"), changed, folded_empty(tail)).prefix_hash
+        for format in FormatName
+        for changed in (frame, fewer, replace(frame, sections=(PromptSection("a", "two"),)))
+        for tail in (NO_TAIL, Tail(("note",)))
     }
-    assert len(hashes) == 6
+    assert len(hashes) == 12
 
 
-def folded_empty() -> Any:
+def folded_empty(tail: Tail = NO_TAIL) -> Items:
     """Return the items of an empty view."""
-    return assembler_for(CHAT, View(spans=(Span(1, 2),)), third).items()
+    return assembler_for(CHAT, View(spans=(Span(1, 2),)), third).items(tail)
+
+
+def test_short_prefixes_are_not_marked() -> None:
+    """A mark on a prefix shorter than the model caches is of no use, and none is laid (A8)."""
+    raw = {"role": "user", "content": "x" * 300}
+    case = Case(RawLog([(CHAT, raw)] * 3), ANTHROPIC, View(), 3)
+    for minimum, marks in ((None, 2), (150, 1), (10_000, 0)):
+        frame = frame_of(
+            [PromptSection("base", "Be brief.")],
+            TOOLS,
+            replace(EXACT, cache_minimum_tokens=minimum),
+        )
+        assert count_marks(rendered(case, frame)[1]) == marks
+
+
+def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> None:
+    """Base, rules and memories may change apart: the last two ends of a prefix are marked (S2)."""
+    given_ = [
+        PromptSection("base", "a"),
+        PromptSection("rules", "b", SectionKind.RULES),
+        PromptSection("memories", "c", SectionKind.MEMORIES),
+        PromptSection("skill", "d", SectionKind.SKILL),
+        PromptSection("pad", "e", SectionKind.SCRATCHPAD),
+    ]
+    case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
+    _, body = rendered(case, frame_of(given_, TOOLS, None))
+    assert [count_marks(block) for block in body["system"]] == [0, 1, 1, 0]
+    case = replace(case, format=FormatName.OPENAI_RESPONSES)
+    _, body = rendered(case, frame_of(given_, TOOLS, MARKING))
+    assert [count_marks(part) for part in body["input"][0]["content"]] == [0, 1, 1, 0]
+
+
+def test_marks_that_cannot_be_laid_are_left_out() -> None:
+    """Without marks the sections are sent as one text, and the payload says so (G7)."""
+    case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
+    frame = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
+    items = replace(folded(case).items(), marks=(Mark(0, 3, 0),))
+    request = Request(ANTHROPIC, NO_OFFER, "c")
+    with pytest.raises(MisplacedMark):
+        render_payload(request, frame, items)
+    payload = render_payload(request, frame, items, marked=False)
+    body = json.loads(orjson.dumps(payload.body))
+    assert payload.degraded == (UNMARKED,)
+    assert body["system"] == "one\n\ntwo"
+    assert count_marks(body) == 0
 
 
 def test_tools_merge_by_name_and_keep_their_place() -> None:
@@ -267,10 +401,11 @@ def test_tools_merge_by_name_and_keep_their_place() -> None:
 
 
 def test_openai_takes_at_most_128_tools() -> None:
-    """More tools than the format takes are refused at their place (B4)."""
+    """More tools than the format takes are refused, unless enough can be held back (B4, H1)."""
     many = tuple(replace(TOOLS[0], name=f"t{n}") for n in range(129))
-    check_tools(many[:128], CHAT)
-    check_tools(many, FormatName.ANTHROPIC)
+    check_tools(frame_of([], many[:128], None), CHAT)
+    check_tools(frame_of([], many, None), ANTHROPIC)
     with pytest.raises(ValidationError) as refused:
-        check_tools(many, CHAT)
+        check_tools(frame_of([], many, None), CHAT)
     assert refused.value.problems[0].pointer == "/tools"
+    check_tools(frame_of([], tuple(replace(t, category="mcp") for t in many), None), CHAT)

@@ -64,6 +64,8 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("tool_output", "clear_at_least"): st.just("auto") | st.integers(0, 10**6),
     ("tool_output", "exclude_tools"): st.lists(st.text(max_size=3), max_size=3),
     ("gc", "drop_compacted"): st.booleans(),
+    ("tool_deferral_threshold",): st.floats(0.01, 1),
+    ("dynamic_position",): st.sampled_from(["tail", "system", "before_window"]),
     ("agent_tools",): st.sampled_from(["auto", "none"])
     | st.lists(st.sampled_from(OWN_TOOLS), max_size=3),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -37,7 +37,7 @@ from app.services.leases import Leases
 from app.services.log import Append, Appended, LogService
 from app.services.outputs import Outputs
 from app.services.pins import PinService
-from app.services.ports import ContextRecords, Database, Records
+from app.services.ports import ContextRecords, Database, LogRecords, Records
 from app.services.receipts import ReceiptService
 from app.services.summariser import Summariser, SummariserSettings
 from app.services.windows import Windows
@@ -107,12 +107,22 @@ class WatchedDatabase:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.failures: dict[str, Exception] = {}
         self.after_read: Callable[[], Awaitable[None]] | None = None
 
     @property
     def store(self) -> Store:
         """The store that the real database speaks to."""
         return cast(PostgresDatabase, self._database)._store
+
+    @contextmanager
+    def failing(self, sentence: str, error: Exception) -> Iterator[None]:
+        """Have a sentence about the log fail inside the block."""
+        self.failures[sentence] = error
+        try:
+            yield
+        finally:
+            del self.failures[sentence]
 
     def held(self, conversation_id: str) -> Conversation | None:
         """Return what the real database holds."""
@@ -150,8 +160,23 @@ class _WatchedRecords:
         return getattr(self._records, name)
 
     @property
+    def log(self) -> LogRecords:
+        return cast(LogRecords, _WatchedLog(self._records.log, self._watched))
+
+    @property
     def contexts(self) -> ContextRecords:
         return cast(ContextRecords, _WatchedContexts(self._records.contexts, self._watched))
+
+
+class _WatchedLog:
+    def __init__(self, log: LogRecords, database: WatchedDatabase) -> None:
+        self._log = log
+        self._watched = database
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._watched.failures:
+            raise self._watched.failures[name]
+        return getattr(self._log, name)
 
 
 class _WatchedContexts:

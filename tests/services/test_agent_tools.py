@@ -10,7 +10,7 @@ from app.domain.policy import OWN_TOOLS
 from tests.services.fakes import ANTHROPIC, CHAT, Build, Harness, asks, result, says, user
 from tests.services.test_context import ASKS, check, harness
 
-READ_LINES, GREP, READ_BYTES = OWN_TOOLS
+READ_LINES, GREP, READ_BYTES, *_ = OWN_TOOLS
 FORMATS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
 LONG = "".join(f"line {number} of a long output\n" for number in range(4000))
 WINDOW = {"budget": {"context_window": 60_000, "max_output_tokens": 1000}}

@@ -61,8 +61,9 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 def policy(window: int = 1100, output: int = 100, **leaves: Any) -> dict[str, Any]:
-    """Return a policy with a small window, of which own tools would take too large a part."""
-    budget = {"context_window": window, "max_output_tokens": output} | leaves.pop("budget", {})
+    """Return a policy with a small window, of which own tools and notes would take too much."""
+    budget = {"context_window": window, "max_output_tokens": output, "notice_at": 1.0}
+    budget |= leaves.pop("budget", {})
     return {"budget": budget, "agent_tools": "none"} | leaves
 
 
@@ -336,7 +337,7 @@ async def fill(harness: Harness, cid: str, used: int) -> None:
 
 async def test_below_compact_trigger_nothing_is_compacted(harness: Harness) -> None:
     """A payload that is only due is returned as it is (C3, decision 15)."""
-    cid = await harness.conversation(policy(1100, 100))
+    cid = await harness.conversation(policy(1100, 100, budget={"notice_at": 0.8}))
     await fill(harness, cid, 800)
     build = await harness.build(cid)
     assert (build["pressure"], build["notice"]) == ("due", True)

@@ -1,20 +1,27 @@
-"""ConversationService and AgentService on a real database (A7, decisions 7, 8, 22)."""
+"""ConversationService and AgentService on a real database (A7, G1, decisions 7, 8, 22)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any, cast
 
 import pytest
 
 from app.adapters.models import ModelRegistry
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.tokenizer import TiktokenTokenizer
-from app.domain.errors import Conflict, NotFound, ValidationError
+from app.domain import jsontext
+from app.domain.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
+from app.domain.records import Versioned
 from app.services.agents import AgentService, NewAgent
 from app.services.conversations import ConversationService, NewConversation
 from app.services.frames import Frames
-from app.services.layers import OwnSettings, Patch
+from app.services.layers import Listed, OwnSettings, Patch
+from app.services.ports import Records
+from tests.conftest import execute
 
 POLICY = {"sandwich": {"preserve_top": 3}}
 
@@ -134,3 +141,190 @@ async def test_removing_says_how_much(
     assert deleted["messages"] == 0
     with pytest.raises(NotFound):
         await agents.remove("t", "a")
+
+
+# --- versions -------------------------------------------------------------------------------
+
+SECTIONS, TOOLS = Versioned.SECTIONS, Versioned.TOOLS
+Owner = tuple[ConversationService | AgentService, str]
+
+
+def section(text: str) -> dict[str, Any]:
+    """Return a section with this text."""
+    return {"name": "base", "content": text}
+
+
+@pytest.fixture(params=["conversation", "agent"])
+async def owner(
+    request: pytest.FixtureRequest, conversations: ConversationService, agents: AgentService
+) -> Owner:
+    """A conversation or an agent, without any list, and its service."""
+    if request.param == "agent":
+        await agents.create("t", NewAgent("A", "a"))
+        return agents, "a"
+    made = await conversations.create("t", NewConversation())
+    return conversations, made.conversation.conversation_id
+
+
+async def test_every_version_stays_readable(owner: Owner) -> None:
+    """G1: each list that was given can be read again by its number, as it was given."""
+    service, owner_id = owner
+    assert await service.get_list("t", owner_id, SECTIONS) == Listed("[]", 0)
+    for number in range(1, 4):
+        made = await service.set_sections("t", owner_id, [section(f"\x00{number}")])
+        assert made.version == number
+        assert await service.get_list("t", owner_id, SECTIONS) == made
+    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 1
+    assert (await service.set_sections("t", owner_id, [])).version == 4
+    for number in range(1, 4):
+        found = await service.get_list("t", owner_id, SECTIONS, number)
+        assert found.version == number
+        assert jsontext.loads(found.body) == [section(f"\x00{number}")]
+    assert await service.get_list("t", owner_id, SECTIONS, 4) == Listed("[]", 4)
+    for kind, missing in ((SECTIONS, 5), (SECTIONS, 0), (TOOLS, 2)):
+        with pytest.raises(NotFound):
+            await service.get_list("t", owner_id, kind, missing)
+    with pytest.raises(NotFound):
+        await service.get_list("other", owner_id, SECTIONS, 1)
+
+
+async def test_the_same_list_is_the_same_version(owner: Owner) -> None:
+    """G1: giving what is there already changes nothing, neither list nor time."""
+    service, owner_id = owner
+    first = await service.set_tools("t", owner_id, [{"name": "a"}])
+    before = await service.get("t", owner_id)
+    assert await service.set_tools("t", owner_id, [{"name": "a"}]) == first
+    assert await service.set_tools("t", owner_id, [{"name": "a"}], 1) == first
+    assert await service.get("t", owner_id) == before
+    assert (await service.set_tools("t", owner_id, [{"name": "b"}])).version == 2
+    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 3
+
+
+async def test_one_of_two_editors_wins(owner: Owner) -> None:
+    """G1: of several that start from the same version exactly one is stored."""
+    service, owner_id = owner
+    await service.set_sections("t", owner_id, [section("old")], 0)
+    answers = await asyncio.gather(
+        *(service.set_sections("t", owner_id, [section(str(n))], 1) for n in range(6)),
+        return_exceptions=True,
+    )
+    (won,) = [answer for answer in answers if isinstance(answer, Listed)]
+    lost = [answer for answer in answers if isinstance(answer, Conflict)]
+    assert len(lost) == 5
+    assert all(error.facts["version"] == 2 for error in lost)
+    assert await service.get_list("t", owner_id, SECTIONS) == won
+    assert won.version == 2
+
+
+async def test_without_an_expectation_the_last_one_stays(owner: Owner) -> None:
+    """G1: editors that expect nothing all store a version, in some order, and lose none."""
+    service, owner_id = owner
+    made = await asyncio.gather(
+        *(service.set_tools("t", owner_id, [{"name": f"t{n}"}]) for n in range(6))
+    )
+    assert sorted(item.version for item in made) == list(range(1, 7))
+    for item in made:
+        assert await service.get_list("t", owner_id, TOOLS, item.version) == item
+
+
+async def test_creations_with_lists_are_version_one(
+    conversations: ConversationService, agents: AgentService
+) -> None:
+    """G1: what a creation brings is the first version; what it leaves out has none."""
+    own = OwnSettings(sections=[section("x")])
+    made = await conversations.create("t", NewConversation(settings=own))
+    assert made.conversation.versions.sections == 1
+    assert made.conversation.versions.tools == 0
+    conversation_id = made.conversation.conversation_id
+    await conversations.set_sections("t", conversation_id, [])
+    found = await conversations.get_list("t", conversation_id, SECTIONS, 1)
+    assert jsontext.loads(found.body) == [section("x")]
+    shown = await agents.create("t", NewAgent("A", "a", OwnSettings(tools=[{"name": "t"}])))
+    assert (shown.agent.versions.sections, shown.agent.versions.tools) == (0, 1)
+    await agents.set_tools("t", "a", [])
+    assert jsontext.loads((await agents.get_list("t", "a", TOOLS, 1)).body) == [{"name": "t"}]
+
+
+async def test_other_changes_leave_versions_alone(owner: Owner) -> None:
+    """G1: a patch of model, policy or metadata makes no version."""
+    service, owner_id = owner
+    await service.set_sections("t", owner_id, [section("x")])
+    patch = Patch(frozenset({"model", "metadata"}), model="m", metadata={"a": 1})
+    await service.change("t", owner_id, patch)
+    assert (await service.get_list("t", owner_id, SECTIONS)).version == 1
+
+
+async def test_lists_of_an_earlier_release_are_not_lost(owner: Owner, database_url: str) -> None:
+    """G1: what was stored before there were versions is version 0 once it is replaced."""
+    service, owner_id = owner
+    for table in ("agents", "conversations"):
+        await execute(database_url, f'UPDATE {table} SET tools = \'[{{"name":"old"}}]\'')
+    newest = await service.get_list("t", owner_id, TOOLS)
+    assert newest.version == 0
+    assert await service.get_list("t", owner_id, TOOLS, 0) == newest
+    assert (await service.set_tools("t", owner_id, [{"name": "new"}])).version == 1
+    assert await service.get_list("t", owner_id, TOOLS, 0) == newest
+
+
+async def test_removals_count_versions(
+    conversations: ConversationService, agents: AgentService, database_url: str
+) -> None:
+    """A7: versions go with their agent or conversation, counted, and never come back."""
+    own = OwnSettings(sections=[section("x")], tools=[{"name": "t"}])
+    await agents.create("t", NewAgent("A", "a", own))
+    made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
+    conversation_id = made.conversation.conversation_id
+    await agents.set_tools("t", "a", [])
+    deleted = await agents.remove("t", "a")
+    assert (deleted["agent_versions"], deleted["conversation_versions"]) == (3, 2)
+    await agents.create("t", NewAgent("A", "a"))
+    await conversations.create("t", NewConversation(conversation_id))
+    for table in ("agent_versions", "conversation_versions"):
+        assert (await execute(database_url, f"SELECT count(*) FROM {table}"))[0][0] == 0
+
+
+class FailingChange:
+    """A database on which storing settings fails after it was done."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Records]:
+        """Open a transaction in which `change` fails."""
+        async with self._database.transaction() as records:
+            yield cast(Records, _Failing(records))
+
+
+class _Failing:
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name in ("agents", "conversations"):
+            return _Failing(found)
+        if name != "change":
+            return found
+
+        async def failing(*arguments: Any) -> None:
+            await found(*arguments)
+            raise ServiceUnavailable("The database does not answer")
+
+        return failing
+
+
+async def test_a_version_is_stored_whole_or_not_at_all(
+    owner: Owner, database: PostgresDatabase
+) -> None:
+    """A8, G1: stopped in the middle, neither list nor version is there; it can be tried again."""
+    service, owner_id = owner
+    real, broken = service._database, FailingChange(database)
+    service._database = cast(Any, broken)
+    with pytest.raises(ServiceUnavailable):
+        await service.set_sections("t", owner_id, [section("x")])
+    service._database = real
+    assert await service.get_list("t", owner_id, SECTIONS) == Listed("[]", 0)
+    with pytest.raises(NotFound):
+        await service.get_list("t", owner_id, SECTIONS, 1)
+    assert (await service.set_sections("t", owner_id, [section("x")])).version == 1

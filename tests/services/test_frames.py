@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.calibration import Calibration
 from app.domain.errors import ContextLimitUnknown, ValidationError
 from app.domain.frames import Ask, Frame
 from app.domain.messages import FormatName
@@ -166,6 +167,56 @@ async def test_equal_layers_give_the_same_frame_object() -> None:
     for number in range(3):
         await few.of(conversation(settings(sections=[{"name": "a", "content": str(number)}])))
     assert await few.of(conversation()) is not first
+
+
+async def test_counts_are_corrected_by_the_models_reports() -> None:
+    """A calibration's factor, rounded, multiplies the counts, and its margin is added (J3, C4)."""
+    several = frames()
+    plain = conversation(settings(sections=[{"name": "a", "content": "word " * 100}]))
+    told = replace(plain, calibration=Calibration(1.31249, 0.0212, 5))
+    made = await several.of(told)
+    assert made.factor == 1.312
+    assert made.required_limits().margin == 0.021
+    assert made.policy_limits is not None
+    assert made.policy_limits.margin == 0.021
+    raw = (await several.of(plain)).usage(1_000, 0)
+    assert made.usage(1_000, 0).conversation == 1_312
+    assert made.usage(1_000, 0).system_prompt == pytest.approx(1.312 * raw.system_prompt, abs=1)
+    assert (await several.of(plain)).factor == 1.0
+    assert (await several.of(plain)).required_limits().margin == 0
+    near = replace(plain, calibration=Calibration(1.31251, 0.02119, 6))
+    assert (await several.of(near)).factor == 1.313
+    same = replace(plain, calibration=Calibration(1.31247, 0.02121, 6))
+    assert await several.of(same) is made
+
+
+async def test_an_epochs_factor_can_be_given() -> None:
+    """The factor of an epoch stays, and the margin covers what it leaves out (J3, decision 12)."""
+    several = frames()
+    told = replace(conversation(), calibration=Calibration(1.3, 0.02, 5))
+    frozen = await several.of(told, factor=1.25)
+    assert frozen.factor == 1.25
+    assert frozen.required_limits().margin == pytest.approx(1.02 * 1.3 / 1.25 - 1, abs=1e-3)
+    assert await several.of(told, factor=1.25) is frozen
+    assert (await several.of(told)).factor == 1.3
+    assert (await several.of(conversation(), factor=1.25)).factor == 1.25
+    assert (await several.of(conversation(), factor=1.0)).required_limits().margin == 0
+
+
+async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
+    """What a request's model is reported at says nothing of the stored one's limits (13, J3)."""
+    told = replace(conversation(settings("gpt-4.1")), calibration=Calibration(1.3, 0.03, 5))
+    made = await frames().of(told, Ask(model=MODEL))
+    assert made.required_limits().margin == 0.03
+    assert made.policy_limits is not None
+    assert made.policy_limits.margin == 0
+
+
+async def test_frames_of_unknown_windows_are_corrected_too() -> None:
+    """Without a window there is no margin to set, and the counts are corrected all the same."""
+    told = replace(conversation(settings("nobody/knows")), calibration=Calibration(1.3, 0.03, 5))
+    made = await frames().of(told)
+    assert (made.limits, made.factor) == (None, 1.3)
 
 
 async def test_hashes_tell_frames_apart() -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.errors import Problem, ValidationError
+from app.domain.errors import Conflict, Problem, ValidationError
 from app.domain.policy import DEFAULTS
-from app.domain.records import Settings
+from app.domain.records import Agent, Settings, Versioned, Versions
 from app.services.layers import (
+    Listed,
     OwnSettings,
     Patch,
     in_policy,
+    listed,
     sections_text,
     shown_policy,
     tools_text,
+    with_list,
     without_empty,
 )
 
@@ -90,3 +94,43 @@ def test_pointers_lead_into_the_body() -> None:
     """M: what is wrong in a policy is pointed at from the whole body."""
     error = in_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
     assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
+
+
+bodies = st.sampled_from(["[]", "[1]", "[2]"])
+
+
+@given(bodies, st.integers(0, 5), bodies, st.none() | st.integers(0, 6))
+def test_a_list_is_replaced_as_a_new_version(
+    body: str, version: int, new: str, expected: int | None
+) -> None:
+    """G1: what differs is the next version, what does not changes nothing, and only what was
+    expected is replaced.
+    """
+    newest = Listed(body, version)
+    if expected not in (None, version):
+        with pytest.raises(Conflict) as caught:
+            newest.replaced(Versioned.TOOLS, new, expected)
+        assert caught.value.facts == {"version": version, "expected_version": expected}
+        return
+    after = newest.replaced(Versioned.TOOLS, new, expected)
+    assert after.body == new
+    assert after.version == version + (new != body)
+
+
+@pytest.mark.parametrize("kind", Versioned)
+def test_each_list_has_its_own_versions(kind: Versioned) -> None:
+    """G1: changing one list of a layer leaves the other as it is."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    layer = Agent("a", "A", Settings("m", "{}", "[1]", "[2]"), "{}", now, now, Versions(3, 5))
+    changed = with_list(layer, kind, Listed("[9]", 8))
+    (other,) = set(Versioned) - {kind}
+    assert listed(changed, kind) == Listed("[9]", 8)
+    assert listed(changed, other) == listed(layer, other)
+    assert changed.settings.model == "m"
+
+
+def test_what_an_earlier_release_stored_is_version_nought() -> None:
+    """G1: a list from before versions were kept is told apart from none."""
+    assert Listed("[1]", 0).is_unkept
+    assert not Listed("[]", 0).is_unkept
+    assert not Listed("[1]", 1).is_unkept

@@ -1,14 +1,25 @@
-"""Tool calls: what the model reads, and what only the caller is told (L1, F4, F5)."""
+"""Tool calls: what the model reads, and what only the caller is told (L1, F4, F5, H2, G6)."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from app.domain.errors import ContextError, Gone, NotFound, ServiceUnavailable, ValidationError
+from app.domain.compaction import CompactResult
+from app.domain.deferral import Found
+from app.domain.errors import (
+    Conflict,
+    ContextError,
+    ContextLimitUnknown,
+    Gone,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.formats import ToolDefinition
 from app.domain.grep import GrepMatch, GrepResult
 from app.domain.messages import FormatName
 from app.domain.slices import Bytes, Lines
@@ -43,7 +54,7 @@ class Readers:
     @property
     def service(self) -> ToolCallService:
         """The service over these readers."""
-        return ToolCallService(self.read, self.read, self.read, self.check)
+        return ToolCallService(self.read, self.read, self.read, self.check, self.read, self.read)
 
     async def call(self, name: str, **arguments: Any) -> Answered:
         """Execute one call in the form of Chat."""
@@ -235,3 +246,114 @@ async def test_an_unknown_tool_is_refused_where_it_is_named() -> None:
         await readers.call("shell", ref_id=REF)
     assert refused.value.problems[0].pointer == "/tool_call/function/name"
     assert not readers.asked
+
+
+# --- search and compaction --------------------------------------------------------------------
+
+WEATHER = ToolDefinition("get_weather", "Weather.", {"type": "object"}, "mcp")
+RESULT = CompactResult(
+    compacted=True,
+    reason=None,
+    compaction_id="c1",
+    before_tokens=91_200,
+    after_tokens=3_980,
+    before_msg_count=1_046,
+    after_msg_count=12,
+    strategies_run=("sandwich",),
+    summary_range=(6, 41),
+    model="extractive",
+    summary_tokens=420,
+    cost_usd=0.0,
+    duration_ms=12,
+)
+
+
+async def test_a_search_answers_with_definitions() -> None:
+    """H2, L1: the query and its limit reach the search; full definitions come back."""
+    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    answered = await readers.call("tool_search", query="weather")
+    assert not answered.is_error
+    assert answered.message["content"] == (
+        '{"name":"get_weather","description":"Weather.","parameters":{"type":"object"}}'
+    )
+    await readers.call("tool_search", query="weather", limit=80)
+    assert readers.asked == [
+        (TENANT, CONVERSATION, "weather", 5, {"promotes": True}),
+        (TENANT, CONVERSATION, "weather", 50, {"promotes": True}),
+    ]
+    nothing = await Readers(Found((), 9, ())).call("tool_search", query="x")
+    assert (nothing.is_error, nothing.message["content"]) == (False, "[No tool matches.]")
+
+
+async def test_a_native_search_answers_with_references() -> None:
+    """H3: references where the caller's payload defers natively, the text where it does not."""
+    raw = {"type": "tool_use", "id": "c1", "name": "tool_search", "input": {"query": "weather"}}
+    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    service = readers.service
+    found = await service.answer(TENANT, CONVERSATION, ANTHROPIC, raw, native=True)
+    assert readers.asked[-1][-1] == {"promotes": False}
+    (block,) = found.message["content"]
+    assert block["content"] == [{"type": "tool_reference", "tool_name": "get_weather"}]
+    plain = await service.answer(TENANT, CONVERSATION, ANTHROPIC, raw)
+    assert isinstance(plain.message["content"][0]["content"], str)
+
+
+async def test_openais_own_search_is_answered_in_kind() -> None:
+    """H3, C7: a search item gets an output of the same call id, wrong arguments an empty one."""
+    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    item = {"type": "tool_search_call", "call_id": "c1", "execution": "client"}
+    for arguments, status, count in (({"query": "weather"}, "completed", 1), ({}, "incomplete", 0)):
+        raw = {**item, "arguments": arguments}
+        answered = await readers.service.answer(
+            TENANT, CONVERSATION, FormatName.OPENAI_RESPONSES, raw
+        )
+        assert answered.is_error is (count == 0)
+        assert answered.message["type"] == "tool_search_output"
+        assert (answered.message["call_id"], answered.message["status"]) == ("c1", status)
+        assert len(answered.message["tools"]) == count
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (RESULT, "[Compacted: 91,200 tokens became 3,980, 1,046 messages became 12.]"),
+        (
+            replace(RESULT, compacted=False, reason="not enough messages"),
+            "[Nothing was compacted: not enough messages.]",
+        ),
+    ],
+)
+async def test_a_compaction_says_what_it_did(result: CompactResult, text: str) -> None:
+    """G6, L1: one sentence with tokens and messages before and after, or why nothing was done."""
+    readers = Readers(result)
+    answered = await readers.call("compact_context")
+    assert (answered.is_error, answered.message["content"]) == (False, text)
+    assert readers.asked == [(TENANT, CONVERSATION)]
+
+
+@pytest.mark.parametrize("error", [ServiceUnavailable("No model"), Conflict("Changed meanwhile")])
+async def test_a_compaction_that_fails_lets_the_model_go_on(error: ContextError) -> None:
+    """E9, L1: a failing summariser is no reason to stop: the model is told to go on."""
+    answered = await Readers(error).call("compact_context")
+    assert answered.is_error
+    assert answered.message["content"] == (
+        "Error: The context cannot be compacted at the moment. Go on without it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("tool_search", ABSENT),
+        ("tool_search", ServiceUnavailable("The database does not answer")),
+        ("compact_context", ABSENT),
+        ("compact_context", ContextLimitUnknown("The model's context window is unknown")),
+    ],
+)
+async def test_what_no_search_or_compaction_can_mend_is_raised(
+    name: str, error: ContextError
+) -> None:
+    """L1, M: an unknown conversation, an unknown window and a failing store are the caller's."""
+    arguments = {"query": "x"} if name == "tool_search" else {}
+    with pytest.raises(type(error)):
+        await Readers(error).call(name, **arguments)

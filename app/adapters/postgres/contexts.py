@@ -221,6 +221,42 @@ ADD_EPOCH = Statement(
         """
 )
 
+# An epoch's id is a UUIDv7: the last one began last.
+NEWEST_TOOLS = Statement(
+    """
+        SELECT t.body FROM epochs e
+        JOIN prompt_texts t ON t.conversation_id = e.conversation_id AND t.hash = e.tools_hash
+        WHERE e.conversation_id = CAST(:conversation_id AS uuid)
+        ORDER BY e.epoch_id DESC LIMIT 1
+        """
+)
+
+ADD_TEXT = Statement(
+    """
+        INSERT INTO prompt_texts (conversation_id, hash, body)
+        SELECT conversation_id, CAST(:hash AS text), CAST(:body AS text) FROM heads
+        WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        ON CONFLICT (conversation_id, hash) DO NOTHING
+        """
+)
+
+TEXTS = Statement(
+    """
+        SELECT hash, body FROM prompt_texts
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND hash = ANY (CAST(:hashes AS text[]))
+        """
+)
+
+FIND_EPOCH = Statement(
+    f"""
+        SELECT {", ".join(f'e."{name}" AS e_{name}' for name in _EPOCH_FIELDS)}
+        FROM epochs e
+        WHERE e.conversation_id = CAST(:conversation_id AS uuid)
+            AND e.epoch_id = CAST(:epoch_id AS uuid)
+        """
+)
+
 ADD_COMPACTION = Statement(
     """
         INSERT INTO compactions (
@@ -483,6 +519,31 @@ class ContextRecords:
             texts=list(texts.values()),
         )
         return added == 1
+
+    async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
+        """Return an epoch by its id, or None."""
+        row = await self._session.first(
+            FIND_EPOCH, conversation_id=UUID(conversation_id), epoch_id=UUID(epoch_id)
+        )
+        return epoch_from(row, "e_", None) if row is not None else None
+
+    async def newest_tools(self, conversation_id: str) -> str | None:
+        """Return the tools of the epoch that began last, as JSON; None before any build."""
+        row = await self._session.first(NEWEST_TOOLS, conversation_id=UUID(conversation_id))
+        return row["body"] if row is not None else None
+
+    async def add_text(self, conversation_id: str, hash: str, body: str) -> None:
+        """Keep a text under its hash, once."""
+        await self._session.run(
+            ADD_TEXT, conversation_id=UUID(conversation_id), hash=hash, body=body
+        )
+
+    async def texts(self, conversation_id: str, hashes: Sequence[str]) -> Mapping[str, str]:
+        """Return those of the texts that are kept, by their hashes."""
+        rows = await self._session.all(
+            TEXTS, conversation_id=UUID(conversation_id), hashes=list(hashes)
+        )
+        return {row["hash"]: row["body"] for row in rows}
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
         """Store a receipt."""

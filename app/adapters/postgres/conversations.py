@@ -15,20 +15,36 @@ from app.adapters.postgres.rows import (
     conversation_from,
 )
 from app.adapters.postgres.store import Session, Statement
-from app.domain.records import Agent, Conversation, Settings
+from app.domain.records import Agent, Conversation, Settings, Versioned, Versions
+
+# The lists of a layer that was just made, as rows; one that was not given has no version.
+_FIRST_LISTS = """
+    (VALUES ('sections', CAST(:sections AS text)), ('tools', CAST(:tools AS text)))
+        AS list (kind, body)
+"""
+_FIRST_VERSIONS = """
+    CASE WHEN CAST(:sections AS text) = '[]' THEN 0 ELSE 1 END,
+    CASE WHEN CAST(:tools AS text) = '[]' THEN 0 ELSE 1 END
+"""
 
 ADD_CONVERSATION = Statement(
-    """
+    f"""
         WITH added AS (
             INSERT INTO conversations (
                 conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-                metadata
+                metadata, sections_version, tools_version
             ) VALUES (
                 CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
                 CAST(:model AS text), CAST(:policy AS text),
-                CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text)
+                CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
+                {_FIRST_VERSIONS}
             ) ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id
+        ), versions AS (
+            INSERT INTO conversation_versions (conversation_id, kind, version, body)
+            SELECT added.conversation_id, list.kind, 1, list.body
+            FROM added, {_FIRST_LISTS}
+            WHERE list.body <> '[]'
         )
         INSERT INTO heads (conversation_id, counter)
         SELECT conversation_id, CAST(:counter AS text) FROM added
@@ -69,9 +85,25 @@ CHANGE_CONVERSATION = Statement(
         SET agent_id = CAST(:agent_id AS text), model = CAST(:model AS text),
             policy = CAST(:policy AS text),
             sections = CAST(:sections AS text), tools = CAST(:tools AS text),
+            sections_version = CAST(:sections_version AS bigint),
+            tools_version = CAST(:tools_version AS bigint),
             metadata = CAST(:metadata AS text), updated_at = clock_timestamp()
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND tenant_id = CAST(:tenant_id AS text)
+        """
+)
+ADD_VERSION = Statement(
+    """
+        INSERT INTO conversation_versions (conversation_id, kind, version, body)
+        VALUES (CAST(:conversation_id AS uuid), CAST(:kind AS text), CAST(:version AS bigint),
+            CAST(:body AS text))
+        """
+)
+FIND_VERSION = Statement(
+    """
+        SELECT body FROM conversation_versions
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND kind = CAST(:kind AS text)
+            AND version = CAST(:version AS bigint)
         """
 )
 IDS_OF_AGENT = Statement(
@@ -108,15 +140,28 @@ REMOVALS = {
 }
 
 ADD_AGENT = Statement(
-    """
-        INSERT INTO agents (tenant_id, agent_id, name, model, policy, sections, tools, metadata)
-        VALUES (CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
-            CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
-            CAST(:tools AS text), CAST(:metadata AS text))
-        ON CONFLICT (tenant_id, agent_id) DO NOTHING
+    f"""
+        WITH added AS (
+            INSERT INTO agents (
+                tenant_id, agent_id, name, model, policy, sections, tools, metadata,
+                sections_version, tools_version
+            ) VALUES (
+                CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
+                CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
+                CAST(:tools AS text), CAST(:metadata AS text), {_FIRST_VERSIONS}
+            ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
+            RETURNING tenant_id, agent_id
+        ), versions AS (
+            INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
+            SELECT added.tenant_id, added.agent_id, list.kind, 1, list.body
+            FROM added, {_FIRST_LISTS}
+            WHERE list.body <> '[]'
+        )
+        SELECT agent_id FROM added
         """
 )
-_AGENT_COLUMNS = "agent_id, name, model, policy, sections, tools, metadata, created_at, updated_at"
+_AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
+    tools_version, created_at, updated_at"""
 FIND_AGENT = Statement(
     f"""
         SELECT {_AGENT_COLUMNS} FROM agents
@@ -146,16 +191,36 @@ CHANGE_AGENT = Statement(
         SET name = CAST(:name AS text), model = CAST(:model AS text),
             policy = CAST(:policy AS text), sections = CAST(:sections AS text),
             tools = CAST(:tools AS text), metadata = CAST(:metadata AS text),
-            updated_at = clock_timestamp()
+            sections_version = CAST(:sections_version AS bigint),
+            tools_version = CAST(:tools_version AS bigint), updated_at = clock_timestamp()
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
         """
 )
-REMOVE_AGENT = Statement(
+ADD_AGENT_VERSION = Statement(
     """
-        DELETE FROM agents
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
+        VALUES (CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:kind AS text),
+            CAST(:version AS bigint), CAST(:body AS text))
         """
 )
+FIND_AGENT_VERSION = Statement(
+    """
+        SELECT body FROM agent_versions
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+            AND kind = CAST(:kind AS text) AND version = CAST(:version AS bigint)
+        """
+)
+PER_AGENT = ("agents", "agent_versions")
+"""Every table whose rows go when their agent is deleted, besides its conversations' (A7)."""
+AGENT_REMOVALS = {
+    table: Statement(
+        f"""
+        DELETE FROM {table}
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        """
+    )
+    for table in PER_AGENT
+}
 
 KEPT_CREATION = Statement(
     """
@@ -307,7 +372,27 @@ class ConversationRecords:
             counter=conversation.counter,
             metadata=conversation.metadata,
             **_columns(conversation.settings),
+            **_version_columns(conversation.versions),
         )
+
+    async def add_version(
+        self, conversation_id: str, kind: Versioned, version: int, body: str
+    ) -> None:
+        """Keep a version of a list; call it in the transaction that makes it the newest."""
+        await self._session.run(
+            ADD_VERSION,
+            conversation_id=UUID(conversation_id),
+            kind=kind,
+            version=version,
+            body=body,
+        )
+
+    async def find_version(self, conversation_id: str, kind: Versioned, version: int) -> str | None:
+        """Return a version of a list as it was given, None where there is none."""
+        row = await self._session.first(
+            FIND_VERSION, conversation_id=UUID(conversation_id), kind=kind, version=version
+        )
+        return row["body"] if row is not None else None
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
         """Return the ids of an agent's conversations."""
@@ -330,7 +415,7 @@ class AgentRecords:
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
         """Create one; False when the id is taken."""
-        added = await self._session.run(
+        added = await self._session.first(
             ADD_AGENT,
             tenant_id=tenant_id,
             agent_id=agent.agent_id,
@@ -338,7 +423,7 @@ class AgentRecords:
             metadata=agent.metadata,
             **_columns(agent.settings),
         )
-        return added == 1
+        return added is not None
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
         """Return one, or None; `lock` keeps others from changing it meanwhile."""
@@ -367,11 +452,37 @@ class AgentRecords:
             name=agent.name,
             metadata=agent.metadata,
             **_columns(agent.settings),
+            **_version_columns(agent.versions),
         )
 
-    async def remove(self, tenant_id: str, agent_id: str) -> int:
-        """Delete the agent's own row."""
-        return await self._session.run(REMOVE_AGENT, tenant_id=tenant_id, agent_id=agent_id)
+    async def add_version(
+        self, tenant_id: str, agent_id: str, kind: Versioned, version: int, body: str
+    ) -> None:
+        """Keep a version of a list; call it in the transaction that makes it the newest."""
+        await self._session.run(
+            ADD_AGENT_VERSION,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            kind=kind,
+            version=version,
+            body=body,
+        )
+
+    async def find_version(
+        self, tenant_id: str, agent_id: str, kind: Versioned, version: int
+    ) -> str | None:
+        """Return a version of a list as it was given, None where there is none."""
+        row = await self._session.first(
+            FIND_AGENT_VERSION, tenant_id=tenant_id, agent_id=agent_id, kind=kind, version=version
+        )
+        return row["body"] if row is not None else None
+
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete the agent without its conversations; returns rows deleted by table (A7)."""
+        return {
+            name: await self._session.run(removal, tenant_id=tenant_id, agent_id=agent_id)
+            for name, removal in AGENT_REMOVALS.items()
+        }
 
 
 class TenantRecords:
@@ -431,3 +542,7 @@ def _columns(settings: Settings) -> dict[str, str | None]:
         "sections": settings.sections,
         "tools": settings.tools,
     }
+
+
+def _version_columns(versions: Versions) -> dict[str, int]:
+    return {"sections_version": versions.sections, "tools_version": versions.tools}

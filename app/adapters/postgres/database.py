@@ -13,6 +13,7 @@ from app.adapters.postgres.jobs import JobRecords
 from app.adapters.postgres.log import LogRecords
 from app.adapters.postgres.rows import Layers
 from app.adapters.postgres.store import Session, Store
+from app.adapters.postgres.usage import UsageRecords
 from app.domain.records import Conversation
 
 
@@ -54,6 +55,11 @@ class PostgresRecords:
     def jobs(self) -> JobRecords:
         """Work in the background."""
         return JobRecords(self._session)
+
+    @property
+    def usage(self) -> UsageRecords:
+        """What providers reported."""
+        return UsageRecords(self._session)
 
     @property
     def blobs(self) -> BlobRecords:

@@ -197,6 +197,39 @@ OPEN_CALLS = Statement(
         """
 )
 
+MOST_LOOKED_AT = 5_000
+"""Messages in which the last use of tools is looked for: its cost must not grow with the log."""
+
+LAST_USED = Statement(
+    f"""
+        SELECT call_names, max(seq) AS seq FROM (
+            SELECT seq, call_names FROM messages
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            ORDER BY seq DESC LIMIT {MOST_LOOKED_AT}
+        ) AS newest
+        WHERE call_names IS NOT NULL
+        GROUP BY call_names
+        """
+)
+
+PROMOTE = Statement(
+    """
+        UPDATE heads
+        SET promoted = CASE
+                WHEN promoted_turn = turns THEN promoted || ARRAY(
+                    SELECT item.name
+                    FROM unnest(CAST(:names AS text[])) WITH ORDINALITY AS item (name, position)
+                    WHERE item.name <> ALL (promoted)
+                    ORDER BY item.position
+                )
+                ELSE CAST(:names AS text[])
+            END,
+            promoted_turn = turns
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING promoted
+        """
+)
+
 TOTAL_AT = Statement(
     """
         SELECT total_tokens FROM messages
@@ -391,6 +424,25 @@ class LogRecords:
         """Return the names of the tools that the newest message but results calls, by call id."""
         row = await self._session.first(OPEN_CALLS, conversation_id=UUID(conversation_id))
         return _named_calls(row) if row is not None else {}
+
+    async def last_used(self, conversation_id: str) -> dict[str, int]:
+        """Return the seq at which each tool was last called, as the newest messages tell (H1)."""
+        rows = await self._session.all(LAST_USED, conversation_id=UUID(conversation_id))
+        found: dict[str, int] = {}
+        for row in rows:
+            for name in jsontext.loads(row["call_names"]):
+                found[name] = max(row["seq"], found.get(name, 0))
+        return found
+
+    async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Promote tools for the current turn, and return all that are promoted in it (H2).
+
+        Those of an earlier turn are not any more. For a deleted conversation there are none.
+        """
+        row = await self._session.first(
+            PROMOTE, conversation_id=UUID(conversation_id), names=list(names)
+        )
+        return tuple(row["promoted"]) if row is not None else ()
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""

@@ -8,9 +8,19 @@ from datetime import datetime
 from typing import Any
 
 from app.domain import jsontext
+from app.domain.calibration import Calibration
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
-from app.domain.records import Agent, Compaction, Conversation, Epoch, Head, Settings, StoredMessage
+from app.domain.records import (
+    Agent,
+    Compaction,
+    Conversation,
+    Epoch,
+    Head,
+    Settings,
+    StoredMessage,
+    Versions,
+)
 from app.domain.views import Span, Summary, View, spans_beside, summary_from, view_from
 
 # What changes rarely can be large: it is sent only when it is not the version already known.
@@ -27,6 +37,9 @@ CONVERSATION_COLUMNS = ", ".join(
     (
         "c.conversation_id, c.agent_id, c.created_at, c.updated_at",
         "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
+        "c.sections_version, c.tools_version",
+        "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
+        "cal.reports AS calibrated_reports",
         f"coalesce({_KNOWN}, false) AS known",
         _unless_known("c.metadata", "metadata"),
         _unless_known("c.policy", "policy"),
@@ -42,14 +55,17 @@ CONVERSATION_COLUMNS = ", ".join(
 HEAD_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
-    h.view_cause, h.trimmed_through, h.mentions, h.resume_at, h.failures, h.due_at,
+    h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
+    h.resume_at, h.failures, h.due_at,
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
-LAYER_JOINS = """
+_MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
+LAYER_JOINS = f"""
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
-    LEFT JOIN models m ON m.tenant_id = c.tenant_id
-        AND m.model = coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))
+    LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = {_MODEL}
+    LEFT JOIN calibrations cal ON cal.tenant_id = c.tenant_id AND cal.model = {_MODEL}
+        AND cal.counter = h.counter
 """
 
 
@@ -62,6 +78,7 @@ def agent_from(row: Any) -> Agent:
         metadata=row["metadata"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        versions=_versions_from(row),
     )
 
 
@@ -83,6 +100,8 @@ def head_from(row: Any) -> Head:
         view_cause=row["view_cause"],
         trimmed_through=row["trimmed_through"],
         mentions=tuple(row["mentions"]),
+        promoted=tuple(row["promoted"]),
+        promoted_turn=row["promoted_turn"],
         resume_at=row["resume_at"],
         is_due=row["is_due"],
         is_resting=row["is_resting"],
@@ -127,7 +146,17 @@ class Layers:
     def conversation_from(self, row: Any, held: Held, model: str | None = None) -> Conversation:
         """Read a conversation with its head from a row that was asked for with `held`."""
         if row["known"] and held.conversation is not None:
-            return replace(held.conversation, counter=row["counter"], head=head_from(row))
+            calibration = _calibration_from(row)
+            known = replace(
+                held.conversation,
+                counter=row["counter"],
+                head=head_from(row),
+                calibration=calibration,
+            )
+            if calibration != held.conversation.calibration:
+                key = (known.conversation_id, model)
+                self._held[key] = replace(held, conversation=known)
+            return known
         conversation = conversation_from(row)
         key = (conversation.conversation_id, model)
         self._held.pop(key, None)
@@ -157,6 +186,20 @@ def conversation_from(row: Any) -> Conversation:
         updated_at=row["updated_at"],
         head=head_from(row),
         model_entry=row["model_entry"],
+        versions=_versions_from(row),
+        calibration=_calibration_from(row),
+    )
+
+
+def _versions_from(row: Any) -> Versions:
+    return Versions(row["sections_version"], row["tools_version"])
+
+
+def _calibration_from(row: Any) -> Calibration | None:
+    if row["calibrated_factor"] is None:
+        return None
+    return Calibration(
+        row["calibrated_factor"], row["calibrated_margin"], row["calibrated_reports"]
     )
 
 

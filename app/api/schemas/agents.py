@@ -105,7 +105,9 @@ class ShownAgent(AgentItem):
                     "policy": dict(DEFAULTS),
                     "policy_overrides": {},
                     "sections": [],
+                    "sections_version": 0,
                     "tools": [],
+                    "tools_version": 0,
                 }
             ]
         }
@@ -115,4 +117,6 @@ class ShownAgent(AgentItem):
     policy: ShownPolicy = Field(description="The effective policy, every setting.")
     policy_overrides: dict[str, Any] = Field(description="The settings of its own layer.")
     sections: list[ShownSection] = Field(description="Its parts of the system prompt.")
+    sections_version: int = Field(description="Version of the sections, 0 for none.")
     tools: list[dict[str, Any]] = Field(description="Its tools, as they were given.")
+    tools_version: int = Field(description="Version of the tools, 0 for none.")

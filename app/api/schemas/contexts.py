@@ -18,7 +18,7 @@ from app.api.schemas.fields import (
     Tokens,
     Tools,
 )
-from app.api.schemas.sections import Sections
+from app.api.schemas.sections import MOST_CONTENT_CHARS, Sections
 from app.domain.budget import Pressure
 from app.domain.messages import FormatName
 from app.domain.policy import StrategyName
@@ -74,7 +74,22 @@ _BUILT: dict[str, Any] = {
     "compaction": None,
     "degraded": [],
     "deferred_tools": 0,
+    "defers_natively": False,
     "delta": False,
+}
+_EARLIER: dict[str, Any] = {
+    name: _BUILT[name]
+    for name in (
+        "format",
+        "payload",
+        "build_id",
+        "epoch",
+        "through_seq",
+        "stable_items",
+        "prefix_hash",
+        "breakpoints",
+        "tail",
+    )
 }
 
 
@@ -107,8 +122,21 @@ class ContextAsk(Asked):
     )
     sections: Sections = Field(default=[], description="Sections for this call, merged by name.")
     tools: Tools = Field(default=[], description="Tools for this call, merged by name.")
+    status: str | None = Field(
+        default=None,
+        max_length=MOST_CONTENT_CHARS,
+        description=(
+            "What goes on elsewhere, in the place of the stored sections of kind `status`; it"
+            " stands where `dynamic_position` says, by default in the tail."
+        ),
+    )
     known: Known | None = Field(
-        default=None, description="For delta builds; this version always sends the full payload."
+        default=None,
+        description=(
+            "What you hold of this lane. The answer then has `delta: true` and only what is new:"
+            " keep your first `base_items` items, append those of the payload, and put `tail`"
+            " behind them for this call. Where it is of no use, the payload is whole."
+        ),
     )
 
 
@@ -150,22 +178,31 @@ class CompactResult(Answered):
     duration_ms: int = Field(description="How long it took.")
 
 
-class BuiltContext(Answered):
+class EarlierBuild(Answered):
+    """The payload of an earlier build, byte for byte."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EARLIER]})
+
+    format: FormatName = Field(description="The format of the payload.")
+    payload: dict[str, Any] = Field(description="Splat it into the SDK's call.")
+    build_id: str = Field(description="Names this build; `as_of` reads it again.")
+    epoch: int = Field(description="Payloads of one epoch extend one another.")
+    through_seq: int = Field(description="The newest message in the payload.")
+    stable_items: int = Field(description="So many first items will stay as they are.")
+    prefix_hash: str = Field(description="Hash of what is promised to stay.")
+    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
+    tail: list[dict[str, Any]] = Field(
+        description="The last items of the payload, which the next build replaces."
+    )
+
+
+class BuiltContext(EarlierBuild):
     """The payload for the next call, and everything about it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_BUILT]})
 
-    format: FormatName = Field(description="The format of the payload.")
-    payload: dict[str, Any] = Field(description="Splat it into the SDK's call.")
-    build_id: str = Field(description="Names this build.")
-    epoch: int = Field(description="Payloads of one epoch extend one another.")
-    through_seq: int = Field(description="The newest message in the payload.")
-    stable_items: int = Field(description="So many first items will stay as they are.")
     base_items: int = Field(description="Items a delta is appended after; 0 for a full payload.")
-    prefix_hash: str = Field(description="Hash of what is promised to stay.")
     cache_break_reason: str | None = Field(description="Why this epoch began; null for the first.")
-    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
-    tail: list[dict[str, Any]] = Field(description="Items that replace the previous tail.")
     tokens_used: int = Field(description="Tokens of the payload.")
     budget: Budget = Field(description="The window and its use by this payload.")
     pressure: Pressure = Field(description="The highest level reached.")
@@ -177,6 +214,9 @@ class BuiltContext(Answered):
     compaction: CompactResult | None = Field(description="The compaction this build ran.")
     degraded: list[str] = Field(description="What had to be given up to fit, in order.")
     deferred_tools: int = Field(description="Tool definitions held back.")
+    defers_natively: bool = Field(
+        description="Whether the provider itself holds them back: then answer searches natively."
+    )
     delta: bool = Field(description="Whether the payload holds only what is new.")
 
 

@@ -115,7 +115,9 @@ class ShownConversation(ConversationItem):
                     "policy": dict(DEFAULTS),
                     "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
                     "sections": [],
+                    "sections_version": 0,
                     "tools": [],
+                    "tools_version": 0,
                 }
             ]
         }
@@ -125,4 +127,6 @@ class ShownConversation(ConversationItem):
     policy: ShownPolicy = Field(description="The effective policy, every setting.")
     policy_overrides: dict[str, Any] = Field(description="The settings of its own layer.")
     sections: list[ShownSection] = Field(description="Its own parts of the system prompt.")
+    sections_version: int = Field(description="Version of the sections, 0 for none.")
     tools: list[dict[str, Any]] = Field(description="Its own tools, as they were given.")
+    tools_version: int = Field(description="Version of the tools, 0 for none.")

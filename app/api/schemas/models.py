@@ -22,6 +22,9 @@ _MODEL: dict[str, Any] = {
     "output_price": 1e-05,
     "cache_read_price": 1.25e-06,
     "cache_write_price": None,
+    "tool_search": False,
+    "cache_breakpoint": False,
+    "mid_conversation_system": True,
     "sources": {"context_window": "litellm 1.83.0: max_input_tokens, taken as the whole window"},
 }
 
@@ -53,6 +56,15 @@ class ModelEntry(Asked):
     output_price: _Price | None = Field(default=None, description="Of an output token.")
     cache_read_price: _Price | None = Field(default=None, description="Of a token read cached.")
     cache_write_price: _Price | None = Field(default=None, description="Of a token put in cache.")
+    tool_search: bool | None = Field(
+        default=None, description="Whether tools can be held back until they are searched for."
+    )
+    cache_breakpoint: bool | None = Field(
+        default=None, description="Whether OpenAI's explicit cache breakpoints are taken."
+    )
+    mid_conversation_system: bool | None = Field(
+        default=None, description="Whether system text is taken after the conversation has begun."
+    )
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -77,6 +89,11 @@ class ModelShown(Answered):
     output_price: float | None = Field(description="USD per output token.")
     cache_read_price: float | None = Field(description="USD per token read from the cache.")
     cache_write_price: float | None = Field(description="USD per token written to the cache.")
+    tool_search: bool = Field(description="Tools can be held back until they are searched for.")
+    cache_breakpoint: bool = Field(description="OpenAI's explicit cache breakpoints are taken.")
+    mid_conversation_system: bool = Field(
+        description="System text is taken after the conversation has begun."
+    )
     sources: dict[str, str] = Field(description="Where each number comes from, by field.")
 
 

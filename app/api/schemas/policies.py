@@ -74,6 +74,10 @@ ABOUT: Mapping[str, str] = {
     "tool_output.exclude_tools": "Names of tools whose results never give way.",
     "gc": "What the garbage collection takes besides uploads that no message refers to.",
     "gc.drop_compacted": "true: also blobs whose messages are all compacted away.",
+    "tool_deferral_threshold": (
+        "Share of the effective window that tool definitions may take before some are held back."
+    ),
+    "dynamic_position": "Where scratchpad, status and notes stand; `tail` keeps the cached prefix.",
     "agent_tools": (
         "Tools of the service added to a payload: `auto` those its texts mention, `none`, or the"
         " names listed."

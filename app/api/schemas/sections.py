@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from fastapi import Query
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.fields import NAME_PATTERN, Answered, Asked, Tools
+from app.api.schemas.fields import MOST_SEQ, NAME_PATTERN, Answered, Asked, Tools
+from app.domain import jsontext
 from app.domain.sections import SectionKind
 
 MOST_SECTIONS = 200
@@ -57,20 +59,31 @@ Sections = Annotated[
 ]
 
 
+ExpectedVersion = Annotated[
+    int, Field(ge=0, le=MOST_SEQ, description="409 unless the newest version is this one.")
+]
+
+
 class SectionList(Asked):
     """All sections of an agent or a conversation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"sections": [_EXAMPLE]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"sections": [_EXAMPLE], "expected_version": 1}]}
+    )
 
     sections: Sections
+    expected_version: ExpectedVersion | None = None
 
 
 class ToolList(Asked):
     """All tools of an agent or a conversation, as they were given."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"tools": [_TOOL]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"tools": [_TOOL], "expected_version": 1}]}
+    )
 
     tools: Tools
+    expected_version: ExpectedVersion | None = None
 
 
 class ShownSection(Answered):
@@ -88,24 +101,42 @@ class ShownSections(Answered):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}]}]
+            "examples": [{"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}], "version": 2}]
         }
     )
 
     sections: list[ShownSection] = Field(description="In the order they were given.")
+    version: int = Field(description="1 for the first that were given, 0 for none.")
 
 
 class ShownTools(Answered):
     """All tools of an agent or a conversation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"tools": [_TOOL]}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tools": [_TOOL], "version": 2}]})
 
     tools: list[dict[str, Any]] = Field(description="As they were given.")
+    version: int = Field(description="1 for the first that were given, 0 for none.")
+
+
+Version = Annotated[
+    int | None,
+    Query(ge=0, le=MOST_SEQ, description="An earlier version; the newest by default."),
+]
 
 
 def given(sections: list[Section] | None) -> list[dict[str, Any]]:
     """Return sections as they are stored, without what was left out."""
     return [section.model_dump(exclude_none=True) for section in sections or ()]
+
+
+def shown_sections(stored: str, version: int) -> dict[str, Any]:
+    """Return a version of a list of sections as it is answered."""
+    return {"sections": shown(jsontext.loads(stored)), "version": version}
+
+
+def shown_tools(stored: str, version: int) -> dict[str, Any]:
+    """Return a version of a list of tools as it is answered."""
+    return {"tools": jsontext.loads(stored), "version": version}
 
 
 def shown(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:

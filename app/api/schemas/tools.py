@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from app.api.schemas.fields import Answered, Asked
+from app.api.schemas.fields import Answered, Asked, Tools
 from app.domain.agent_tools import definitions_in
+from app.domain.deferral import MOST_FOUND, MOST_QUERY, USUALLY_FOUND
 from app.domain.messages import FormatName
 
 _CALL: dict[str, Any] = {
@@ -17,6 +18,27 @@ _CALL: dict[str, Any] = {
         "name": "tool_output_cache",
         "arguments": '{"ref_id": "blob_9f86d081884c7d659a2feaa0", "offset": 2000}',
     },
+}
+
+_FOUND: dict[str, Any] = {
+    "format": "openai_chat",
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "get_weather",
+                "description": "Return the weather of a city.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"city": {"type": "string"}},
+                    "required": ["city"],
+                },
+            },
+        }
+    ],
+    "names": ["get_weather"],
+    "total": 527,
+    "promoted": ["get_weather"],
 }
 
 _DEFINITIONS: dict[str, Any] = {
@@ -32,8 +54,8 @@ NativeCall = Annotated[
             "type": "object",
             "additionalProperties": True,
             "description": "The call as the provider gave it. `openai_chat`: an element of"
-            " `tool_calls`; `openai_responses`: a `function_call` item; `anthropic`: a `tool_use`"
-            " block; `gemini`: a part with a `functionCall`.",
+            " `tool_calls`; `openai_responses`: a `function_call` or `tool_search_call` item;"
+            " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`.",
             "example": _CALL,
         }
     ),
@@ -58,6 +80,11 @@ class ToolCallAsk(Asked):
 
     format: NativeFormat = FormatName.OPENAI_CHAT
     tool_call: NativeCall
+    native: bool = Field(
+        default=False,
+        description="Whether the payload the call answers holds tools back in the provider's own"
+        " way: then `anthropic` gets references to the tools found, and not their definitions.",
+    )
 
 
 class ToolCallAnswer(Answered):
@@ -82,3 +109,40 @@ class ToolCallAnswer(Answered):
     format: FormatName = Field(description="The format of the message.")
     message: dict[str, Any] = Field(description="The tool message, for the log and the model.")
     is_error: bool = Field(description="Whether it tells the model what is wrong with its call.")
+
+
+class ToolSearchAsk(Asked):
+    """What a tool should do."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"query": "weather forecast"}]})
+
+    query: str = Field(
+        min_length=1,
+        max_length=MOST_QUERY,
+        pattern=r"\S",
+        description="A few words on what the tool should do, or its exact name.",
+        examples=["weather forecast"],
+    )
+    limit: int = Field(default=USUALLY_FOUND, ge=1, le=MOST_FOUND, description="Most tools.")
+    format: NativeFormat = FormatName.OPENAI_CHAT
+    tools: Tools | None = Field(
+        default=None,
+        description="Definitions sent with builds only: searched as well, in the place of stored"
+        " ones of the same name.",
+    )
+
+
+class ToolSearchAnswer(Answered):
+    """The tools that match."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_FOUND]})
+
+    format: FormatName = Field(description="The format of the definitions.")
+    tools: list[dict[str, Any]] = Field(
+        description="Full definitions, best first. Gemini: one tool that declares all functions."
+    )
+    names: list[str] = Field(description="The names of the tools found, best first.")
+    total: int = Field(description="How many tools were searched.")
+    promoted: list[str] = Field(
+        description="All tools promoted in the current turn: builds do not hold them back."
+    )

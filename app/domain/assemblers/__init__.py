@@ -6,16 +6,31 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from app.domain.assemblers import anthropic, openai_responses
 from app.domain.assemblers.anthropic import AnthropicAssembler
+from app.domain.assemblers.gemini import GeminiAssembler
 from app.domain.assemblers.openai_chat import ChatAssembler
+from app.domain.assemblers.openai_responses import ResponsesAssembler
 from app.domain.messages import FormatName
 from app.domain.prompt import ALL_TOOLS, NO_NAMES, NO_TAIL, Assembler, Tail
 from app.domain.tokens import CountText
 from app.domain.views import View
 
 ASSEMBLERS: Final[Mapping[FormatName, type[Assembler]]] = MappingProxyType(
-    {FormatName.OPENAI_CHAT: ChatAssembler, FormatName.ANTHROPIC: AnthropicAssembler}
+    {
+        FormatName.OPENAI_CHAT: ChatAssembler,
+        FormatName.OPENAI_RESPONSES: ResponsesAssembler,
+        FormatName.ANTHROPIC: AnthropicAssembler,
+        FormatName.GEMINI: GeminiAssembler,
+    }
 )
+CACHE_MARKS: Final[Mapping[FormatName, bytes]] = MappingProxyType(
+    {
+        FormatName.OPENAI_RESPONSES: openai_responses.CACHE_MARK,
+        FormatName.ANTHROPIC: anthropic.CACHE_MARK,
+    }
+)
+"""What a mark adds to a block, in formats whose items have places for marks (G2)."""
 
 
 def assembler_for(

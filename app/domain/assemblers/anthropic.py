@@ -6,12 +6,13 @@ Thinking goes back verbatim as long as its prefix is unchanged, and never again 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from app.domain import jsontext
 from app.domain.assemblers.merging import Block, MergingAssembler
 from app.domain.formats import anthropic, openai_chat
 from app.domain.log import LogRow
-from app.domain.messages import FormatName, Message, Reasoning, Role, Text
+from app.domain.messages import FormatName, Message, Opaque, Part, Reasoning, Role, Text
 from app.domain.prompt import Tail
 from app.domain.tokens import MESSAGE_OVERHEAD, count_message, count_rendered
 
@@ -37,7 +38,7 @@ class AnthropicAssembler(MergingAssembler):
         return jsontext.dump_payload(block), tokens
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        message, is_plain = self._message(row), self._is_plain(row)
+        message, is_plain = self._with_known_tools(self._message(row)), self._is_plain(row)
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
         tokens = row.tokens
@@ -47,6 +48,18 @@ class AnthropicAssembler(MergingAssembler):
             tokens += self._replayed_tokens(row, message)
         wire = [Block(jsontext.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire, tokens - MESSAGE_OVERHEAD)
+
+    def _with_known_tools(self, message: Message) -> Message:
+        """Show what a search found: tools that are defined by reference, others by name (A6)."""
+        names = [_referenced(part) for part in message.parts]
+        if not any(names):
+            return message
+        self.references.update(name for name in names if name in self.defined)
+        parts = (
+            Text(f"[tool: {name}]") if name and name not in self.defined else part
+            for part, name in zip(message.parts, names, strict=True)
+        )
+        return replace(message, parts=tuple(parts))
 
     def _replayed_tokens(self, row: LogRow, message: Message) -> int:
         """Return the tokens of the reasoning that goes back: only what Anthropic made (N12)."""
@@ -60,6 +73,13 @@ class AnthropicAssembler(MergingAssembler):
         if not (tail.texts and tail.as_system):
             return None
         return self._item("system", [self._text_block(text) for text in tail.texts])
+
+
+def _referenced(part: Part) -> str:
+    """Return the name of the tool that a part refers to, empty where it is no reference."""
+    if not isinstance(part, Opaque) or part.block.get("type") != "tool_reference":
+        return ""
+    return str(part.block.get("tool_name", ""))
 
 
 def _counts_alike(message: Message) -> bool:

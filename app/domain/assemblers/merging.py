@@ -151,8 +151,8 @@ class MergingAssembler(Assembler):
             blocks.append(block)
             return cost + overhead
 
-        for wire_id in self._open.values():
-            tokens += say(*self._result_block(wire_id, NO_RESULT))
+        for block, cost in self._closing():
+            tokens += say(block, cost)
         if role != self.user:
             tokens += say(self._text_block(CONTINUE_NOTE), self.count(CONTINUE_NOTE))
         tail_tokens = 0
@@ -179,6 +179,10 @@ class MergingAssembler(Assembler):
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
         )
+
+    def _closing(self) -> list[tuple[bytes, int]]:
+        """Return the blocks, with their tokens, that close the open call group."""
+        return [self._result_block(wire_id, NO_RESULT) for wire_id in self._open.values()]
 
     def _tail_item(self, tail: Tail) -> bytes | None:
         """Return the tail as an item of its own, None where it joins the last one."""

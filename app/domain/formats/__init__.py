@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, get_args
 
-from app.domain.errors import ValidationError
-from app.domain.formats import anthropic, openai_chat, wire
+from app.domain.errors import Problem, ValidationError
+from app.domain.formats import anthropic, gemini, openai_chat, openai_responses, wire
 from app.domain.messages import FormatName, Message
 
 ToolCategory = Literal["builtin", "mcp", "skill"]
@@ -29,13 +30,24 @@ class ToolDefinition:
 
 
 class Format(Protocol):
-    """What every wire format module offers under the same name; `render` differs by shape."""
+    """What every wire format module offers under the same name; `render` differs by shape.
+
+    `RESULT_KEY` is the field of a result that holds its content.
+    """
+
+    RESULT_KEY: str
 
     def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
         """Read one wire message as neutral ones."""
 
     def split(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         """Give the raw to store for each of those neutral messages."""
+
+    def results(self, raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        """List the objects of a raw that hold a tool's result, with their places in it.
+
+        There may be malformed ones among them; in a raw that parses, each is one tool message.
+        """
 
     def adapt(self, message: Message, ids: Mapping[str, str] = ...) -> Message:
         """Return a clean message as the format can say it."""
@@ -45,9 +57,15 @@ class Format(Protocol):
 
 
 FORMATS: Final[Mapping[FormatName, Format]] = MappingProxyType(
-    {FormatName.OPENAI_CHAT: openai_chat, FormatName.ANTHROPIC: anthropic}
+    {
+        FormatName.OPENAI_CHAT: openai_chat,
+        FormatName.OPENAI_RESPONSES: openai_responses,
+        FormatName.ANTHROPIC: anthropic,
+        FormatName.GEMINI: gemini,
+    }
 )
 
+_GATHERED = re.compile(r"(.*?)/(\d+)/output/(\d+)(.*)", re.DOTALL)
 _GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
 _SCHEMA_KEYS = (
     "parameters",
@@ -57,6 +75,30 @@ _SCHEMA_KEYS = (
     "parameters_json_schema",
 )
 _VALUES_NOT_SCHEMAS = ("enum", "const", "default", "example", "examples", "required")
+
+
+def gather(format: FormatName, raws: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Put the raws of a batch together as messages, each with the index of its first raw.
+
+    Only where a format has several raws to one message is a message another object than that raw.
+    """
+    if format is FormatName.OPENAI_RESPONSES:
+        return openai_responses.gather(raws)
+    return list(enumerate(raws))
+
+
+def as_given(error: ValidationError) -> ValidationError:
+    """Return a refusal of gathered raws that points at the raw as it was given."""
+    problems = tuple(
+        Problem(_GATHERED.sub(_unfolded, problem.pointer), problem.detail)
+        for problem in error.problems
+    )
+    return ValidationError(error.detail, problems=problems)
+
+
+def _unfolded(found: re.Match[str]) -> str:
+    head, first, further, rest = found.groups()
+    return f"{head}/{int(first) + int(further)}{rest}"
 
 
 def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 sendable_id = wire.sendable_id
 tool_name = wire.tool_name
 
+RESULT_KEY = "content"
+"""Where a result holds its content."""
 _FORMAT = FormatName.ANTHROPIC
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PDF = "application/pdf"
@@ -77,6 +79,13 @@ def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         return (dict(raw),)
     others = ({"role": "user", "content": piece} for piece in pieces[1:])
     return (dict(raw) | {"content": pieces[0]}, *others)
+
+
+def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """List the objects of a raw that hold a tool's result, with their places in it."""
+    content = raw.get("content")
+    blocks = content if isinstance(content, list) else []
+    return [(f"/content/{i}", block) for i, block in enumerate(blocks) if _is_result(block)]
 
 
 def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:

@@ -41,6 +41,8 @@ sendable_id = wire.sendable_id
 tool_name = wire.tool_name
 
 MEDIA_FOLLOWS = "[media follows]"
+RESULT_KEY = "content"
+"""Where a result holds its content."""
 _FORMAT = FormatName.OPENAI_CHAT
 _DETAILS = ("auto", "low", "high")
 
@@ -65,6 +67,11 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
 def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Give the raw to store for each neutral message: here always the one raw itself."""
     return (dict(raw),)
+
+
+def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """List the objects of a raw that hold a tool's result, with their place in it."""
+    return [("", raw)] if raw.get("role") == "tool" else []
 
 
 def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
@@ -325,7 +332,7 @@ def _adapt_file(file: File) -> File | Text:
         return replace(file, name=file.name or "document", media_type=media_type)
     if file.text is not None and file.text.strip():
         return Text(f"{wire.file_label(file)}\n{file.text}" if file.name else file.text)
-    if file.file_id is not None and file.format is _FORMAT:
+    if file.file_id is not None and file.format in wire.OPENAI_FORMATS:
         return file
     return Text(wire.file_label(replace(file, name=None) if file.url else file))
 

@@ -16,15 +16,19 @@ from typing import Any, Final, NoReturn
 
 from app.domain import jsontext
 from app.domain.errors import ValidationError
-from app.domain.messages import File, Image
+from app.domain.messages import File, FormatName, Image
 
 MAX_DEPTH: Final = 100
 NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
+OPENAI_FORMATS: Final = (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+"""The formats of one provider, which knows its file ids in both."""
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
+_BASE64 = re.compile(r"[a-zA-Z0-9+/_-]*={0,2}")
+_LAST_BITS = {2: "AQgw", 3: "AEIMQUYcgkosw048"}
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _MAGIC = {
     "iVBORw0KGgo": "image/png",
@@ -167,6 +171,16 @@ def is_name(name: str) -> bool:
 def sniffed_type(data: str) -> str | None:
     """Tell the media type of base64 data from its first characters."""
     return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
+
+
+def is_base64(data: str) -> bool:
+    """Tell whether data is base64 as strict readers take it, in either alphabet, padded or not."""
+    if not _BASE64.fullmatch(data):
+        return False
+    digits = data.rstrip("=")
+    over = len(digits) % 4
+    is_padded = len(digits) == len(data) or len(data) % 4 == 0
+    return is_padded and over != 1 and (over == 0 or digits[-1] in _LAST_BITS[over])
 
 
 def media_type_of(media: Image | File) -> str | None:

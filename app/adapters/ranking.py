@@ -1,0 +1,179 @@
+"""Ranks tools by BM25 over their names, descriptions and parameters (H2).
+
+1. Names are split into words at `_`, `-` and capitals; a word with capitals inside also stands as
+   a whole, because both "PowerPoint" and "powerpoint" are written. English words are stemmed.
+2. Scripts without spaces are searched by pairs of neighbouring characters.
+3. A name counts for more than a description, and that for more than the parameters: each has an
+   index of its own, and their scores are added by weight.
+4. Indexes are kept by what the caller calls its tools, the least recently used forgotten first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, pairwise
+from typing import Any
+
+from app.domain.formats import ToolDefinition
+
+MOST_HELD = 20_000
+"""Tools whose indexes are kept: about 1.5 KiB each."""
+MOST_CHARACTERS = 8_192
+"""What is read of a tool's description, and of its parameters: the rest says little more."""
+
+_NAME, _DESCRIPTION, _PARAMETERS = 2.0, 1.0, 0.25
+_SATURATION, _LENGTH_SHARE = 1.2, 0.4
+
+_NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_RUNS = re.compile(f"[{_NO_SPACES}]+|[^\\W_{_NO_SPACES}]+")
+_IS_UNSPACED = re.compile(f"[{_NO_SPACES}]")
+_HUMPS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
+
+
+class Bm25Ranking:
+    """Finds tools by words; building an index leaves the event loop."""
+
+    def __init__(self, most_held: int = MOST_HELD) -> None:
+        self._known: OrderedDict[str, _Index] = OrderedDict()
+        self._held = 0
+        self._most_held = most_held
+        self._building = asyncio.Lock()
+
+    async def rank(
+        self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
+    ) -> list[str]:
+        """Return the names of up to `limit` tools that match, best first; `key` is the tools'."""
+        index = self._find(key)
+        if index is None:
+            async with self._building:
+                index = self._find(key)
+                if index is None:
+                    index = await asyncio.to_thread(_Index, tools)
+                    self._keep(key, index)
+        return index.rank(query, limit)
+
+    def _find(self, key: str) -> _Index | None:
+        index = self._known.get(key)
+        if index is not None:
+            self._known.move_to_end(key)
+        return index
+
+    def _keep(self, key: str, index: _Index) -> None:
+        self._known[key] = index
+        self._held += len(index.names)
+        while self._held > self._most_held:
+            _, dropped = self._known.popitem(last=False)
+            self._held -= len(dropped.names)
+
+
+class _Index:
+    """What can be searched of one set of tools; it never changes."""
+
+    def __init__(self, tools: Sequence[ToolDefinition]) -> None:
+        self.names = [tool.name for tool in tools]
+        self._exact = {tool.name: place for place, tool in enumerate(tools)}
+        fields = (
+            (_NAME, [words(tool.name) for tool in tools]),
+            (_DESCRIPTION, [words(tool.description[:MOST_CHARACTERS]) for tool in tools]),
+            (_PARAMETERS, [words(_parameters_text(tool.parameters)) for tool in tools]),
+        )
+        self._fields = [(weight, _bm25(texts)) for weight, texts in fields if any(texts)]
+
+    def rank(self, query: str, limit: int) -> list[str]:
+        """Return the best names; of equal ones the earlier tool is first."""
+        scores = [0.0] * len(self.names)
+        wanted = list(dict.fromkeys(words(query)))
+        for weight, index in self._fields:
+            known = [word for word in wanted if word in index.vocab_dict]
+            if known:
+                found = index.get_scores(known).tolist()
+                scores = [total + weight * more for total, more in zip(scores, found, strict=True)]
+        exact = self._exact.get(query.strip())
+        if exact is not None:
+            scores[exact] = float("inf")
+        best = sorted((-score, place) for place, score in enumerate(scores) if score > 0)
+        return [self.names[place] for _, place in best[:limit]]
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text as they are searched for, stop words left out (rules 1, 2)."""
+    import Stemmer
+
+    found = [word for word in _split(text) if word not in _stop_words()]
+    # A stemmer belongs to one thread at a time.
+    stemmed: list[str] = Stemmer.Stemmer("english", 0).stemWords(found)
+    return stemmed
+
+
+def _split(text: str) -> Iterator[str]:
+    for run in _RUNS.findall(unicodedata.normalize("NFKC", text)):
+        if _IS_UNSPACED.match(run):
+            yield from map("".join, pairwise(run)) if len(run) > 1 else (run,)
+            continue
+        yield run.casefold()
+        parts = _HUMPS.findall(run)
+        if len(parts) > 1:
+            yield from (part.casefold() for part in parts)
+
+
+@cache
+def _library() -> Any:
+    import bm25s
+
+    # It sets its own logger to DEBUG, past whatever the process has chosen.
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
+
+
+@cache
+def _stop_words() -> frozenset[str]:
+    return frozenset(_library().stopwords.STOPWORDS_EN_PLUS)
+
+
+def _bm25(texts: Sequence[Sequence[str]]) -> Any:
+    index = _library().BM25(k1=_SATURATION, b=_LENGTH_SHARE)
+    index.index(texts, show_progress=False)
+    return index
+
+
+def _parameters_text(schema: Mapping[str, Any]) -> str:
+    """Return names and descriptions of parameters, those inside others among them."""
+    found: list[str] = []
+    size = 0
+    for text in _described(schema):
+        found.append(text)
+        size += len(text) + 1
+        if size > MOST_CHARACTERS:
+            break
+    return " ".join(found)[:MOST_CHARACTERS]
+
+
+def _described(schema: Mapping[str, Any]) -> Iterator[str]:
+    level: list[Any] = [schema]
+    while level:
+        inner: list[Any] = []
+        for item in level:
+            properties = item.get("properties")
+            named = properties if isinstance(properties, Mapping) else {}
+            for name, value in named.items():
+                yield name
+                if isinstance(value, Mapping):
+                    if isinstance(description := value.get("description"), str):
+                        yield description
+                    inner.append(value)
+            inner += _variants(item)
+        level = inner
+
+
+def _variants(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Return the schemas that stand for the same value as this one, or for its items."""
+    listed = (schema.get(key) for key in ("anyOf", "oneOf", "allOf"))
+    several = chain.from_iterable(value for value in listed if isinstance(value, list))
+    items = [schema.get("items"), *several]
+    return [item for item in items if isinstance(item, Mapping)]

@@ -1,0 +1,140 @@
+"""Reported usage on the wire (E2, J3, J4)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.budgets import READING, Budget
+from app.api.schemas.fields import MOST_SEQ, Answered, Asked, Format, ModelName
+from app.domain.budget import Pressure
+
+_USAGE: dict[str, Any] = {
+    "prompt_tokens": 2810,
+    "completion_tokens": 144,
+    "total_tokens": 2954,
+    "prompt_tokens_details": {"cached_tokens": 2048},
+}
+
+
+class UsageAsk(Asked):
+    """What a provider reported for a call, and which build that call was made with."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"usage": _USAGE, "format": "openai_chat", "epoch": 1, "through_seq": 12},
+                {},
+            ]
+        }
+    )
+
+    usage: dict[str, Any] | None = Field(
+        default=None,
+        description="The provider's usage object as it came: OpenAI's (Chat or Responses),"
+        " Anthropic's, Gemini's or LiteLLM's. Left out, the last one is judged again.",
+    )
+    format: Format | None = Field(
+        default=None, description="Whose object it is; by default its keys tell."
+    )
+    model: ModelName | None = Field(
+        default=None, description="Model of the call; the conversation's by default."
+    )
+    epoch: int | None = Field(
+        default=None, ge=0, le=MOST_SEQ, description="`epoch` of the build; the newest by default."
+    )
+    through_seq: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_SEQ,
+        description="`through_seq` of the build; the log's head by default.",
+    )
+
+
+class TokenUsage(Answered):
+    """The tokens of one call, each counted once."""
+
+    input_tokens: int = Field(description="Sent, and neither read from a cache nor written to it.")
+    output_tokens: int = Field(description="Generated, reasoning included.")
+    cache_creation_tokens: int = Field(description="Sent and written to the provider's cache.")
+    cache_read_tokens: int = Field(description="Sent and read from the provider's cache.")
+    total_tokens: int = Field(description="Their sum.")
+
+
+class Estimate(Answered):
+    """A count of the service's own, and how far it is to be trusted."""
+
+    tokens: int = Field(description="Tokens of the next payload.")
+    method: str = Field(description="The counter, and what reports have corrected it by.")
+    margin: float = Field(description="Share to add to it for safety.")
+    factor: float = Field(description="What raw counts of this model are multiplied by.")
+
+
+class UsageAnswer(Answered):
+    """Whether to compact, and what that is judged by."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
+                    "token_usage": {
+                        "input_tokens": 762,
+                        "output_tokens": 144,
+                        "cache_creation_tokens": 0,
+                        "cache_read_tokens": 2048,
+                        "total_tokens": 2954,
+                    },
+                    "is_current": True,
+                    "should_compact": False,
+                    "judged_tokens": 2954,
+                    "estimate": {
+                        "tokens": 2146,
+                        "method": "tokenizer x 1.31 (5 reports)",
+                        "margin": 0.02,
+                        "factor": 1.31,
+                    },
+                    "is_calibrated": True,
+                    "uncalibrated_reason": None,
+                    **READING,
+                }
+            ]
+        }
+    )
+
+    report_id: str | None = Field(description="Id of the report that was judged; null for none.")
+    token_usage: TokenUsage | None = Field(description="What it says; null for none.")
+    is_current: bool = Field(
+        description="Whether it counts: a report of an older epoch says nothing any more."
+    )
+    should_compact: bool = Field(
+        description="Whether a compaction is due; one that may run in the background was asked for."
+    )
+    judged_tokens: int | None = Field(
+        description="The larger of the estimate and of what was reported plus appended since."
+    )
+    estimate: Estimate | None = Field(description="The service's own count.")
+    is_calibrated: bool = Field(description="Whether the report changed the model's factor.")
+    uncalibrated_reason: (
+        Literal[
+            "never_built",
+            "older_epoch",
+            "view_changed",
+            "reduced",
+            "request_settings",
+            "unknown_settings",
+            "replayed_reasoning",
+            "server_steps",
+            "payload_too_small",
+            "implausible_ratio",
+        ]
+        | None
+    ) = Field(description="Why a new report did not change it.")
+    pressure: Pressure | None = Field(
+        description="The highest level that `judged_tokens` reach; null while no window is known."
+    )
+    notice: bool | None = Field(description="Whether `notice_at` is reached.")
+    next_threshold: str | None = Field(description="The next threshold ahead.")
+    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    budget: Budget | None = Field(description="The window and its use by the next payload.")

@@ -1,0 +1,119 @@
+"""Payload contents for Gemini (rules HG): neighbours of one role share a content.
+
+1. The responses of a call group stand together in the order of its calls, whatever order they
+   came in: they are put when the last one is there, or when the group ends (G1).
+2. Signatures and signed thoughts go back verbatim as long as their prefix is unchanged (G2).
+3. Gemini caches by prefix alone, so there are no marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from app.domain import jsontext
+from app.domain.assemblers.merging import Block, MergingAssembler
+from app.domain.formats import gemini
+from app.domain.log import LogRow
+from app.domain.messages import NO_RESULT, FormatName, Message, Role, Text
+from app.domain.prompt import ALL_TOOLS, NO_NAMES, NO_TAIL, Tail
+from app.domain.tokens import (
+    MESSAGE_OVERHEAD,
+    CountText,
+    count_message,
+    count_rendered,
+    count_replayed,
+    counts_alike,
+)
+from app.domain.views import View
+
+
+class GeminiAssembler(MergingAssembler):
+    """Contents for Gemini."""
+
+    user = "user"
+
+    def __init__(
+        self,
+        view: View,
+        count: CountText,
+        tools: Collection[str] = ALL_TOOLS,
+        opening: Tail = NO_TAIL,
+        defined: Collection[str] = NO_NAMES,
+    ) -> None:
+        super().__init__(view, count, tools, opening, defined)
+        self._asked: dict[str, Mapping[str, Any]] = {}
+        self._known_as: dict[str, str] = {}
+        self._results: dict[str, tuple[bytes, int]] = {}
+        self._media: dict[str, list[bytes]] = {}
+
+    def _head(self, role: str) -> bytes:
+        return b'{"role":"%s","parts":[' % role.encode()
+
+    def _text_block(self, text: str) -> bytes:
+        return jsontext.dump_payload({"text": text})
+
+    def _mark(self) -> None:
+        """Note nothing (rule 3)."""
+
+    def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
+        known = self._known_as.get(wire_id, wire_id)
+        message = Message(Role.TOOL, (Text(text),), tool_call_id=known)
+        _, (part,) = gemini.render(message, asked=self._asked.get(wire_id))
+        return jsontext.dump_payload(part), self.count(known) + self.count(text)
+
+    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
+        message, is_plain = self._message(row), self._is_plain(row)
+        replays = row.seq > self.view.reasoning_after
+        shown = gemini.shown(message, ids, keep_reasoning=replays)
+        role, parts = gemini.render(shown, keep_reasoning=replays)
+        calls = [self._open[call_id] for call_id in row.call_ids]
+        if calls:
+            self._asked = dict(zip(calls, gemini.function_calls(parts), strict=True))
+            known = (call.id for call in shown.calls)
+            self._known_as = dict(zip(calls, known, strict=True))
+        tokens = row.tokens
+        if ids or row.has_media or is_plain or not counts_alike(message, shown):
+            tokens = count_message(shown, self.count).visible
+        tokens += count_replayed(row.reasoning_tokens, message, shown, self.count)
+        blocks = [Block(jsontext.dump_payload(part), markable=False) for part in parts]
+        self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
+
+    def _feed_result(self, row: LogRow, wire_id: str) -> None:
+        """Keep a result until its group is complete (rule 1)."""
+        if self._trimmed(row):
+            self._put_result(wire_id, self._placeholder(row))
+        else:
+            self._keep_result(row, wire_id)
+        if not self._open:
+            self._flush_media()
+
+    def _keep_result(self, row: LogRow, wire_id: str) -> None:
+        message, known = self._message(row), self._known_as.get(wire_id, wire_id)
+        ids = {message.tool_call_id or "": known}
+        _, (part, *media) = gemini.render(message, ids, asked=self._asked.get(wire_id))
+        tokens = row.tokens
+        is_other = known != message.tool_call_id or row.has_media or self._is_plain(row)
+        if is_other or not counts_alike(message, gemini.adapt(message, ids)):
+            tokens = count_rendered(FormatName.GEMINI, message, self.count, ids)
+        self._results[wire_id] = jsontext.dump_payload(part), tokens - MESSAGE_OVERHEAD
+        self._media[wire_id] = [jsontext.dump_payload(item) for item in media]
+
+    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
+        self._results[wire_id] = self._result_block(wire_id, text)
+
+    def _flush_media(self) -> None:
+        for block, tokens in self._closing():
+            self._put(self.user, [Block(block, markable=False)], tokens)
+        self._asked, self._known_as = {}, {}
+        self._results, self._media = {}, {}
+
+    def _closing(self) -> list[tuple[bytes, int]]:
+        if not (self._results or self._open):
+            return []
+        found = [
+            self._results.get(wire_id) or self._result_block(wire_id, NO_RESULT)
+            for wire_id in self._asked
+        ]
+        media = [block for wire_id in self._asked for block in self._media.get(wire_id, ())]
+        return found + [(block, 0) for block in media]  # the results' counts hold them

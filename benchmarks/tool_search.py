@@ -1,0 +1,189 @@
+"""How well tool search finds what an LLM asks for, how fast, and what a small window holds back.
+
+1. The definitions are recorded ones of MCP servers, all of the category `mcp` (H1, H2). The
+   queries are in `tool_queries`; those that weights were tuned on are reported apart.
+2. A query counts where any of its tools is among the first 1 or 5. A cold search builds the
+   index, a warm one finds it; both are timed inside one process, and warm ones over HTTP.
+3. What is held back is what the domain plans for a window, with nothing used yet: the order is
+   then the list's, and the reason of each is that the others leave no more tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import orjson
+import psutil
+
+from app.adapters.ranking import Bm25Ranking, words
+from app.adapters.tokenizer import TiktokenTokenizer
+from app.domain.deferral import MOST_FOUND, plan_deferral
+from app.domain.formats import ToolDefinition, parse_tool
+from app.domain.policy import Policy
+from app.domain.tokens import estimate_tool_defs_tokens
+from benchmarks.connection import Connection
+from benchmarks.figures import Section, ms, p50, p95
+from benchmarks.processes import service
+from benchmarks.stage import MODEL
+from benchmarks.tool_queries import QUERIES, TUNING, Query, unique
+from tests.replay import MAX_OUTPUT_TOKENS, traces_dir
+
+FILE = "mcp_tools.jsonl"
+TOOLS = 500
+WINDOW = 32_000
+FIRST = (1, 5)
+COLD_ROUNDS = 10
+HTTP_ROUNDS = 4
+KEPT = 5
+_MISSED = 12
+
+
+def measure(quick: bool) -> Section:
+    """Search the recorded tools, and plan what of them a small window holds back."""
+    given = recorded_tools()
+    tools = [parse_tool(raw, "/tools") for raw in given]
+    section = Section("tool_search", f"{len(tools)} recorded tools, {len(QUERIES)} queries")
+    memory = _memory_section()
+    ranking = Bm25Ranking()
+    ranks = asyncio.run(_ranks(ranking, tools, [*QUERIES, *TUNING]))
+    _say_recall(section, ranks)
+    some = tools[:TOOLS]
+    rounds = 3 if quick else COLD_ROUNDS
+    cold, warm = asyncio.run(_times(some, rounds))
+    over_http = _http_times(given[:TOOLS], 1 if quick else HTTP_ROUNDS)
+    section.say(f"Over {len(some)} tools; times in ms.")
+    section.table(
+        ["search", "searches", "p50", "p95"],
+        [
+            [name, str(len(times)), ms(p50(times)), ms(p95(times))]
+            for name, times in (
+                ("cold, the index built", cold),
+                ("warm", warm),
+                ("warm, over HTTP, promoted", over_http),
+            )
+        ],
+    )
+    section.say(memory(some))
+    _say_deferral(section, some)
+    return section
+
+
+def recorded_tools() -> list[dict[str, Any]]:
+    """Return the recorded definitions as a caller would send them."""
+    path = traces_dir() / FILE
+    if not path.is_file():
+        raise SystemExit(f"No recorded tools in {path}; set CONTEXT_TRACES_DIR")
+    return unique(orjson.loads(line) for line in path.read_bytes().splitlines())
+
+
+def share_within(ranks: Sequence[int | None], first: int) -> float:
+    """Return the share of the queries with a tool of theirs among the first so many."""
+    return sum(rank is not None and rank <= first for rank in ranks) / max(1, len(ranks))
+
+
+async def _ranks(
+    ranking: Bm25Ranking, tools: Sequence[ToolDefinition], queries: Sequence[Query]
+) -> dict[str, int | None]:
+    """Return at which place the first tool of each query was found."""
+    found = {}
+    for query, names in queries:
+        ranked = await ranking.rank(query, tools, MOST_FOUND, key="all")
+        places = (place for place, name in enumerate(ranked, 1) if name in names)
+        found[query] = next(places, None)
+    return found
+
+
+def _say_recall(section: Section, ranks: dict[str, int | None]) -> None:
+    sets = (("queries", QUERIES), ("those for tuning", TUNING))
+    rows = []
+    for name, queries in sets:
+        places = [ranks[query] for query, _ in queries]
+        shares = [f"{share_within(places, first):.0%}" for first in FIRST]
+        rows.append([name, str(len(queries)), *shares])
+    section.table(["set", "queries", *(f"recall@{first}" for first in FIRST)], rows)
+    missed = [(query, ranks[query]) for query, _ in QUERIES if (ranks[query] or 99) > max(FIRST)]
+    if missed:
+        shown = [f"“{query}” ({place or 'not found'})" for query, place in islice(missed, _MISSED)]
+        section.say(
+            f"{len(missed)} queries have no tool of theirs among the first {max(FIRST)}; their"
+            f" place: {', '.join(shown)}. Most ask in words that the definition does not have."
+        )
+
+
+async def _times(tools: Sequence[ToolDefinition], rounds: int) -> tuple[list[float], list[float]]:
+    ranking = Bm25Ranking()
+    cold = []
+    for number in range(rounds):
+        begun = perf_counter()
+        await ranking.rank(QUERIES[0][0], tools, KEPT, key=str(number))
+        cold.append(perf_counter() - begun)
+    warm = []
+    for _ in range(rounds):
+        for query, _names in QUERIES:
+            begun = perf_counter()
+            await ranking.rank(query, tools, KEPT, key="0")
+            warm.append(perf_counter() - begun)
+    return cold, warm
+
+
+def _http_times(tools: Sequence[dict[str, Any]], rounds: int) -> list[float]:
+    times = []
+    with (
+        tempfile.TemporaryDirectory(prefix="context-service-bench-") as folder,
+        service(Path(folder, "data"), "--no-worker", log=Path(folder, "log")) as served,
+        Connection(served.port) as connection,
+    ):
+        body = {"model": MODEL, "tools": tools}
+        created = orjson.loads(connection.post("/v1/conversations", body))
+        path = f"/v1/conversations/{created['conversation_id']}/tools/search"
+        connection.post(path, {"query": "the first search builds the index"})
+        for _ in range(rounds):
+            for query, _names in QUERIES:
+                begun = perf_counter()
+                connection.post(path, {"query": query})
+                times.append(perf_counter() - begun)
+    return times
+
+
+def _memory_section() -> Callable[[Sequence[ToolDefinition]], str]:
+    """Note the memory of a process that never searched; the result says what searching adds."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    words("the library")
+    loaded = process.memory_info().rss
+
+    def say(tools: Sequence[ToolDefinition]) -> str:
+        start = process.memory_info().rss
+        ranking = Bm25Ranking()
+        for number in range(KEPT):
+            asyncio.run(ranking.rank("x", tools, 1, key=str(number)))
+        each = (process.memory_info().rss - start) / KEPT
+        return (
+            f"Memory of the process: {(loaded - before) / 2**20:.0f} MiB for the library, once"
+            f" something is searched, and {each / 2**20:.1f} MiB for the index of {len(tools)}"
+            " tools."
+        )
+
+    return say
+
+
+def _say_deferral(section: Section, tools: Sequence[ToolDefinition]) -> None:
+    count = TiktokenTokenizer().count
+    costs = [estimate_tool_defs_tokens([tool], count) for tool in tools]
+    effective = WINDOW - MAX_OUTPUT_TOKENS
+    share = Policy().tool_deferral_threshold
+    allowed = int(share * effective)
+    held = set(plan_deferral(tools, costs, allowed, {}, ()))
+    left = sum(cost for tool, cost in zip(tools, costs, strict=True) if tool.name not in held)
+    section.say(
+        f"Window {WINDOW:,}, of which {MAX_OUTPUT_TOKENS:,} for the answer: the {len(tools)}"
+        f" definitions cost {sum(costs):,} tokens, and may cost {share:.0%} of {effective:,} ="
+        f" {allowed:,}. {len(held)} are held back, the last of the list first, as none was used"
+        f" yet; {len(tools) - len(held)} stay, for {left:,} tokens."
+    )

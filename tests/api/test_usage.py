@@ -1,0 +1,181 @@
+"""`/v1/conversations/{id}/usage` (E2, J3, J4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from anthropic.types import Usage as AnthropicUsage
+from google.genai.types import GenerateContentResponseUsageMetadata
+from openai.types import CompletionUsage
+from openai.types.completion_usage import PromptTokensDetails
+from openai.types.responses import ResponseUsage
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
+
+from tests.api.talk import append, assert_problem, new_conversation, talk
+
+POLICY = {"budget": {"context_window": 20_000, "max_output_tokens": 1_000}}
+TOLD = {
+    "input_tokens": 400,
+    "output_tokens": 50,
+    "cache_creation_tokens": 0,
+    "cache_read_tokens": 600,
+    "total_tokens": 1_050,
+}
+OBJECTS = {
+    "openai_chat": CompletionUsage(
+        prompt_tokens=1_000,
+        completion_tokens=50,
+        total_tokens=1_050,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=600),
+    ),
+    "openai_responses": ResponseUsage(
+        input_tokens=1_000,
+        input_tokens_details=InputTokensDetails(cached_tokens=600, cache_write_tokens=0),
+        output_tokens=50,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+        total_tokens=1_050,
+    ),
+    "anthropic": AnthropicUsage(input_tokens=400, output_tokens=50, cache_read_input_tokens=600),
+    "gemini": GenerateContentResponseUsageMetadata(
+        prompt_token_count=1_000,
+        cached_content_token_count=600,
+        candidates_token_count=30,
+        thoughts_token_count=20,
+        total_token_count=1_050,
+    ),
+}
+
+
+async def built(client: httpx.AsyncClient, **body: Any) -> tuple[str, dict[str, Any]]:
+    """Return the path of a conversation of some 1,000 tokens, and its first build."""
+    path = await new_conversation(client, policy=POLICY)
+    await append(client, path, *talk(40))
+    answer = await client.post(f"{path}/context", json=body)
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return path, made
+
+
+async def report(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    """Report usage and return the answer."""
+    answer = await client.post(f"{path}/usage", json=body)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+@pytest.mark.parametrize("format", OBJECTS)
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_usage_of_every_provider(
+    client: httpx.AsyncClient, format: str, is_named: bool
+) -> None:
+    """J4, E2: each SDK's object is taken as it is, and means the same in the end."""
+    path = await new_conversation(client, policy=POLICY)
+    named = {"format": format} if is_named else {}
+    told = await report(client, path, usage=OBJECTS[format].model_dump(mode="json"), **named)
+    assert told["token_usage"] == TOLD
+    assert told["should_compact"] is False
+    assert told["judged_tokens"] == 1_050
+    assert told["pressure"] == "ok"
+    assert (await report(client, path))["token_usage"] == TOLD
+
+
+async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
+    """J3: reported usage corrects what the next answers estimate, and they say how."""
+    path, build = await built(client)
+    before = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
+    usage = {"prompt_tokens": 2 * build["tokens_used"], "completion_tokens": 5}
+    told = await report(
+        client, path, usage=usage, epoch=build["epoch"], through_seq=build["through_seq"]
+    )
+    assert told["is_calibrated"] and told["uncalibrated_reason"] is None
+    assert told["estimate"] == {
+        "tokens": 2 * before,
+        "method": "tokenizer x 2 (1 report)",
+        "margin": 0.05,
+        "factor": 2.0,
+    }
+    assert told["budget"]["used_tokens"] == 2 * before
+    assert (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"] == 2 * before
+
+
+async def test_a_due_compaction_is_told_and_marked(client: httpx.AsyncClient) -> None:
+    """E2, J4: past the trigger the answer says to compact, and the pressure agrees."""
+    path, _ = await built(client)
+    told = await report(client, path, usage={"prompt_tokens": 15_000})
+    assert (told["should_compact"], told["pressure"]) == (True, "due")
+    assert told["next_threshold"] == "notice"
+    told = await report(client, path, usage={"prompt_tokens": 18_900})
+    assert (told["pressure"], told["notice"], told["next_threshold"]) == ("blocked", True, None)
+
+
+async def test_nothing_reported(client: httpx.AsyncClient) -> None:
+    """J4: with nothing reported, or no body at all, the own estimate answers."""
+    path, build = await built(client)
+    for told in (
+        await report(client, path),
+        await report(client, path, usage=None),
+        (await client.post(f"{path}/usage")).json(),
+    ):
+        assert (told["token_usage"], told["report_id"]) == (None, None)
+        assert told["judged_tokens"] == build["tokens_used"]
+        assert told["estimate"]["method"] == "tokenizer"
+        assert told["budget"] == build["budget"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"usage": {}}, "/usage"),
+    ({"usage": []}, "/usage"),
+    ({"usage": "x"}, "/usage"),
+    ({"usage": {"prompt_tokens": -1}}, "/usage/prompt_tokens"),
+    ({"usage": {"prompt_tokens": 10**13}}, "/usage/prompt_tokens"),
+    ({"usage": {"prompt_tokens": 10**40}}, "/usage/prompt_tokens"),
+    ({"usage": {"prompt_tokens": 5, "x": "y" * 70_000}}, "/usage"),
+    ({"usage": {"prompt_tokens": 5}, "format": "gemini"}, "/usage/prompt_token_count"),
+    ({"format": "cohere"}, "/format"),
+    ({"model": ""}, "/model"),
+    ({"epoch": -1}, "/epoch"),
+    ({"epoch": "1"}, "/epoch"),
+    ({"usage": {"prompt_tokens": 5}, "epoch": 1}, "/epoch"),
+    ({"through_seq": 1}, "/through_seq"),
+    ({"through_seq": 2**60}, "/through_seq"),
+    ({"tokens": 5}, "/tokens"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:60])
+async def test_wrong_reports(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
+    """M: what cannot be is a 422 that points at it, and is not stored."""
+    path = await new_conversation(client)
+    answer = await client.post(f"{path}/usage", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    assert (await report(client, path))["token_usage"] is None
+
+
+async def test_broken_json_and_unknown_conversations(client: httpx.AsyncClient) -> None:
+    """M: 400 for what is no JSON, 404 for what is not there."""
+    path = await new_conversation(client)
+    headers = {"content-type": "application/json"}
+    answer = await client.post(f"{path}/usage", content=b'{"usage": NaN}', headers=headers)
+    assert answer.status_code == 400
+    for missing in ("x", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"):
+        answer = await client.post(f"/v1/conversations/{missing}/usage", json={})
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+async def test_reports_at_once(client: httpx.AsyncClient) -> None:
+    """J3: reports beside appends and builds are all taken, and all learnt from or told why not."""
+    path, build = await built(client)
+    usage = {"prompt_tokens": build["tokens_used"]}
+    answers = await asyncio.gather(
+        *(report(client, path, usage=usage, epoch=1, through_seq=40) for _ in range(6)),
+        *(append(client, path, *talk(2)) for _ in range(2)),
+    )
+    told = [answer for answer in answers if "report_id" in answer]
+    assert len({answer["report_id"] for answer in told}) == 6
+    assert all(answer["is_calibrated"] for answer in told)
+    deleted = (await client.delete(path)).json()["deleted"]
+    assert deleted["usage_reports"] == 6

@@ -1,0 +1,506 @@
+"""Four providers on the loopback, each with its own protocol, and one agent behind them all.
+
+1. The agent calls the first tool it is offered; then the service's own search of stored output,
+   where the payload has it, and the second tool beside it; then it says what the search found.
+2. A payload that its provider would refuse is refused: calls without results, results without
+   calls, and, with `types`, whatever the SDK's own types do not have. `refused` keeps the reasons.
+3. `overflow_at` has one request answered as by a provider whose window is full.
+4. Usage is reported in the provider's own shape; what an earlier request held comes from a cache.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
+
+Body = dict[str, Any]
+
+FOUND = re.compile(r"\b(\d+ FAILED \w+)")
+NOTHING_FOUND = "I found no failure."
+_REF = re.compile(r"\bref(?:_id)?=\\*\"?(blob_[0-9a-f]+)")
+_BYTES_PER_TOKEN = 4
+_OUTPUT_TOKENS = 20
+_REASONING = "c2VhbGVkIHRob3VnaHRz"
+_STAND_IN = "skip_thought_signature_validator"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of the agent, before a provider has put it into its own words."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The tokens of one request; `sent` includes those that were cached."""
+
+    sent: int
+    cached: int
+
+    @property
+    def total(self) -> int:
+        """Everything, the answer included."""
+        return self.sent + _OUTPUT_TOKENS
+
+
+class Protocol(ABC):
+    """One provider's words: how it is asked, how it answers, what it refuses."""
+
+    path: re.Pattern[str]
+
+    @abstractmethod
+    def tools(self, body: Body) -> dict[str, Body]:
+        """Return the schemas of the tools offered, by name."""
+
+    @abstractmethod
+    def complaints(self, body: Body) -> Iterator[str]:
+        """Yield what the provider would refuse the payload for."""
+
+    @abstractmethod
+    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
+        """Return what the SDK's types do not have."""
+
+    @abstractmethod
+    def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
+        """Return an answer with these calls."""
+
+    @abstractmethod
+    def saying(self, text: str, spent: Spent) -> Body:
+        """Return an answer that is a text."""
+
+    @abstractmethod
+    def too_long(self) -> Body:
+        """Return the body of the 400 with which the provider says that its window is full."""
+
+
+class _Chat(Protocol):
+    """OpenAI Chat Completions."""
+
+    path = re.compile(r"/v1/chat/completions")
+
+    def tools(self, body: Body) -> dict[str, Body]:
+        functions = [tool["function"] for tool in body.get("tools", [])]
+        return {function["name"]: function["parameters"] for function in functions}
+
+    def complaints(self, body: Body) -> Iterator[str]:
+        messages = body["messages"]
+        if problem := unpaired(messages):
+            yield problem
+        yield from _again([call["id"] for m in messages for call in m.get("tool_calls") or []])
+        if messages[-1]["role"] not in {"user", "tool", "system", "developer"}:
+            yield "the last message is the assistant's"
+        if not body.get("max_completion_tokens"):
+            yield "no limit of the output"
+
+    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
+        from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+
+        return [
+            *types.check_type(body, CompletionCreateParamsNonStreaming),
+            *types.validate_openai_chat(body["messages"], body.get("tools")),
+        ]
+
+    def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
+        made = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in calls
+        ]
+        return self._completion({"content": None, "tool_calls": made}, "tool_calls", spent)
+
+    def saying(self, text: str, spent: Spent) -> Body:
+        return self._completion({"content": text}, "stop", spent)
+
+    def _completion(self, said: Body, finish_reason: str, spent: Spent) -> Body:
+        message = {"role": "assistant", "refusal": None, "annotations": [], **said}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "fake",
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": spent.sent,
+                "completion_tokens": _OUTPUT_TOKENS,
+                "total_tokens": spent.total,
+                "prompt_tokens_details": {"cached_tokens": spent.cached, "audio_tokens": 0},
+                "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+            },
+            "service_tier": "default",
+            "system_fingerprint": None,
+        }
+
+    def too_long(self) -> Body:
+        message = (
+            "This model's maximum context length is 128000 tokens. However, your messages resulted"
+            " in 130412 tokens. Please reduce the length of the messages."
+        )
+        return {"error": _openai_error(message, "messages")}
+
+
+class _Responses(Protocol):
+    """OpenAI Responses; `reasoning` goes out sealed when it is asked for."""
+
+    path = re.compile(r"/v1/responses")
+
+    def tools(self, body: Body) -> dict[str, Body]:
+        functions = [tool for tool in body.get("tools", []) if tool["type"] == "function"]
+        return {function["name"]: function["parameters"] for function in functions}
+
+    def complaints(self, body: Body) -> Iterator[str]:
+        calls = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
+        yield from _again(calls)
+        called: set[str] = set()
+        thinking = False
+        for item in body["input"]:
+            kind = item.get("type", "message")
+            if thinking and kind == "message" and item.get("role") != "assistant":
+                yield "Item 'rs_1' of type 'reasoning' was provided without its following item."
+            thinking = kind == "reasoning"
+            if thinking and item.get("encrypted_content") != _REASONING:
+                yield "The encrypted content could not be verified."
+            if kind == "function_call":
+                called.add(item["call_id"])
+            elif kind == "function_call_output" and item["call_id"] not in called:
+                yield f"No tool call found for function call output with call_id {item['call_id']}."
+            elif kind == "function_call_output":
+                called.discard(item["call_id"])
+        yield from (f"No tool output found for function call {call_id}." for call_id in called)
+
+    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
+        from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
+
+        return [
+            *types.check_type(body, ResponseCreateParamsNonStreaming),
+            *types.validate_openai_responses(body["input"], body.get("tools")),
+        ]
+
+    def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
+        made: list[Body] = [
+            {
+                "type": "function_call",
+                "id": f"fc_{call.id}",
+                "call_id": call.id,
+                "name": call.name,
+                "arguments": json.dumps(call.arguments),
+                "status": "completed",
+            }
+            for call in calls
+        ]
+        if "reasoning.encrypted_content" in (body.get("include") or []):
+            sealed = {"type": "reasoning", "summary": [], "encrypted_content": _REASONING}
+            made.insert(0, {"id": f"rs_{calls[0].id}", **sealed})
+        return self._response(made, spent)
+
+    def saying(self, text: str, spent: Spent) -> Body:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+        return self._response([{**message, "content": [part]}], spent)
+
+    def _response(self, output: list[Body], spent: Spent) -> Body:
+        return {
+            "id": "resp_1",
+            "object": "response",
+            "created_at": 1,
+            "status": "completed",
+            "model": "fake",
+            "output": output,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": {
+                "input_tokens": spent.sent,
+                "input_tokens_details": {"cached_tokens": spent.cached, "cache_write_tokens": 0},
+                "output_tokens": _OUTPUT_TOKENS,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": spent.total,
+            },
+        }
+
+    def too_long(self) -> Body:
+        message = (
+            "Your input exceeds the context window of this model. Please adjust your input and try"
+            " again."
+        )
+        return {"error": _openai_error(message, "input")}
+
+
+class _Anthropic(Protocol):
+    """Anthropic Messages."""
+
+    path = re.compile(r"/v1/messages")
+
+    def tools(self, body: Body) -> dict[str, Body]:
+        return {
+            tool["name"]: tool["input_schema"]
+            for tool in body.get("tools", [])
+            if "input_schema" in tool
+        }
+
+    def complaints(self, body: Body) -> Iterator[str]:
+        messages = body["messages"]
+        if messages[0]["role"] != "user" or messages[-1]["role"] != "user":
+            yield "the conversation must begin and end with a user message"
+        yield from _again(_ids(messages, "tool_use", "id"))
+        asked: list[str] = []
+        for place, message in enumerate(messages):
+            given = _ids([message], "tool_result", "tool_use_id")
+            if sorted(given) != sorted(asked):
+                yield f"messages.{place}: `tool_use` ids were found without `tool_result` blocks"
+            kinds = [block["type"] for block in _blocks(message)]
+            if "tool_result" in kinds[len(given) :]:
+                yield f"messages.{place}: `tool_result` blocks must come first"
+            asked = _ids([message], "tool_use", "id")
+
+    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
+        from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+
+        return [
+            *types.check_type(body, MessageCreateParamsNonStreaming),
+            *types.validate_anthropic(body),
+        ]
+
+    def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
+        made: list[Body] = [
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+            for call in calls
+        ]
+        text = {"type": "text", "text": "Let me look.", "citations": None}
+        return self._message([text, *made], "tool_use", spent)
+
+    def saying(self, text: str, spent: Spent) -> Body:
+        return self._message([{"type": "text", "text": text, "citations": None}], "end_turn", spent)
+
+    def _message(self, content: list[Body], stop_reason: str, spent: Spent) -> Body:
+        new = spent.sent - spent.cached
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "fake",
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": None,
+            "usage": {
+                "input_tokens": 7,
+                "cache_creation_input_tokens": new - 7,
+                "cache_read_input_tokens": spent.cached,
+                "cache_creation": {
+                    "ephemeral_5m_input_tokens": new - 7,
+                    "ephemeral_1h_input_tokens": 0,
+                },
+                "output_tokens": _OUTPUT_TOKENS,
+                "server_tool_use": None,
+                "service_tier": "standard",
+            },
+        }
+
+    def too_long(self) -> Body:
+        message = "prompt is too long: 208310 tokens > 200000 maximum"
+        return {
+            "type": "error",
+            "error": {"type": "invalid_request_error", "message": message},
+            "request_id": "req_1",
+        }
+
+
+class _Gemini(Protocol):
+    """Gemini's `generateContent`; the first call of an answer is signed, some calls have no id."""
+
+    path = re.compile(r"/v1(?:beta)?/models/[^/:]+:generateContent")
+
+    def tools(self, body: Body) -> dict[str, Body]:
+        declared = [
+            one for tool in body.get("tools", []) for one in tool.get("functionDeclarations", [])
+        ]
+        names = ("parametersJsonSchema", "parameters_json_schema", "parameters")
+        return {
+            one["name"]: next((one[name] for name in names if name in one), {}) for one in declared
+        }
+
+    def complaints(self, body: Body) -> Iterator[str]:
+        contents = body["contents"]
+        if contents[0]["role"] != "user" or contents[-1]["role"] != "user":
+            yield "the conversation must begin and end with a user turn"
+        if not body.get("generationConfig", {}).get("maxOutputTokens"):
+            yield "no limit of the output"
+        called: list[tuple[Any, Any]] = []
+        for place, content in enumerate(contents):
+            given = [(one.get("id"), one["name"]) for one in _within(content, "functionResponse")]
+            if given != called:
+                yield f"contents[{place}]: function responses must equal the function calls"
+            called = [(one.get("id"), one["name"]) for one in _within(content, "functionCall")]
+            signed = [part.get("thoughtSignature") for part in content["parts"]]
+            if not set(signed) <= {None, _REASONING, _STAND_IN}:
+                yield f"contents[{place}]: Corrupted thought signature."
+            if called and signed[0] is None:
+                yield f"contents[{place}]: Function call is missing a thought_signature."
+
+    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
+        known = {"contents", "systemInstruction", "tools", "generationConfig"}
+        found = types.validate_gemini(
+            body["contents"], body.get("systemInstruction"), body.get("tools")
+        )
+        unknown = [f"unknown field {name}" for name in body.keys() - known]
+        return [*found, *unknown]
+
+    def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
+        goes_on = any(_within(content, "functionCall") for content in body["contents"])
+
+        def named(call: Call) -> Body:
+            return {"id": call.id} if goes_on else {}
+
+        parts: list[Body] = [
+            {"functionCall": named(call) | {"name": call.name, "args": call.arguments}}
+            for call in calls
+        ]
+        parts[0]["thoughtSignature"] = _REASONING
+        return self._content(parts, spent)
+
+    def saying(self, text: str, spent: Spent) -> Body:
+        return self._content([{"text": text}], spent)
+
+    def _content(self, parts: list[Body], spent: Spent) -> Body:
+        content = {"role": "model", "parts": parts}
+        usage = {
+            "promptTokenCount": spent.sent,
+            "candidatesTokenCount": _OUTPUT_TOKENS,
+            "totalTokenCount": spent.total,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": spent.sent}],
+        }
+        if spent.cached:
+            usage["cachedContentTokenCount"] = spent.cached
+        return {
+            "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+            "usageMetadata": usage,
+            "modelVersion": "fake",
+            "responseId": "r1",
+        }
+
+    def too_long(self) -> Body:
+        message = (
+            "The input token count (1062034) exceeds the maximum number of tokens allowed"
+            " (1048576)."
+        )
+        return {"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}}
+
+
+PROTOCOLS: tuple[Protocol, ...] = (_Chat(), _Responses(), _Anthropic(), _Gemini())
+
+
+class FakeProviders(FakeLLM):
+    """All four providers on one port; what is scripted comes before what the agent does."""
+
+    def __init__(self, types: ModuleType | None = None) -> None:
+        super().__init__()
+        self.types = types
+        self.overflow_at: int | None = None
+        self.overflows = 0
+        self.refused: list[str] = []
+        self.spent: list[Spent] = []
+        self.tools_offered: list[list[str]] = []
+        self.always(self._act)
+
+    @property
+    def root(self) -> str:
+        """The address to give a client whose protocol has the version in its paths."""
+        return self.api_base.removesuffix("/v1")
+
+    def knows(self, path: str) -> bool:
+        """Return whether one of the protocols has this path."""
+        return any(protocol.path.fullmatch(path) for protocol in PROTOCOLS)
+
+    def complaint(self, request: Request) -> str | None:
+        """Return why the provider refuses the payload, None when it takes it."""
+        protocol, body = _protocol_of(request), request.body
+        found = list(protocol.complaints(body))
+        if self.types is not None:
+            issues = protocol.mistyped(body, self.types)
+            found += [str(issue) for issue in issues if getattr(issue, "level", "") != "warn"]
+        self.refused += found
+        return "; ".join(found) or None
+
+    def _act(self, request: Request) -> Behaviour:
+        protocol = _protocol_of(request)
+        if self.overflow_at is not None and self.calls > self.overflow_at and not self.overflows:
+            self.overflows += 1
+            return Behaviour(status=400, body=protocol.too_long())
+        tools = protocol.tools(request.body)
+        spent = self._spend(request.body)
+        step = len(self.tools_offered)
+        self.tools_offered.append(list(tools))
+        calls = _next_calls(step, tools, json.dumps(request.body))
+        if calls:
+            return Behaviour(body=protocol.calling(calls, spent, request.body))
+        found = FOUND.findall(json.dumps(request.body))
+        return Behaviour(body=protocol.saying(found[-1] if found else NOTHING_FOUND, spent))
+
+    def _spend(self, body: Body) -> Spent:
+        sent = len(json.dumps(body)) // _BYTES_PER_TOKEN
+        earlier = self.spent[-1].sent if self.spent else 0
+        self.spent.append(Spent(sent, earlier if earlier < sent else 0))
+        return self.spent[-1]
+
+
+def _next_calls(step: int, tools: Mapping[str, Body], text: str) -> list[Call]:
+    own = [name for name in tools if not name.startswith(("tool_output", "read_result"))]
+    if step == 0:
+        return [Call("call_a1", own[0], _arguments(tools[own[0]]))]
+    if step > 1:
+        return []
+    calls = [Call("call_b2", own[1], _arguments(tools[own[1]]))]
+    refs = _REF.findall(text)
+    if "tool_output_cache_grep" in tools and refs:
+        arguments = {"ref_id": refs[-1], "pattern": "FAILED"}
+        calls.insert(0, Call("call_b1", "tool_output_cache_grep", arguments))
+    return calls
+
+
+def _arguments(schema: Body) -> dict[str, Any]:
+    return dict.fromkeys(schema.get("required", []), "parser")
+
+
+def _protocol_of(request: Request) -> Protocol:
+    return next(protocol for protocol in PROTOCOLS if protocol.path.fullmatch(request.path))
+
+
+def _openai_error(message: str, param: str) -> Body:
+    kind = {"type": "invalid_request_error", "code": "context_length_exceeded"}
+    return {"message": message, "param": param, **kind}
+
+
+def _again(ids: Sequence[str]) -> Iterator[str]:
+    if len(ids) != len(set(ids)):
+        yield f"call ids are used again: {sorted(ids)}"
+
+
+def _blocks(message: Body) -> list[Body]:
+    content = message["content"]
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _ids(messages: Sequence[Body], kind: str, name: str) -> list[str]:
+    found = [block for message in messages for block in _blocks(message) if block["type"] == kind]
+    return [block[name] for block in found]
+
+
+def _within(content: Body, name: str) -> list[Body]:
+    return [part[name] for part in content["parts"] if name in part]
