@@ -30,6 +30,7 @@ from app.api import (
     tokens,
     tools,
     usage,
+    validation,
 )
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
@@ -49,6 +50,7 @@ from app.services.stateless import StatelessService
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
 from app.services.usage import UsageService
+from app.services.validation import ValidationService
 from app.services.windows import Windows
 from app.settings import Settings, SettingsError
 from app.worker import worker_of
@@ -68,6 +70,7 @@ ROUTERS = (
     jobs.router,
     agents.router,
     stateless.router,
+    validation.router,
     tokens.router,
     models.router,
     strategies.router,
@@ -160,8 +163,9 @@ def _services(settings: Settings, parts: Parts) -> Services:
         ),
         registry=RegistryService(database, parts.registry),
         stateless=StatelessService(
-            parts.summariser, frames, parts.registry, lambda: datetime.now(UTC)
+            parts.summariser, frames, parts.registry, database, lambda: datetime.now(UTC)
         ),
+        validation=ValidationService(database, frames, parts.registry),
         is_ready=Readiness(parts.store).is_ready,
     )
 

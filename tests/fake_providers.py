@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from app.domain.tool_output import GREP, TOOL_NAMES
 from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
 
 Body = dict[str, Any]
@@ -165,20 +166,22 @@ class _Responses(Protocol):
         calls = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
         yield from _again(calls)
         called: set[str] = set()
-        thinking = False
+        before = ""
         for item in body["input"]:
             kind = item.get("type", "message")
-            if thinking and kind == "message" and item.get("role") != "assistant":
-                yield "Item 'rs_1' of type 'reasoning' was provided without its following item."
-            thinking = kind == "reasoning"
-            if thinking and item.get("encrypted_content") != _REASONING:
+            if before == "reasoning" and kind not in {"function_call", "message"}:
+                yield "Item of type 'reasoning' was provided without its required following item."
+            if kind == "reasoning" and item.get("encrypted_content") != _REASONING:
                 yield "The encrypted content could not be verified."
             if kind == "function_call":
                 called.add(item["call_id"])
-            elif kind == "function_call_output" and item["call_id"] not in called:
+                if "id" in item and before not in {"reasoning", "function_call"}:
+                    yield f"Item {item['id']!r} was provided without its required 'reasoning' item."
+            if kind == "function_call_output" and item["call_id"] not in called:
                 yield f"No tool call found for function call output with call_id {item['call_id']}."
             elif kind == "function_call_output":
                 called.discard(item["call_id"])
+            before = kind
         yield from (f"No tool output found for function call {call_id}." for call_id in called)
 
     def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
@@ -412,6 +415,7 @@ class FakeProviders(FakeLLM):
     def __init__(self, types: ModuleType | None = None) -> None:
         super().__init__()
         self.types = types
+        self.arguments: dict[str, Any] = {}
         self.overflow_at: int | None = None
         self.overflows = 0
         self.refused: list[str] = []
@@ -447,35 +451,29 @@ class FakeProviders(FakeLLM):
         spent = self._spend(request.body)
         step = len(self.tools_offered)
         self.tools_offered.append(list(tools))
-        calls = _next_calls(step, tools, json.dumps(request.body))
+        calls = self._next_calls(step, list(tools), json.dumps(request.body))
         if calls:
             return Behaviour(body=protocol.calling(calls, spent, request.body))
         found = FOUND.findall(json.dumps(request.body))
         return Behaviour(body=protocol.saying(found[-1] if found else NOTHING_FOUND, spent))
+
+    def _next_calls(self, step: int, tools: list[str], text: str) -> list[Call]:
+        own = [name for name in tools if name not in TOOL_NAMES]
+        if step == 0:
+            return [Call("call_a1", own[0], self.arguments)]
+        if step > 1:
+            return []
+        calls = [Call("call_b2", own[1], self.arguments)]
+        refs = _REF.findall(text)
+        if GREP in tools and refs:
+            calls.insert(0, Call("call_b1", GREP, {"ref_id": refs[-1], "pattern": "FAILED"}))
+        return calls
 
     def _spend(self, body: Body) -> Spent:
         sent = len(json.dumps(body)) // _BYTES_PER_TOKEN
         earlier = self.spent[-1].sent if self.spent else 0
         self.spent.append(Spent(sent, earlier if earlier < sent else 0))
         return self.spent[-1]
-
-
-def _next_calls(step: int, tools: Mapping[str, Body], text: str) -> list[Call]:
-    own = [name for name in tools if not name.startswith(("tool_output", "read_result"))]
-    if step == 0:
-        return [Call("call_a1", own[0], _arguments(tools[own[0]]))]
-    if step > 1:
-        return []
-    calls = [Call("call_b2", own[1], _arguments(tools[own[1]]))]
-    refs = _REF.findall(text)
-    if "tool_output_cache_grep" in tools and refs:
-        arguments = {"ref_id": refs[-1], "pattern": "FAILED"}
-        calls.insert(0, Call("call_b1", "tool_output_cache_grep", arguments))
-    return calls
-
-
-def _arguments(schema: Body) -> dict[str, Any]:
-    return dict.fromkeys(schema.get("required", []), "parser")
 
 
 def _protocol_of(request: Request) -> Protocol:

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
@@ -205,7 +206,7 @@ class Judge:
 
     def __init__(self, folder: Path) -> None:
         self._rules = _load_rules(folder.parent / "tools" / "provider_validate.py")
-        self._count = TiktokenTokenizer().count
+        self._count = lru_cache(maxsize=50_000)(TiktokenTokenizer().count)
         self._costs: dict[tuple[str, bytes], int] = {}
         self._promises: dict[tuple[str, str, int], _Promise] = {}
 
@@ -222,7 +223,7 @@ class Judge:
             else:
                 tally.warnings[f"{build.format} {issue.code}"] += 1
         items = build.items
-        counted = sum(self._cost(build.format, item) for item in items) + self._fixed_cost(build)
+        counted = self._items_cost(build, items) + self._fixed_cost(build)
         _judge_count(build, counted, tally)
         self._judge_prefix(build, items, tally)
         return counted
@@ -251,6 +252,12 @@ class Judge:
             context = replace(context, previous=before.payload, previous_stable=len(before.stable))
         for violation in validate(build.payload, build.format, context):
             tally.violations.append(f"{build.place}: {violation}")
+
+    def _items_cost(self, build: Build, items: list[bytes]) -> int:
+        """Count the items; those of one answer of a model cost one message's overhead together."""
+        if build.format is FormatName.OPENAI_RESPONSES:
+            return count_payload_messages(build.format, build.payload["input"], self._count)
+        return sum(self._cost(build.format, item) for item in items)
 
     def _cost(self, format: FormatName, item: bytes) -> int:
         key = (format, item)
@@ -552,7 +559,12 @@ def _judge_completeness(build: Build, sent: Sequence[Mapping[str, Any]], tally: 
         return
     tally.complete += 1
     views = {text[:_OPENING] for text in shown_texts if _VIEW_NOTE.search(text)}
-    missing = [text for text in texts - shown_texts if text[:_OPENING] not in views]
+    everything = "\n".join(shown_texts)  # some formats join the texts of one result
+    missing = [
+        text
+        for text in texts - shown_texts
+        if text[:_OPENING] not in views and text not in everything
+    ]
     if missing:
         tally.violations.append(f"{build.place}: {len(missing)} texts are not in the payload")
     if shown_media < media:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,14 +18,15 @@ from typing import Any
 import httpx
 import pytest
 
+from app.domain.messages import FormatName
 from tests.conftest import execute, in_thread
 from tests.domain.histories import provider_validate
-from tests.fake_providers import FakeProviders, Spent
+from tests.fake_providers import PROTOCOLS, FakeProviders, Spent
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "integration.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
 MOST_LINES = 39
-ASKED = "Which test of the parser fails?"
+ASKED = "What failed in build.log?"
 FOUND = "4242 FAILED parser"
 
 
@@ -70,7 +72,7 @@ def providers(sdk_types: ModuleType | None) -> Iterator[FakeProviders]:
     server.stop()
 
 
-def run(script: str, served: str, providers: FakeProviders) -> str:
+def run(script: str, served: str, providers: FakeProviders, folder: Path) -> str:
     """Run a script of the document against these servers, and return the last line it printed."""
     environment = {
         **os.environ,
@@ -88,6 +90,7 @@ def run(script: str, served: str, providers: FakeProviders) -> str:
         capture_output=True,
         text=True,
         env=environment,
+        cwd=folder,
         check=False,
     )
     assert done.returncode == 0, (done.stderr, providers.refused)
@@ -103,11 +106,14 @@ def script_of(loop: Loop) -> str:
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)
 def test_each_loop_runs_as_printed(
-    loop: Loop, served: str, database_url: str, providers: FakeProviders
+    loop: Loop, served: str, database_url: str, providers: FakeProviders, tmp_path: Path
 ) -> None:
     """It ends with the answer, log and usage are stored, "too long" is survived (L2, J4, E6)."""
+    lines = [f"{n} {'FAILED' if n == 4242 else 'ok'} parser\n" for n in range(9000)]
+    (tmp_path / "build.log").write_text("".join(lines))
+    providers.arguments = {"path": "build.log"}
     providers.overflow_at = 2
-    assert run(script_of(loop), served, providers) == FOUND
+    assert run(script_of(loop), served, providers, tmp_path) == FOUND
     assert providers.refused == []
     assert providers.overflows == 1
     with httpx.Client(base_url=f"{served}/v1") as service:
@@ -125,11 +131,11 @@ def assert_exchange(log: list[dict[str, Any]]) -> None:
     """Assert that the log has the whole exchange in order."""
     said = {
         "user": [ASKED],
-        "assistant 1": ["run_tests"],
+        "assistant 1": ["cat", "build.log"],
         "tool 1": ["8999 ok parser"],
-        "assistant 2": ["tool_output_cache_grep", "last_change"],
+        "assistant 2": ["tool_output_cache_grep", "wc"],
         "tool 2": ["4243:4242 FAILED parser"],
-        "tool 3": ["changed by Ada"],
+        "tool 3": ["133894"],
         "assistant 3": [FOUND],
     }
     assert [message["role"] for message in log] == [name.split()[0] for name in said]
@@ -139,7 +145,7 @@ def assert_exchange(log: list[dict[str, Any]]) -> None:
 
 def assert_offered(offered: list[list[str]]) -> None:
     """Assert that the service's tools came with the first text that named them (L1)."""
-    mine = ["run_tests", "last_change"]
+    mine = ["cat", "wc"]
     assert offered[0] == mine
     assert offered[1][:2] == mine
     assert "tool_output_cache_grep" in offered[1]
@@ -158,3 +164,109 @@ def assert_reported(database_url: str, format: str, spent: list[Spent]) -> None:
 def test_each_loop_is_short(loop: Loop) -> None:
     """A complete loop has fewer than 40 lines, blank ones and imports included (L2)."""
     assert len(code(loop.title).splitlines()) <= MOST_LINES
+
+
+class Recording(httpx.Client):
+    """A client that keeps every answer."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(base_url=f"{url}/v1", timeout=60)
+        self.answers: list[dict[str, Any]] = []
+
+    def post(self, *given: Any, **more: Any) -> httpx.Response:
+        """Send it, and keep the answer."""
+        answer = super().post(*given, **more)
+        assert answer.is_success, answer.text
+        self.answers.append(answer.json())
+        return answer
+
+
+def calls_of(numbers: range) -> list[dict[str, Any]]:
+    """Return a turn of chat messages: a question, a call and its result for each number."""
+    found: list[dict[str, Any]] = [{"role": "user", "content": f"Look at {list(numbers)}."}]
+    for number in numbers:
+        function = {"name": "look", "arguments": json.dumps({"at": number})}
+        call = {"id": f"call_{number}", "type": "function", "function": function}
+        found.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        found.append(
+            {"role": "tool", "tool_call_id": f"call_{number}", "content": "seen " * number}
+        )
+    return found
+
+
+@pytest.mark.parametrize("format", list(FormatName))
+def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str) -> None:
+    """Deltas put together as printed are the payloads of full builds, tails included (G4, G5)."""
+    namespace: dict[str, Any] = {}
+    exec(code("Deltas"), namespace)
+    namespace["service"].close()
+    with Recording(served) as service:
+        namespace["service"] = service
+        scratchpad = {"name": "plan", "kind": "scratchpad", "content": "1. look"}
+        base = {"name": "base", "content": "You look at things."}
+        asked = {"model": "claude-sonnet-4-5", "sections": [base, scratchpad]}
+        made = service.post("/conversations", json=asked).json()
+        path = f"/conversations/{made['conversation_id']}"
+        copy = namespace["Copy"](made["conversation_id"], format)
+        deltas = []
+
+        def check() -> None:
+            held = copy.payload()
+            deltas.append(service.answers[-1]["delta"])
+            full = service.post(f"{path}/context", json={"format": format}).json()["payload"]
+            assert json.dumps(held) == json.dumps(full)
+
+        for turn in range(3):
+            *messages, last = calls_of(range(turn * 9, turn * 9 + 9))
+            service.post(f"{path}/messages", json={"messages": messages})
+            check()
+            service.post(f"{path}/messages", json={"messages": [last]})
+            check()
+            scratchpad["content"] += f", {turn} looked at"
+            service.put(f"{path}/sections", json={"sections": [base, scratchpad]})
+            check()
+        service.post(f"{path}/overflow", json={"format": format})
+        check()
+    assert deltas == [False, *[True] * 8, False]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+def test_the_shell_session_can_be_pasted(served: str, tmp_path: Path) -> None:
+    """Its blocks run one after the other: a tail, a payload read again, a verdict (G5, I6, K2)."""
+    blocks = re.findall(r"```sh\n(.*?)```", DOCUMENT, re.DOTALL)
+    script = "".join(blocks).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
+    )
+    messages, tail, payload, rule, pointer = done.stdout.splitlines()
+    assert "bisect" in tail
+    assert "Deploy 71 is running." in tail
+    assert messages.endswith(tail.removeprefix("["))
+    assert messages in payload
+    assert rule in {"A1", "A4"}
+    assert pointer.startswith("/messages/0")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "tool", "tool_call_id": "c1"}]}),
+        ("/v1/responses", {"input": [{"type": "function_call", "call_id": "c1"}]}),
+        (
+            "/v1/messages",
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}
+                ]
+            },
+        ),
+        (
+            "/v1/models/m:generateContent",
+            {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "look"}}]}]},
+        ),
+    ],
+)
+def test_the_fakes_refuse_what_is_unpaired(path: str, body: dict[str, Any]) -> None:
+    """A provider that took anything would prove nothing (N1, N2)."""
+    protocol = next(one for one in PROTOCOLS if one.path.fullmatch(path))
+    assert [told for told in protocol.complaints(body) if "limit" not in told]

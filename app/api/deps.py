@@ -27,6 +27,7 @@ from app.services.stateless import StatelessService
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
 from app.services.usage import UsageService
+from app.services.validation import ValidationService
 
 TENANT = "default"
 """The tenant of every request, until there are keys (decision 7)."""
@@ -54,6 +55,7 @@ class Services:
     tools: ToolSearchService
     tool_calls: ToolCallService
     usage: UsageService
+    validation: ValidationService
     is_ready: Callable[[], Awaitable[bool]]
 
 

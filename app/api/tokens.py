@@ -25,7 +25,8 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
 async def count_tokens(request: Request, body: TokensAsk) -> Response:
     """Count messages, a text and tool definitions as a build counts them.
 
-    `margin` is the share to add for safety where the model's own tokenizer is another one.
+    Usage reported for `model` corrects the count. `margin` is the share to add for safety where
+    the model's own tokenizer is another one.
     """
     ask = CountAsk(
         messages=body.messages,

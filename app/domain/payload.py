@@ -19,7 +19,6 @@ from typing import Any, assert_never
 import orjson
 
 from app.domain import jsontext
-from app.domain.assemblers import openai_responses
 from app.domain.assemblers.anthropic import CACHE_MARK
 from app.domain.frames import Frame, Offer
 from app.domain.messages import FormatName

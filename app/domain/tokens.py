@@ -258,7 +258,7 @@ def _count_reasoning(part: Reasoning, count: CountText) -> int:
 
 
 def _count_file(file: File, count: CountText) -> int:
-    if file.data is not None or file.text is None:
+    if file.data is not None or file.text is None or not file.text.strip():
         return FILE_TOKENS
     return count(file.text) + (count(file.name) if file.name else 0)
 

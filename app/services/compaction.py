@@ -54,6 +54,7 @@ from app.services.condensing import condense
 from app.services.frames import Frames
 from app.services.leases import Leases
 from app.services.ports import Database, Records
+from app.services.readings import is_due_as_reported
 from app.services.summariser import Effort, Summariser, SummaryResult
 
 LEAST_REST_SECONDS = 30.0
@@ -247,7 +248,7 @@ class CompactionService:
             situation = await self._situation(tenant_id, conversation_id)
         except NotFound:
             return
-        if situation.head.is_resting or not due_line(situation.frame).reached(situation.head):
+        if situation.head.is_resting or not await self._is_due(situation):
             return
         try:
             result = await self._run(situation, Trigger.BACKGROUND, CompactAsk())
@@ -258,6 +259,13 @@ class CompactionService:
         else:
             if not result.compacted:
                 await self._let_grow(situation)
+
+    async def _is_due(self, situation: Situation) -> bool:
+        """Whether our own count, or what the provider reported, asks for a compaction (E2)."""
+        if due_line(situation.frame).reached(situation.head):
+            return True
+        async with self._database.session() as records:
+            return await is_due_as_reported(records, situation.frame, situation.conversation)
 
     async def _run_for_build(
         self, tenant_id: str, conversation_id: str, request: Ask, head: Head

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from app.domain import jsontext
 from app.domain.assemblers import assembler_for
 from app.domain.budget import Limits, Pressure, Usage, measure, read_pressure
+from app.domain.calibration import Estimate, estimate_of
 from app.domain.clearing import clear_at_least, excluded_seqs, plan_clearing, tool_budget
 from app.domain.compaction import (
     NOTE_TOKENS,
@@ -248,7 +249,7 @@ class ContextService:
     async def _frame(self, build: Build, read: ContextRead, start: Start | None) -> Frame:
         """Return the frame, counting by the epoch's factor as long as that is near (J3)."""
         calibration = read.conversation.calibration
-        current = calibration.factor if calibration is not None else 1.0
+        current = calibration.rounded.factor if calibration is not None else 1.0
         factor = factor_in(start, current) if start is not None else None
         return await self._frames.of(read.conversation, build.ask, factor)
 
@@ -636,6 +637,7 @@ class ContextService:
                     build.conversation_id, epoch, start.view, _texts(picture)
                 ):
                     return False
+            build.began = True
         window.epoch_id, window.frame = epoch.epoch_id, epoch.frame
         picture.read = replace(read, epoch=replace(epoch, reason=reason))
         self._windows.keep(build.key, window)
@@ -673,7 +675,7 @@ class ContextService:
         assert window is not None and items is not None and epoch is not None
         usage = picture.usage
         through_seq = max(items.folded_through, read.conversation.head.head_seq)
-        known = _point_of(build.known, epoch, window, through_seq)
+        known = None if build.began else _point_of(build.known, epoch, window, through_seq)
         request = Request(
             build.ask.format,
             picture.offer,
@@ -702,6 +704,7 @@ class ContextService:
             "notice": pressure.notice,
             "next_threshold": pressure.next_threshold,
             "tokens_to_next": pressure.tokens_to_next,
+            "estimate": _estimate(picture),
             "summary_used": bool(window.view.summaries),
             "new_state": _new_state(build, picture),
             "compaction": build.compaction,
@@ -784,6 +787,18 @@ def _point_of(known: Known | None, epoch: Epoch, window: Window, through_seq: in
     if not epoch.start_seq <= known.through_seq <= through_seq:
         return None
     return window.assembler.point_at(known.through_seq)
+
+
+def _estimate(picture: Picture) -> Estimate:
+    """Tell how the payload was counted (J3)."""
+    conversation, frame = picture.read.conversation, picture.frame
+    return estimate_of(
+        picture.usage.total,
+        conversation.counter,
+        frame.factor,
+        picture.limits.margin,
+        conversation.calibration,
+    )
 
 
 def _rendered(request: Request, frame: Frame, items: Items) -> Payload:

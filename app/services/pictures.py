@@ -42,7 +42,10 @@ class Known:
 
 @dataclass(slots=True)
 class Build:
-    """One build under way: what it was asked, and what it had to do so far."""
+    """One build under way: what it was asked, and what it had to do so far.
+
+    It `began` an epoch when nobody can know a payload of it yet.
+    """
 
     tenant_id: str
     conversation_id: str
@@ -53,6 +56,7 @@ class Build:
     compacts: bool = True
     held: Window | None = None
     held_epoch_id: str = ""
+    began: bool = False
 
     def degrade(self, *steps: str) -> None:
         """Name what the payload had to give up, each step once (C4)."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from app.domain import stateless
-from app.domain.errors import Problem, ValidationError
+from app.domain.budget import scaled
+from app.domain.calibration import Calibration, estimate_of, safety_margin
+from app.domain.errors import Problem, ServiceUnavailable, ValidationError
 from app.domain.formats import FORMATS, parse_tool
 from app.domain.limits import INEXACT_MARGIN
 from app.domain.messages import FormatName, Message, clean
@@ -23,7 +26,7 @@ from app.domain.tokens import (
     estimate_tool_defs_tokens,
 )
 from app.services.frames import Frames
-from app.services.ports import Models
+from app.services.ports import Database, Models
 from app.services.summariser import Summariser
 
 SUMMARY_TOKENS = (64, 2048)
@@ -85,7 +88,10 @@ class CountAsk:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """A count by kind; `margin` is the share to add for safety for this model (J3)."""
+    """A count by kind; `margin` is the share to add for safety for this model (J3).
+
+    `method` names the counter and what reports have corrected it by, `factor` is that correction.
+    """
 
     tokens: int
     messages: int
@@ -94,6 +100,8 @@ class TokenCount:
     counter: CounterName
     model: str | None
     margin: float
+    method: str
+    factor: float
 
 
 class StatelessService:
@@ -104,8 +112,10 @@ class StatelessService:
         summariser: Summariser,
         frames: Frames,
         models: Models,
+        database: Database,
         now: Callable[[], datetime],
     ) -> None:
+        self._database = database
         self._summariser = summariser
         self._frames = frames
         self._models = models
@@ -156,25 +166,40 @@ class StatelessService:
 
     async def count(self, ask: CountAsk) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
-        return await asyncio.to_thread(self._count, ask)
+        calibration = await self._calibration(ask)
+        return await asyncio.to_thread(self._count, ask, calibration)
 
-    def _count(self, ask: CountAsk) -> TokenCount:
+    async def _calibration(self, ask: CountAsk) -> Calibration | None:
+        """Return what reports say of the model's counts; without a database nobody knows."""
+        if ask.model is None:
+            return None
+        with suppress(ServiceUnavailable):
+            async with self._database.session() as records:
+                return await records.usage.find_calibration(_TENANT, ask.model, ask.counter)
+        return None
+
+    def _count(self, ask: CountAsk, calibration: Calibration | None) -> TokenCount:
         count = self._frames.counter(ask.counter)
         _require_objects(ask.messages)
-        messages = self._count_messages(ask)
-        text = count(ask.text) if ask.text is not None else 0
+        factor = calibration.rounded.factor if calibration is not None else 1.0
+        messages = scaled(self._count_messages(ask), factor)
+        text = scaled(count(ask.text), factor) if ask.text is not None else 0
         definitions = [parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(ask.tools)]
-        tools = estimate_tool_defs_tokens(definitions, count) if definitions else 0
+        tools = scaled(estimate_tool_defs_tokens(definitions, count), factor)
         info = self._models.find(ask.model) if ask.model else None
         exact = info is not None and info.exact and ask.counter is CounterName.TOKENIZER
+        margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, calibration)
+        total = messages + text + tools
         return TokenCount(
-            tokens=messages + text + tools,
+            tokens=total,
             messages=messages,
             text=text,
             tools=tools,
             counter=ask.counter,
             model=ask.model,
-            margin=0.0 if exact else INEXACT_MARGIN,
+            margin=margin,
+            method=estimate_of(total, ask.counter, factor, margin, calibration).method,
+            factor=factor,
         )
 
     def _count_messages(self, ask: CountAsk) -> int:

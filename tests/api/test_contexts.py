@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from threading import Event
 from typing import Any
 
@@ -29,7 +30,7 @@ async def model_client(with_model: Settings) -> Any:
 
 @pytest.mark.parametrize("body", [None, {}, {"known": {"epoch": 1, "through_seq": 1}}])
 async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> None:
-    """K1, decision 18: the body may be left out; what is known is answered with a full payload."""
+    """K1, decision 18: the body may be left out; nobody knows an epoch that begins now."""
     path = await new_conversation(client)
     await append(client, path, user("hi"))
     answer = await client.post(f"{path}/context", json=body)
@@ -64,7 +65,10 @@ async def test_a_request_brings_sections_and_tools(client: httpx.AsyncClient) ->
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"format": "gemini"}, "/format"),
+    ({"format": "bedrock"}, "/format"),
+    ({"status": 5}, "/status"),
+    ({"status": "x" * 2_000_001}, "/status"),
+    ({"known": {"epoch": 1, "through_seq": 1, "seq": 1}}, "/known/seq"),
     ({"model": "a\x00"}, "/model"),
     ({"model": 5}, "/model"),
     ({"max_output_tokens": 0}, "/max_output_tokens"),
@@ -87,6 +91,123 @@ async def test_wrong_builds(client: httpx.AsyncClient, body: dict[str, Any], poi
     await append(client, path, user("hi"))
     answer = await client.post(f"{path}/context", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
+    """G4, decision 18: what is known is left out, with system and tools; the tail comes apart."""
+    path = await new_conversation(
+        client,
+        sections=[{"name": "base", "content": "Be kind."}],
+        tools=[{"name": "search", "input_schema": {"type": "object"}}],
+    )
+    await append(client, path, user("hi"))
+    whole = (await client.post(f"{path}/context", json={"status": "Busy."})).json()
+    await append(client, path, assistant("Hello"), user("Go on"))
+    known = {"epoch": whole["epoch"], "through_seq": whole["through_seq"]}
+    delta = (await client.post(f"{path}/context", json={"known": known, "status": "Free."})).json()
+    assert delta["delta"] and "tools" not in delta["payload"]
+    assert delta["payload"]["messages"] == [assistant("Hello"), user("Go on")]
+    assert delta["base_items"] == 2
+    (tail,) = delta["tail"]
+    assert tail["content"] == "[Status]\nFree."
+    full = (await client.post(f"{path}/context", json={"status": "Free."})).json()
+    held = whole["payload"]["messages"][:2] + delta["payload"]["messages"] + delta["tail"]
+    assert held == full["payload"]["messages"]
+    assert delta["build_id"] == full["build_id"]
+
+
+async def test_many_builds_at_once_agree(client: httpx.AsyncClient) -> None:
+    """G3, G4: builds and appends side by side: each delta on the first build is its right end."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi"))
+    first = (await client.post(f"{path}/context")).json()
+    known = {"epoch": first["epoch"], "through_seq": first["through_seq"]}
+
+    async def step(number: int) -> list[Any]:
+        await append(client, path, user(f"more {number}"))
+        body = {"known": known, "status": f"step {number}"}
+        built = (await client.post(f"{path}/context", json=body)).json()
+        held = first["payload"]["messages"][: built["base_items"]]
+        messages: list[Any] = held + built["payload"]["messages"]
+        assert len(messages) == built["through_seq"]
+        assert built["tail"][0]["content"] == f"[Status]\nstep {number}"
+        return messages
+
+    found = sorted(await asyncio.gather(*(step(number) for number in range(12))), key=len)
+    for shorter, longer in pairwise(found):
+        assert longer[: len(shorter)] == shorter
+
+
+async def test_an_earlier_payload_over_http(client: httpx.AsyncClient) -> None:
+    """I6: a build's id reads its payload again; what names no build is a 404."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi"))
+    built = (await client.post(f"{path}/context", json={"status": "Busy."})).json()
+    await append(client, path, assistant("Hello"))
+    again = await client.get(f"{path}/context", params={"as_of": built["build_id"]})
+    assert again.status_code == 200
+    for name in ("payload", "epoch", "through_seq", "stable_items", "prefix_hash", "tail"):
+        assert again.json()[name] == built[name]
+    other = await new_conversation(client)
+    for where, build_id in ((path, "x"), (path, "x" * 256), (other, built["build_id"])):
+        missing = await client.get(f"{where}/context", params={"as_of": build_id})
+        assert_problem(missing, 404, "NOT_FOUND")
+    assert_problem(await client.get(f"{path}/context"), 422, "VALIDATION_ERROR", "/query/as_of")
+    for wrong in ("", "x" * 257, "a\x00b"):
+        refused = await client.get(f"{path}/context", params={"as_of": wrong})
+        assert_problem(refused, 422, "VALIDATION_ERROR", "/query/as_of")
+
+
+@pytest.mark.parametrize("format", ["openai_responses", "gemini"])
+async def test_every_format_in_and_out(client: httpx.AsyncClient, format: str) -> None:
+    """A5, K1: what a provider's SDK gives is appended as it is and comes back as it was."""
+    turns: dict[str, list[dict[str, Any]]] = {
+        "openai_responses": [
+            {"role": "user", "content": "Weather?"},
+            {
+                "type": "function_call",
+                "id": "fc_1",
+                "call_id": "call_1",
+                "name": "get_weather",
+                "arguments": '{"city":"Bergen"}',
+                "status": "completed",
+            },
+            {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
+        ],
+        "gemini": [
+            {"role": "user", "parts": [{"text": "Weather?"}]},
+            {
+                "role": "model",
+                "parts": [
+                    {
+                        "functionCall": {"name": "get_weather", "args": {"city": "Bergen"}},
+                        "thoughtSignature": "c2ln",
+                    }
+                ],
+            },
+            {
+                "role": "user",
+                "parts": [
+                    {"functionResponse": {"name": "get_weather", "response": {"output": "rain"}}}
+                ],
+            },
+        ],
+    }
+    path = await new_conversation(client, model="gpt-5.4")
+    body = {"format": format, "messages": turns[format]}
+    answer = await client.post(f"{path}/messages", json=body)
+    assert answer.status_code == 201, answer.text
+    assert [item["role"] for item in answer.json()["messages"]] == ["user", "assistant", "tool"]
+    built = (await client.post(f"{path}/context", json={"format": format})).json()
+    items = built["payload"]["input" if format == "openai_responses" else "contents"]
+    assert items[1] == turns[format][1]
+    verdict = await client.post(
+        "/v1/context/validate", json={"format": format, "payload": built["payload"]}
+    )
+    assert verdict.json()["violations"] == []
+    chat = (await client.post(f"{path}/context")).json()["payload"]["messages"]
+    assert [message["role"] for message in chat] == ["user", "assistant", "tool"]
+    assert chat[1]["tool_calls"][0]["function"]["name"] == "get_weather"
 
 
 @pytest.mark.parametrize("limit", [0, -1])

@@ -6,6 +6,7 @@ import base64
 import functools
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ NASTY = st.sampled_from(
         "\u202e",
     ]
 )
+_HELD_IMAGE = {"type": "input_image", "file_id": "file-1", "detail": "auto"}
 _AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
 SHOWN_IDS = st.text("abcXYZ019_-", min_size=1, max_size=40)
 ANY_IDS = st.one_of(SHOWN_IDS, st.text(min_size=1, max_size=60))
@@ -132,8 +134,14 @@ def files() -> st.SearchStrategy[File]:
 def user_opaques() -> st.SearchStrategy[Opaque]:
     """Parts of a user message that one format alone understands."""
     upload = {"type": "container_upload", "file_id": "file_1"}
+    clip = {"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}, "videoMetadata": {"fps": 1.0}}
     return st.sampled_from(
-        [Opaque(_AUDIO, FormatName.OPENAI_CHAT), Opaque(upload, FormatName.ANTHROPIC)]
+        [
+            Opaque(_AUDIO, FormatName.OPENAI_CHAT),
+            Opaque(_HELD_IMAGE, FormatName.OPENAI_RESPONSES),
+            Opaque(upload, FormatName.ANTHROPIC),
+            Opaque(clip, FormatName.GEMINI),
+        ]
     )
 
 
@@ -141,7 +149,12 @@ def tool_opaques() -> st.SearchStrategy[Opaque]:
     """Parts of a tool result that one format alone understands."""
     found = {"type": "search_result", "source": "s", "title": "t", "content": []}
     return st.sampled_from(
-        [Opaque(_AUDIO, FormatName.OPENAI_CHAT), Opaque(found, FormatName.ANTHROPIC)]
+        [
+            Opaque(_AUDIO, FormatName.OPENAI_CHAT),
+            Opaque(_HELD_IMAGE, FormatName.OPENAI_RESPONSES),
+            Opaque(found, FormatName.ANTHROPIC),
+            Opaque({"text": "x", "videoMetadata": {}}, FormatName.GEMINI),
+        ]
     )
 
 
@@ -149,8 +162,37 @@ def assistant_opaques() -> st.SearchStrategy[Opaque]:
     """Parts of an assistant message that one format alone understands."""
     refusal = {"type": "refusal", "refusal": "No."}
     server = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    hosted: dict[str, Any] = {"type": "tool_search_call", "execution": "server", "arguments": {}}
+    action = {"type": "search", "query": "q"}
+    web = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "c2ln"}
     return st.sampled_from(
-        [Opaque(refusal, FormatName.OPENAI_CHAT), Opaque(server, FormatName.ANTHROPIC)]
+        [
+            Opaque(refusal, FormatName.OPENAI_CHAT),
+            Opaque(server, FormatName.ANTHROPIC),
+            Opaque(hosted, FormatName.OPENAI_RESPONSES),
+            Opaque(web, FormatName.OPENAI_RESPONSES),
+            Opaque(code, FormatName.GEMINI),
+        ]
+    )
+
+
+def originals() -> st.SearchStrategy[Text]:
+    """Texts whose format has more to say than the text."""
+    said = {"type": "output_text", "text": "said", "annotations": []}
+    item = {"type": "message", "role": "assistant", "content": [said], "status": "completed"}
+    cited = {"type": "char_location", "cited_text": "a", "document_index": 0}
+    cited |= {"document_title": None, "start_char_index": 0, "end_char_index": 1}
+    return st.sampled_from(
+        [
+            Text("said", {**item, "id": "msg_1"}, FormatName.OPENAI_RESPONSES),
+            Text(
+                "said",
+                {"type": "text", "text": "said", "citations": [cited]},
+                FormatName.ANTHROPIC,
+            ),
+            Text("said", {"text": "said", "thoughtSignature": "c2ln"}, FormatName.GEMINI),
+        ]
     )
 
 
@@ -162,17 +204,48 @@ def reasonings() -> st.SearchStrategy[Reasoning]:
         return Reasoning(text, block, FormatName.ANTHROPIC)
 
     redacted = {"type": "redacted_thinking", "data": "ZGF0YQ=="}
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
+    compacted = {"type": "compaction", "id": "cmp_1", "encrypted_content": "eA=="}
     return st.one_of(
         st.builds(Reasoning, texts()),
         st.builds(signed, texts()),
-        st.just(Reasoning("", redacted, FormatName.ANTHROPIC)),
+        st.sampled_from(
+            [
+                Reasoning("", redacted, FormatName.ANTHROPIC),
+                Reasoning("", item, FormatName.OPENAI_RESPONSES),
+                Reasoning("", compacted, FormatName.OPENAI_RESPONSES),
+                Reasoning("", {"text": "", "thoughtSignature": "c2ln"}, FormatName.GEMINI),
+            ]
+        ),
     )
 
 
 def calls(ids: st.SearchStrategy[str] = ANY_IDS) -> st.SearchStrategy[ToolCall]:
     """Tool calls, their names and arguments as irregular as in real logs."""
     names = st.sampled_from(["read_file", "search-1", "", "bad name!", "x" * 80]) | texts(10)
-    return st.builds(ToolCall, id=ids, name=names, arguments=arguments(), custom=st.booleans())
+    return st.builds(
+        ToolCall, id=ids, name=names, arguments=arguments(), custom=st.booleans()
+    ).flatmap(lambda call: st.sampled_from([call, call, *_with_originals(call)]))
+
+
+def _with_originals(call: ToolCall) -> list[ToolCall]:
+    """Give the call as made by each provider whose original says more."""
+    item = {"type": "function_call", "id": "fc_1", "call_id": call.id, "status": "completed"}
+    item |= {"name": call.name, "arguments": call.arguments}
+    part = {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "c2ln"}
+    patch = {"type": "apply_patch_call", "call_id": call.id, "status": "completed"}
+    operation = {"type": "delete_file", "path": "a"}
+    return [
+        replace(call, custom=False, block=item, format=FormatName.OPENAI_RESPONSES),
+        ToolCall(
+            call.id,
+            "apply_patch",
+            json.dumps(operation, separators=(",", ":")),
+            block={**patch, "operation": operation},
+            format=FormatName.OPENAI_RESPONSES,
+        ),
+        ToolCall("f", "f", '{"a":1}', block=part, format=FormatName.GEMINI),
+    ]
 
 
 def user_messages() -> st.SearchStrategy[Message]:
@@ -188,7 +261,8 @@ def user_messages() -> st.SearchStrategy[Message]:
 
 def assistant_messages() -> st.SearchStrategy[Message]:
     """Assistant messages with reasoning, text and calls whose ids differ."""
-    said = st.lists(st.one_of(texts().map(Text), assistant_opaques(), images()), max_size=3)
+    part = st.one_of(texts().map(Text), originals(), assistant_opaques(), images())
+    said = st.lists(part, max_size=3)
     return st.builds(
         lambda thought, parts, asked: Message(Role.ASSISTANT, (*thought, *parts, *asked)),
         st.lists(reasonings(), max_size=2),

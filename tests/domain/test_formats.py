@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from anthropic.types import MessageParam, ToolParam
+from google.genai.types import Tool as GeminiTool
 from hypothesis import example, given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+from openai.types.responses import FunctionToolParam
 
 from app.domain.errors import ValidationError
-from app.domain.formats import FORMATS, ToolDefinition, anthropic, openai_chat, parse_tool, wire
+from app.domain.formats import (
+    FORMATS,
+    ToolDefinition,
+    anthropic,
+    gemini,
+    openai_chat,
+    openai_responses,
+    parse_tool,
+    wire,
+)
 from app.domain.messages import (
     EMPTY_MESSAGE,
     EMPTY_RESULT,
@@ -395,6 +407,18 @@ KEYS = st.sampled_from(
         "reasoning",
         "is_error",
         "parameters",
+        "parts",
+        "functionCall",
+        "function_response",
+        "response",
+        "inlineData",
+        "mimeType",
+        "thoughtSignature",
+        "call_id",
+        "output",
+        "summary",
+        "tools",
+        "execution",
     ]
 )
 WORDS = st.sampled_from(
@@ -415,6 +439,19 @@ WORDS = st.sampled_from(
         "function",
         "custom",
         "url",
+        "model",
+        "message",
+        "reasoning",
+        "output_text",
+        "input_text",
+        "input_image",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "tool_search_output",
+        "computer_call_output",
+        "shell_call_output",
+        "c2ln",
     ]
 )
 NEAR_WIRE = st.recursive(
@@ -422,7 +459,7 @@ NEAR_WIRE = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
     max_leaves=14,
 )
-ROLES = st.sampled_from(["user", "assistant", "tool"])
+ROLES = st.sampled_from(["user", "assistant", "tool", "model", "function"])
 
 
 @pytest.mark.parametrize("format_name", FormatName)
@@ -439,9 +476,12 @@ def test_any_json_is_read_or_refused(
             assert all(problem.pointer.startswith("/m") for problem in refusal.problems)
             continue
         assert len(module.split(candidate)) == len(messages)
+        assert len(module.results(candidate)) == sum(m.role is Role.TOOL for m in messages)
         for message in messages:
             openai_chat.render(clean(message))
+            openai_responses.render(clean(message))
             anthropic.render(clean(message))
+            gemini.render(clean(message))
 
 
 @given(raw=NEAR_WIRE)
@@ -685,6 +725,19 @@ def test_opaque_parts_stay_with_their_format() -> None:
     assert anthropic.render(message) == ("user", [{"type": "text", "text": EMPTY_MESSAGE}])
 
 
+def test_a_citation_goes_back_to_its_own_format_alone() -> None:
+    """A text that says more comes back verbatim; to other formats it is its text (A5, N12)."""
+    cited = {"type": "char_location", "cited_text": "a", "document_index": 0}
+    block = {"type": "text", "text": "said", "citations": [cited]}
+    raw = {"role": "assistant", "content": [{**block, "cache_control": {"type": "ephemeral"}}]}
+    message = clean(parse_one(anthropic, raw))
+    assert anthropic.render(message)[1] == [block]
+    assert openai_chat.render(message)["content"] == "said"
+    (item,) = openai_responses.render(message)
+    assert item["content"] == [{"type": "output_text", "text": "said", "annotations": []}]
+    assert gemini.render(message) == ("model", [{"text": "said"}])
+
+
 def test_thinking_is_replayed_whole_or_not_at_all() -> None:
     """Signed blocks go back verbatim on request, plain reasoning never (A9, K3)."""
     signed = Reasoning("hm", THINKING, FormatName.ANTHROPIC)
@@ -837,7 +890,15 @@ def test_tools_to_wire(strict: bool | None) -> None:
     ]
     for tool in openai_chat.tools_to_wire(tools):
         assert_sendable(tool, ChatCompletionFunctionToolParam)
+    for tool in openai_responses.tools_to_wire(tools):
+        assert_sendable(tool, FunctionToolParam)
+        assert tool["strict"] is bool(strict) or tool["name"] == "g"
     for tool in anthropic.tools_to_wire(tools):
         assert_sendable(tool, ToolParam)
+    (declared,) = gemini.tools_to_wire(tools)
+    GeminiTool.model_validate(declared)
     back = [parse_tool(tool, "/t") for tool in anthropic.tools_to_wire(tools[:1])]
     assert back == tools[:1]
+    (again, _) = declared["functionDeclarations"]
+    assert parse_tool(again, "/t") == replace(tools[0], strict=None)
+    assert gemini.tools_to_wire([]) == []

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.assemblers import assembler_for
+from app.domain.assemblers import CACHE_MARKS, assembler_for
 from app.domain.assemblers.anthropic import CACHE_MARK
 from app.domain.compaction import summary_cost, view_after, with_note
 from app.domain.fitting import fit
 from app.domain.formats import FORMATS, gather
+from app.domain.formats.gemini import STAND_IN_SIGNATURE
 from app.domain.log import LogRow
 from app.domain.messages import (
     NO_RESULT,
@@ -42,6 +43,7 @@ from app.domain.prompt import (
     WINDOW_NOTE,
     Assembler,
     Items,
+    Tail,
     placeholder_of,
     with_marks,
 )
@@ -271,6 +273,22 @@ def items_of(
             assembler.feed(made)
     assembler.finish()
     return parsed(assembler.items())
+
+
+def items_in(
+    format: FormatName, *raws: dict[str, Any], view: View = EVERYTHING
+) -> list[dict[str, Any]]:
+    """Fold raw messages of a format for it and return the items."""
+    return parsed(assembled(RawLog([(format, raw) for raw in raws]), format, view).items())
+
+
+def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assembler:
+    """Fold a log for a format."""
+    assembler = assembler_for(format, view, third)
+    for made in rows_of(log, format):
+        assembler.feed(made)
+    assembler.finish()
+    return assembler
 
 
 # --- validity -------------------------------------------------------------------------------
@@ -515,6 +533,107 @@ def test_chat_never_replays_thinking() -> None:
     assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
 
 
+def test_reasoning_of_openai_and_google_is_bound_to_its_prefix() -> None:
+    """Reasoning items and signatures go back after `reasoning_after` alone, verbatim (C2, G2)."""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
+    asked = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": "fc_1"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "ok"}
+    items = (user("hi"), {"role": "assistant", "output": [thought, asked]}, output)
+    wire = items_in(RESPONSES, *items)
+    assert wire[1:] == [thought, asked, output]
+    del asked["id"]
+    assert items_in(RESPONSES, *items, view=View(reasoning_after=2))[1:] == [asked, output]
+    call = {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}
+    answer = {"functionResponse": {"name": "f", "response": {"rows": []}}}
+    contents = (
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {"role": "model", "parts": [call]},
+        {"role": "user", "parts": [answer]},
+    )
+    assert items_in(GEMINI, *contents) == list(contents)
+    stood_in = {**call, "thoughtSignature": STAND_IN_SIGNATURE}
+    bare = items_in(GEMINI, *contents, view=View(reasoning_after=2))
+    assert bare == [contents[0], {"role": "model", "parts": [stood_in]}, contents[2]]
+
+
+def test_a_result_has_the_type_of_its_call() -> None:
+    """A result in another format, a placeholder, a synthetic one: all answer in kind (C1)."""
+    custom = {"type": "custom_tool_call", "call_id": "c", "name": "g", "input": "free"}
+    search = {"type": "tool_search_call", "call_id": "d", "execution": "client", "arguments": {}}
+    asked = {"role": "assistant", "output": [custom, search]}
+    log = RawLog([(CHAT, user("hi")), (RESPONSES, asked), (CHAT, result("c", "x" * 900))])
+    for view, said in ((EVERYTHING, "x" * 900), (View(trimmed_through=3), "[tool output trimmed")):
+        items = assembled(log, RESPONSES, view).items()
+        wire = parsed(items)
+        assert [item["type"] for item in wire[3:]] == [
+            "custom_tool_call_output",
+            "tool_search_output",
+        ]
+        assert wire[3]["output"].startswith(said)
+        assert wire[4]["tools"] == []
+        assert items.tokens == count_payload_messages(RESPONSES, wire, third)
+
+
+def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
+    """Gemini's answers come at once and in order, and are not stable until all are there (G1)."""
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    rows = rows_of(RawLog([(CHAT, raw) for raw in (user("hi"), asks("a", "b", "c"))]), GEMINI)
+    rows += [
+        row(3, result("c", [image])),
+        row(4, result("a")),
+        row(5, result("b")),
+        row(6, user("and?")),
+    ]
+    assembler = assembler_for(GEMINI, EVERYTHING, third)
+    told = []
+    for made in rows:
+        assembler.feed(made)
+        items = assembler.items()
+        assert items.tokens == count_payload_messages(GEMINI, parsed(items), third)
+        assert items.marks == ()
+        told.append((items.stable, [answered(part) for part in parsed(items)[-1]["parts"]]))
+    c = ("c", "[media follows]")
+    media: list[Any] = ["text", "fileData"]
+    assert told[1:] == [
+        (2, [("a", NO_RESULT), ("b", NO_RESULT), ("c", NO_RESULT)]),
+        (2, [("a", NO_RESULT), ("b", NO_RESULT), c, *media]),
+        (2, [("a", "done"), ("b", NO_RESULT), c, *media]),
+        (2, [("a", "done"), ("b", "done"), c, *media]),
+        (2, [("a", "done"), ("b", "done"), c, *media, "text"]),
+    ]
+
+
+def answered(part: dict[str, Any]) -> Any:
+    """Return the id and the output of a function response, or the kind of another part."""
+    answer = part.get("functionResponse")
+    return next(iter(part)) if answer is None else (answer["id"], answer["response"]["output"])
+
+
+@pytest.mark.parametrize(
+    ("format", "role"), [(CHAT, "system"), (RESPONSES, "developer"), (ANTHROPIC, "system")]
+)
+def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
+    """As system text it stands behind the history, and is counted (G5, B4)."""
+    assembler = assembled(RawLog([(CHAT, user("hi"))]), format)
+    before = assembler.items()
+    items = assembler.items(Tail(("one", "two"), as_system=True))
+    assert items.wire[: before.stable] == before.wire[: before.stable]
+    last = parsed(items)[-1]
+    assert (last["role"], items.tail) == (role, 1)
+    assert [text in json.dumps(last) for text in ("one", "two")] == [True, True]
+    counted = count_payload_messages(format, parsed(items), third)
+    assert items.tokens + items.tail_tokens == counted
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_the_tail_as_a_users_words(format: FormatName) -> None:
+    """Where a provider has no system text inside a conversation, the user says it (G5, B4)."""
+    items = assembled(RawLog([(CHAT, user("hi"))]), format).items(Tail(("one", "two")))
+    assert parsed(items)[-1]["role"] == "user"
+    counted = count_payload_messages(format, parsed(items), third)
+    assert items.tokens + items.tail_tokens == counted
+
+
 LOOKBACK_BLOCKS = 19
 """Anthropic finds an earlier cache entry at most this many blocks before a mark (A8)."""
 
@@ -553,6 +672,38 @@ def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
         point, items = whole.point_at(shown[number - 1].seq), assembler.items()
         assert point is not None
         assert (point.stable, point.marks) == (items.stable, items.marks)
+
+
+@given(cases(st.just(RESPONSES)))
+@QUICK
+def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
+    """At most four marks, at the last part of a user's or developer's message (C8, C9, G4)."""
+    whole = folded(case, case.shown)
+    items = whole.items()
+    assert len(items.marks) <= MOST_MARKS
+    assert list(items.marks) == sorted(set(items.marks), reverse=True)
+    wire = parsed(items)
+    said = [at for at, item in enumerate(wire) if item.get("role") in ("user", "developer")]
+    assert [mark.item for mark in items.marks][:2] == said[::-1][:2]
+    for mark in items.marks:
+        bytes_ = with_marks(items.wire[mark.item], CACHE_MARKS[RESPONSES], [mark.offset])
+        marked = json.loads(bytes_)
+        assert issues(case, [marked]) == []
+        assert marked["content"][-1].pop("prompt_cache_breakpoint") == {"mode": "explicit"}
+        assert marked == wire[mark.item]
+
+
+def test_what_a_responses_payload_marked_is_known() -> None:
+    """For each row, the marks of a payload that ended there; two of them stay in the next (G4)."""
+    raws = [raw for n in range(30) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
+    rows = rows_of(RawLog([(RESPONSES, raw) for raw in raws]), RESPONSES)
+    assembler = assembler_for(RESPONSES, EVERYTHING, third)
+    for made in rows:
+        assembler.feed(made)
+        items, point = assembler.items(), assembler.point_at(made.seq)
+        assert point == (items.stable, items.marks)
+    assert [mark.item for mark in items.marks] == [58, 56, 48, 32]
+    assert items.marks[0].tokens == count_payload_messages(RESPONSES, parsed(items)[:59], third)
 
 
 def test_the_newest_block_of_the_log_is_marked() -> None:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.formats import ToolDefinition, anthropic, openai_chat
+from app.domain.formats import (
+    FORMATS,
+    ToolDefinition,
+    anthropic,
+    gemini,
+    openai_chat,
+    openai_responses,
+)
 from app.domain.messages import (
     File,
     FormatName,
@@ -39,6 +46,7 @@ from app.domain.tokens import (
     estimate_message_tokens,
     estimate_tool_defs_tokens,
     media_message_overhead,
+    media_parts_overhead,
     text_bytes_4,
 )
 from tests.domain import strategies_messages as given_
@@ -147,11 +155,38 @@ def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> No
     assert count_payload_messages(FormatName.ANTHROPIC, merged, words) == expected
 
 
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_responses_items_count_as_their_message(message: Message, keep_reasoning: bool) -> None:
+    """The items of one message, read back, cost what is shown of it, reasoning too (C1, J1)."""
+    ready = clean(message)
+    said = openai_responses.shown(ready, keep_reasoning=keep_reasoning)
+    items = openai_responses.render(ready, keep_reasoning=keep_reasoning)
+    recount = count_payload_messages(FormatName.OPENAI_RESPONSES, items, words)
+    assert recount == count_message(said, words).total
+    if openai_responses.adapt(ready) is said:
+        visible = count_rendered(FormatName.OPENAI_RESPONSES, ready, words)
+        assert visible == count_message(said, words).visible
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: bool) -> None:
+    """A content, read back, costs its message, with the media that follow a result (C1, J1)."""
+    ready = clean(message)
+    role, parts = gemini.render(ready, keep_reasoning=keep_reasoning)
+    recount = count_payload_messages(FormatName.GEMINI, [{"role": role, "parts": parts}], words)
+    said = gemini.shown(ready, keep_reasoning=keep_reasoning)
+    added = media_parts_overhead(said, words)
+    assert recount == count_message(said, words).total + added
+    visible = count_message(said, words).visible
+    assert count_rendered(FormatName.GEMINI, ready, words) == visible + added
+
+
 @given(message=given_.assistant_messages())
 def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
     """A payload that replays thinking is counted with it (C1, A9)."""
     ready = clean(message)
-    signed = [p for p in ready.parts if not isinstance(p, Reasoning) or p.block is not None]
+    own = FormatName.ANTHROPIC
+    signed = [p for p in ready.parts if not isinstance(p, Reasoning) or p.format is own]
     ready = clean(Message(Role.ASSISTANT, tuple(signed)))
     role, blocks = anthropic.render(ready, keep_reasoning=True)
     recount = count_payload_messages(
@@ -163,9 +198,9 @@ def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
 
 @given(message=given_.messages())
 def test_formats_count_alike(message: Message) -> None:
-    """A message both formats can say as it stands costs the same in both (J1)."""
+    """A message all formats can say as it stands costs the same in all (J1)."""
     ready = clean(message)
-    plain = openai_chat.adapt(ready) is ready and anthropic.adapt(ready) is ready
+    plain = all(module.adapt(ready) is ready for module in FORMATS.values())
     if plain and not openai_chat.tool_media(ready):
         costs = {count_rendered(format_name, ready, words) for format_name in FormatName}
         assert costs == {count_message(ready, words).visible}

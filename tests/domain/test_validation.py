@@ -291,9 +291,9 @@ def test_ten_thousand_messages(format: FormatName) -> None:
     payload = plain(format, [number % 4 for number in range(3000)])
     context = replace(context_of(format), previous=payload, latest_thinking=None, opaque=None)
     assert len(payload[ITEMS[format]]) > 9_000
-    started = time.perf_counter()
+    started = time.process_time()
     assert validate(payload, format, context) == []
-    assert time.perf_counter() - started < 1.5
+    assert time.process_time() - started < 1.5
 
 
 def test_gemini_in_both_spellings() -> None:

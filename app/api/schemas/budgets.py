@@ -47,6 +47,15 @@ class Budget(Answered):
     used_percentage: float = Field(description="used_tokens of effective_window.")
 
 
+class Estimate(Answered):
+    """A count of the service's own, and how far it is to be trusted."""
+
+    tokens: int = Field(description="Tokens of the payload.")
+    method: str = Field(description="The counter, and what reports have corrected it by.")
+    margin: float = Field(description="Share to add to it for safety.")
+    factor: float = Field(description="What raw counts of this model are multiplied by.")
+
+
 class Reading(Answered):
     """A budget with its pressure; all null while no window is known (decision 6)."""
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.budgets import BUDGET, Budget
+from app.api.schemas.budgets import BUDGET, Budget, Estimate
 from app.api.schemas.fields import (
     MOST_SEQ,
     MOST_TOKENS,
@@ -69,6 +69,7 @@ _BUILT: dict[str, Any] = {
     "notice": False,
     "next_threshold": "due",
     "tokens_to_next": 84587,
+    "estimate": {"tokens": 2146, "method": "tokenizer", "margin": 0.0, "factor": 1.0},
     "summary_used": False,
     "new_state": None,
     "compaction": None,
@@ -209,6 +210,7 @@ class BuiltContext(EarlierBuild):
     notice: bool = Field(description="Whether `notice_at` is reached.")
     next_threshold: str | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")
+    estimate: Estimate = Field(description="How `tokens_used` was counted.")
     summary_used: bool = Field(description="Whether a summary stands for older messages.")
     new_state: ContextState | None = Field(description="The state a compaction here made.")
     compaction: CompactResult | None = Field(description="The compaction this build ran.")

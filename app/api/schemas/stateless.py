@@ -182,6 +182,8 @@ class TokenCount(Answered):
                     "counter": "tokenizer",
                     "model": "gpt-4o",
                     "margin": 0.0,
+                    "method": "tokenizer",
+                    "factor": 1.0,
                 }
             ]
         }
@@ -194,3 +196,5 @@ class TokenCount(Answered):
     counter: CounterName = Field(description="How it was counted.")
     model: str | None = Field(description="Model that the margin is for.")
     margin: float = Field(description="Share to add for safety; 0 where the count is exact.")
+    method: str = Field(description="The counter, and what reports have corrected it by.")
+    factor: float = Field(description="What raw counts of this model are multiplied by.")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.budgets import READING, Budget
+from app.api.schemas.budgets import READING, Budget, Estimate
 from app.api.schemas.fields import MOST_SEQ, Answered, Asked, Format, ModelName
 from app.domain.budget import Pressure
 
@@ -60,15 +60,6 @@ class TokenUsage(Answered):
     cache_creation_tokens: int = Field(description="Sent and written to the provider's cache.")
     cache_read_tokens: int = Field(description="Sent and read from the provider's cache.")
     total_tokens: int = Field(description="Their sum.")
-
-
-class Estimate(Answered):
-    """A count of the service's own, and how far it is to be trusted."""
-
-    tokens: int = Field(description="Tokens of the next payload.")
-    method: str = Field(description="The counter, and what reports have corrected it by.")
-    margin: float = Field(description="Share to add to it for safety.")
-    factor: float = Field(description="What raw counts of this model are multiplied by.")
 
 
 class UsageAnswer(Answered):

@@ -59,6 +59,15 @@ _SNAKE = {
     "displayName": "display_name",
     "thoughtSignature": "thought_signature",
 }
+_RESPONSE_FIELDS = (
+    "id",
+    "name",
+    "response",
+    "parts",
+    "scheduling",
+    "willContinue",
+    "will_continue",
+)
 _SAID = ("output", "result", "error")
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
 _FILE_TYPES = ("text/", "audio/", "video/")
@@ -152,8 +161,9 @@ def shown(
     With `keep_reasoning`, signed thoughts that Gemini made go back (rule 5).
     """
     message = adapt(message, ids)
-    parts = [part for part in message.parts if _is_shown(part, keep_reasoning)]
-    return message if len(parts) == len(message.parts) else replace(message, parts=tuple(parts))
+    parts = [new for part in message.parts for new in _shown_part(part, keep_reasoning)]
+    same = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
+    return message if same else replace(message, parts=tuple(parts))
 
 
 def render(
@@ -293,7 +303,7 @@ def _parse_response(raw: Mapping[str, Any], pointer: str, told: dict[str, int]) 
     response: Mapping[str, Any] = {}
     if answer.get(RESULT_KEY) is not None:
         response = wire.object_at(answer[RESULT_KEY], f"{at}/{RESULT_KEY}")
-    kept = {field: value for field, value in answer.items() if field != "output_ref"}
+    kept = {field: value for field, value in answer.items() if field in _RESPONSE_FIELDS}
     block = wire.json_at({**raw, key: kept}, pointer)
     parts: list[Part] = [Text(response_text(response), block, _FORMAT)]
     if answer.get("parts") is not None:
@@ -516,10 +526,15 @@ def _joined_texts(parts: list[Part]) -> list[Part]:
     return [joined, *(part for part in parts if not isinstance(part, Text))]
 
 
-def _is_shown(part: Part, keep_reasoning: bool) -> bool:
-    if isinstance(part, Reasoning):
-        return keep_reasoning and part.format is _FORMAT and part.block is not None
-    return True
+def _shown_part(part: Part, keep_reasoning: bool) -> Iterable[Part]:
+    match part:
+        case Reasoning():
+            is_own = part.format is _FORMAT and part.block is not None
+            return (part,) if keep_reasoning and is_own else ()
+        case Opaque() if not keep_reasoning and _field(part.block, "thoughtSignature"):
+            return (replace(part, block=_unsigned(part.block)),)
+        case _:
+            return (part,)
 
 
 # --- out ----------------------------------------------------------------------------------------

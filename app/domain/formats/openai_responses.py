@@ -49,7 +49,21 @@ FUNCTION = "function_call"
 
 _FORMAT = FormatName.OPENAI_RESPONSES
 _DETAILS = ("low", "high", "original")
-_OWN_FIELDS = ("timestamp", "output_ref")
+_OWN_FIELDS = (
+    "timestamp",
+    "seq",
+    "turn",
+    "token_count",
+    "format",
+    "created_at",
+    "conversation_id",
+    "agent_id",
+    "output_ref",
+    "content_truncated",
+    "content_collected",
+    "given",
+)
+"""What the service says of an item where the log is read: it may come back with the item."""
 _OUTPUTS = {
     FUNCTION: "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -175,7 +189,8 @@ def shown(
     if message.role is not Role.ASSISTANT:
         return message
     given: Sequence[Part] = message.parts
-    if given[-1] == Text(EMPTY_MESSAGE) and all(isinstance(p, Reasoning) for p in given[:-1]):
+    is_said = any(not isinstance(part, Reasoning) for part in given[:-1])
+    if len(given) > 1 and not is_said and given[-1] == Text(EMPTY_MESSAGE):
         given = given[:-1]
     parts: list[Part] = []
     lacks = False
@@ -313,7 +328,8 @@ def _parse_item(raw: Mapping[str, Any], pointer: str) -> Part:
 
 
 def _original(raw: Mapping[str, Any], pointer: str) -> Any:
-    return wire.json_at({k: v for k, v in raw.items() if k not in _OWN_FIELDS}, pointer)
+    ours = _OWN_FIELDS if _kind(raw) == "message" else (*_OWN_FIELDS, "role")
+    return wire.json_at({key: item for key, item in raw.items() if key not in ours}, pointer)
 
 
 def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
@@ -410,8 +426,10 @@ def _with_envelope(parts: Sequence[Part], envelope: Mapping[str, Any]) -> list[P
 def _parse_screenshot(raw: Mapping[str, Any], pointer: str) -> Part:
     at = f"{pointer}/output"
     output = wire.object_at(raw.get("output"), at)
-    url = wire.optional_text_at(output, "image_url", at)
-    return wire.image_from_url(url, f"{at}/image_url") if url else _opaque(output, at)
+    if url := wire.optional_text_at(output, "image_url", at):
+        return wire.image_from_url(url, f"{at}/image_url")
+    file_id = wire.filled_text_at(output, "file_id", at)
+    return Opaque({"type": "input_image", "file_id": file_id, "detail": "auto"}, _FORMAT)
 
 
 def _parse_content(raw: Mapping[str, Any], key: str, pointer: str) -> tuple[Part, ...]:
@@ -620,8 +638,8 @@ def _wire_screenshot(message: Message) -> dict[str, Any]:
     for part in message.parts:
         if isinstance(part, Image):
             return {"type": "computer_screenshot", "image_url": _image_url(part)}
-        if isinstance(part, Opaque):
-            return dict(part.block)
+        if isinstance(part, Opaque) and "file_id" in part.block:
+            return {"type": "computer_screenshot", "file_id": part.block["file_id"]}
     return {"type": "computer_screenshot", "image_url": _NO_SCREENSHOT}
 
 

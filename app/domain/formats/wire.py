@@ -27,7 +27,7 @@ OPENAI_FORMATS: Final = (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
-_BASE64 = re.compile(r"[a-zA-Z0-9+/_-]*={0,2}")
+_BASE64 = re.compile(r"(?:[a-zA-Z0-9+/]*|[a-zA-Z0-9_-]*)={0,2}")
 _LAST_BITS = {2: "AQgw", 3: "AEIMQUYcgkosw048"}
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _MAGIC = {
