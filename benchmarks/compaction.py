@@ -150,7 +150,11 @@ class _Driver:
         self._run = run
         self._name = f"{run.trace.name} {run.strategy} {run.window}"
         self._effective = run.window - MAX_OUTPUT_TOKENS
-        policy = {"strategy": run.strategy, "budget": budget_of(run.window)}
+        policy = {
+            "strategy": run.strategy,
+            "budget": budget_of(run.window),
+            "tool_output": {"enabled": False},  # its clearings leave receipts as well
+        }
         self._conversation = Conversation(client, run.trace, policy)
         self._messages = without_end(run.trace)
         self._next = next(self._messages)
@@ -273,7 +277,7 @@ class _Driver:
     def _payloads(self, *, judged: bool = False) -> _Payloads:
         """Build in both formats, and judge what comes."""
         payloads = _Payloads()
-        for format in FormatName:
+        for format in MODELS:
             answer = self._build(format)
             if answer is None:
                 payloads.reduced = True

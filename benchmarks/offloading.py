@@ -33,8 +33,9 @@ from app.domain.views import SUMMARY_PREFIX
 from benchmarks.compaction import MODELS, judge
 from benchmarks.connection import UnexpectedAnswer
 from benchmarks.figures import Section
-from benchmarks.prefix import BEST, BEST_MODEL, BEST_WINDOW, GOAL, items_of, shared_prefix
+from benchmarks.prefix import BEST, BEST_MODEL, BEST_WINDOW, GOAL
 from benchmarks.processes import service
+from benchmarks.provider_cache import items_of, shared_prefix
 from benchmarks.recorded import Conversation, budget_of, recorded, run_all
 from tests.replay import MAX_OUTPUT_TOKENS, Build, Tally
 

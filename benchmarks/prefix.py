@@ -1,12 +1,13 @@
-"""How much of each payload a prefix cache could serve, per strategy (P8).
+"""What prefix caches serve of each strategy's payloads, and what a replay costs (P8).
 
-1. Every recorded conversation is appended message by message, with a build before each message
-   of the assistant, as an agent calls its model, and one at the end.
-2. What two payloads share is counted item by item: tools, then the messages with the system
-   prompt among them, up to the first that differs. Tokens are o200k over the item's JSON.
+1. Every recorded conversation is appended in order, with a build before each message of the
+   assistant, as an agent calls its model, and one at the end; for each provider anew.
+2. What two payloads in a row share could be served. What is served and charged, a simulation of
+   the provider's own cache says (`provider_cache`). Tokens are o200k over each piece's JSON.
 3. The best possible is the history that only grows, in a window that holds all of it.
 4. Due compactions run inside the build: in the background they would end a little later.
 5. Without hysteresis a compaction aims just below its trigger, and any gain is worth it.
+6. Prices are the registry's, of the input alone: what a model answers is the same in all lanes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,24 @@ from typing import Any
 
 import orjson
 
+from app.adapters.models import ModelRegistry
 from app.adapters.tokenizer import TiktokenTokenizer
 from app.demo import Client, Trace
+from app.domain.limits import ModelInfo
+from app.domain.messages import FormatName
+from benchmarks.connection import Connection, request
 from benchmarks.figures import Section
 from benchmarks.processes import service
+from benchmarks.provider_cache import (
+    Cache,
+    ImplicitCache,
+    MarkedCache,
+    Piece,
+    anthropic_pieces,
+    chat_pieces,
+    input_cost,
+    shared_prefix,
+)
 from benchmarks.recorded import Conversation, budget_of, recorded, run_all
 from tests.replay import MAX_OUTPUT_TOKENS
 
@@ -35,18 +50,54 @@ TRIGGERS = {"sandwich": 0.7, "retain_summary": 0.8, "tree_summary": 0.8, "chain"
 OTHERS = ("sliding_window", "full_history")
 BELOW_TRIGGER = 0.01
 WITHOUT = ", no hysteresis"
-QUICK_LIMIT = 2
+QUICK_LIMIT = 1
+QUICK_MESSAGES = 100
+"""The longest conversation of a quick run."""
 GOAL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Whose cache is simulated, and for which model."""
+
+    title: str
+    model: str
+    pieces: Callable[[Mapping[str, Any], Callable[[bytes], int]], list[Piece]]
+    new_cache: Callable[[ModelInfo], Cache]
+    without_hysteresis: bool
+    """Whether the lanes without hysteresis are replayed for it as well."""
+
+
+PROVIDERS = {
+    FormatName.OPENAI_CHAT: Provider(
+        "OpenAI Chat", BEST_MODEL, chat_pieces, lambda _: ImplicitCache(), True
+    ),
+    FormatName.ANTHROPIC: Provider(
+        "Anthropic",
+        "claude-sonnet-4-5",
+        anthropic_pieces,
+        lambda info: MarkedCache(info.cache_minimum_tokens or 0),
+        False,
+    ),
+}
 
 
 @dataclass(slots=True)
 class Shares:
-    """What payloads had in common with the ones before them; tokens over all builds."""
+    """What payloads had in common with the ones before them, and what was charged for them.
+
+    Tokens and USD are over all builds. `summaries_usd` is what the compactions had cost if the
+    same model had read the whole payload for each, uncached, and written the summary.
+    """
 
     builds: int = 0
     refused: int = 0
     tokens: int = 0
     shared: int = 0
+    read: int = 0
+    written: int = 0
+    usd: float = 0.0
+    summaries_usd: float = 0.0
     compactions: int = 0
     epochs: int = 0
 
@@ -62,36 +113,45 @@ class Shares:
             setattr(self, entry.name, mine + getattr(other, entry.name))
 
 
+Key = tuple[str, str, str]
+"""Format, lane and conversation."""
+
+
 @dataclass(slots=True)
 class Table:
-    """Shares by lane and conversation."""
+    """Shares by format, lane and conversation."""
 
-    shares: dict[tuple[str, str], Shares] = field(default_factory=dict)
+    shares: dict[Key, Shares] = field(default_factory=dict)
 
     def add(self, other: Table) -> None:
         """Take in what another run saw."""
         self.shares.update(other.shares)
 
-    def total(self, lane: str, names: Sequence[str]) -> Shares:
+    def total(self, format: str, lane: str, names: Sequence[str]) -> Shares:
         """Return what a lane came to over these conversations."""
         total = Shares()
         for name in names:
-            total.add(self.shares[lane, name])
+            total.add(self.shares[format, lane, name])
         return total
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One conversation under one policy."""
+    """One conversation under one policy, for one provider."""
 
+    format: FormatName
     lane: str
     trace: Trace
     policy: Mapping[str, Any]
 
 
 def lanes() -> dict[str, dict[str, Any]]:
-    """Return the policies to compare, by name."""
-    best = {"strategy": "full_history", "budget": budget_of(BEST_WINDOW)}
+    """Return the policies to compare, by name; the best possible is never cut or cleared."""
+    best = {
+        "strategy": "full_history",
+        "budget": budget_of(BEST_WINDOW),
+        "tool_output": {"enabled": False},
+    }
     found: dict[str, dict[str, Any]] = {BEST: best}
     inline = {"mode": "inline"}
     for name, trigger in TRIGGERS.items():
@@ -104,53 +164,80 @@ def lanes() -> dict[str, dict[str, Any]]:
     return found
 
 
-def shared_prefix(before: Sequence[bytes], after: Sequence[bytes]) -> int:
-    """Return how many items two payloads have in common from their start."""
-    pairs = zip(before, after, strict=False)
-    return next(
-        (at for at, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after))
-    )
+def lanes_of(format: FormatName) -> dict[str, dict[str, Any]]:
+    """Return the policies that are compared for a provider."""
+    every = PROVIDERS[format].without_hysteresis
+    return {name: policy for name, policy in lanes().items() if every or WITHOUT not in name}
 
 
-def items_of(payload: Mapping[str, Any]) -> list[bytes]:
-    """Return what a provider reads, in its order, each item as its JSON."""
-    tools = payload.get("tools") or []
-    return [orjson.dumps(item) for item in (*tools, *payload["messages"])]
+class _Replay:
+    """Replays one conversation and adds up what its payloads share, and what they cost."""
+
+    def __init__(self, client: Client, run: Run) -> None:
+        self._provider = PROVIDERS[run.format]
+        self._body = {"format": run.format, "model": self._provider.model}
+        self._messages = run.trace.messages
+        self._conversation = Conversation(client, run.trace, run.policy, self._provider.model)
+        self._info = info_of(self._provider.model)
+        self._cache = self._provider.new_cache(self._info)
+        self._before: list[bytes] = []
+        self._shares = Shares()
+
+    def play(self) -> Shares:
+        """Append and build as an agent would, and return what was seen (rule 1)."""
+        waiting: list[dict[str, Any]] = []
+        last = len(self._messages) - 1
+        for place, message in enumerate(self._messages):
+            waiting.append(message)
+            if place == last or self._messages[place + 1]["role"] == "assistant":
+                self._conversation.append(waiting)
+                self._build()
+                waiting = []
+        _tokens.cache_clear()
+        return self._shares
+
+    def _build(self) -> None:
+        shares = self._shares
+        answer = self._conversation.send("POST", "/context", self._body)
+        if not answer.accepted:
+            shares.refused += 1
+            return
+        built = answer.body
+        pieces = self._provider.pieces(built["payload"], _tokens)
+        bodies = [piece.body for piece in pieces]
+        common = shared_prefix(self._before, bodies)
+        charged = self._cache.take(pieces)
+        shares.builds += 1
+        shares.tokens += charged.sent_tokens
+        shares.shared += sum(piece.tokens for piece in pieces[:common])
+        shares.read += charged.cache_read_tokens
+        shares.written += charged.cache_creation_tokens
+        shares.usd += input_cost(charged, self._info)
+        if (made := built["compaction"]) and made["compacted"]:
+            shares.compactions += 1
+            cost = self._info.cost(made["before_tokens"], made["summary_tokens"])
+            shares.summaries_usd += cost or 0.0
+        shares.epochs = built["epoch"]
+        self._before = bodies
 
 
 def replay(client: Client, run: Run) -> Table:
-    """Replay one conversation and add up what its payloads share."""
-    shares = Shares()
-    conversation = Conversation(client, run.trace, run.policy)
-    body = {"model": BEST_MODEL} if run.lane == BEST else {}
-    before: list[bytes] = []
-    epoch = 0
-    messages = run.trace.messages
-    for place, message in enumerate(messages):
-        conversation.append([message])
-        if place + 1 < len(messages) and messages[place + 1]["role"] != "assistant":
-            continue
-        answer = conversation.send("POST", "/context", body)
-        if not answer.accepted:
-            shares.refused += 1
-            continue
-        built = answer.body
-        items = items_of(built["payload"])
-        common = shared_prefix(before, items)
-        sizes = [_tokens(item) for item in items]
-        shares.builds += 1
-        shares.tokens += sum(sizes)
-        shares.shared += sum(sizes[:common])
-        shares.compactions += bool(built["compaction"] and built["compaction"]["compacted"])
-        before, epoch = items, built["epoch"]
-    shares.epochs = epoch
-    _tokens.cache_clear()
-    return Table({(run.lane, run.trace.name): shares})
+    """Replay one conversation under one policy."""
+    return Table({(run.format, run.lane, run.trace.name): _Replay(client, run).play()})
 
 
 @cache
-def _tokens(item: bytes) -> int:
-    return _counter()(item.decode())
+def info_of(model: str) -> ModelInfo:
+    """Return what the bundled registry says of a model."""
+    info = ModelRegistry().find(model)
+    if info is None:
+        raise SystemExit(f"The registry does not know {model}")
+    return info
+
+
+@cache
+def _tokens(piece: bytes) -> int:
+    return _counter()(piece.decode())
 
 
 @cache
@@ -161,56 +248,103 @@ def _counter() -> Callable[[str], int]:
 def measure(quick: bool) -> Section:
     """Replay every conversation under every policy and report the shares."""
     traces = recorded(QUICK_LIMIT if quick else None)
-    policies = lanes()
-    jobs = [Run(lane, trace, policy) for trace in traces for lane, policy in policies.items()]
+    if quick:
+        traces = [trace for trace in traces if len(trace.messages) <= QUICK_MESSAGES]
+    jobs = [
+        Run(format, lane, trace, policy)
+        for trace in traces
+        for format in PROVIDERS
+        for lane, policy in lanes_of(format).items()
+    ]
     with (
         tempfile.TemporaryDirectory(prefix="context-service-bench-") as folder,
         service(Path(folder, "data"), log=Path(folder, "processes.log")) as served,
     ):
+        with Connection(served.port) as connection:
+            for provider in PROVIDERS.values():
+                _widen(connection, provider.model)
         url = f"http://127.0.0.1:{served.port}"
         table = run_all("prefix", url, replay, jobs, Table())
-    return _section(table, [trace.name for trace in traces], list(policies))
+    return _section(table, [trace.name for trace in traces])
 
 
-def _section(table: Table, names: list[str], policies: list[str]) -> Section:
-    longest = [name for name in names if table.shares["full_history", name].refused]
+def _widen(connection: Connection, model: str) -> None:
+    """Give a model the window that holds everything, for the best possible (rule 3)."""
+    entry = orjson.dumps({"context_window": BEST_WINDOW})
+    connection.send(request("PUT", f"/v1/models/{model}", entry))
+
+
+def _section(table: Table, names: list[str]) -> Section:
+    chat = FormatName.OPENAI_CHAT
+    longest = [name for name in names if table.shares[chat, "full_history", name].refused]
     section = Section("prefix", f"input tokens a prefix cache could serve, window {WINDOW:,}")
     section.say(
         f"{len(names)} recorded conversations, of which {len(longest)} outgrow the window; a build"
-        " before each message of the assistant and one at the end; gpt-4o, o200k over each item's"
-        f" JSON; {MAX_OUTPUT_TOKENS:,} tokens kept for the answer; extractive summaries. A share is"
-        " of all input tokens, the first build's included. The best possible is the history that"
-        " only grows, in a window that holds it all. Without hysteresis: the target"
-        f" {BELOW_TRIGGER} below the trigger, min_gain 0."
+        " before each message of the assistant and one at the end, for each provider anew; o200k"
+        f" over each item's or block's JSON; {MAX_OUTPUT_TOKENS:,} tokens kept for the answer;"
+        " extractive summaries. Shares are of all input tokens, the first build's included:"
+        " `could` is what a payload has in common with the one before it, `read` and `written`"
+        " what the simulated cache charges. The best possible is the history that only grows, in a"
+        " window that holds it all, with `tool_output` off. Without hysteresis: the target"
+        f" {BELOW_TRIGGER} below the trigger, min_gain 0. Costs are of the input at the"
+        " registry's prices per million tokens ("
+        + "; ".join(_prices(provider) for provider in PROVIDERS.values())
+        + "), of entries that never expire. `summaries` is what the compactions had cost besides,"
+        " had the same model read the whole payload for each, uncached, and written the summary."
+        " Where builds are refused, the cost is of the others."
     )
-    section.say("The conversations that outgrow the window:")
-    _table(section, table, longest, policies)
-    section.say("All conversations:")
-    _table(section, table, names, policies)
-    best = table.total(BEST, longest).share
-    for lane in TRIGGERS:
-        ratio = table.total(lane, longest).share / best
-        goal = f"{lane}, share against append-only history ≥ {GOAL}"
-        section.goal("P8", goal, f"{ratio:.3f}", ratio >= GOAL)
+    for format, provider in PROVIDERS.items():
+        if longest:
+            section.say(f"{provider.title}, the conversations that outgrow the window:")
+            _table(section, table, format, longest)
+        section.say(f"{provider.title}, all conversations:")
+        _table(section, table, format, names)
+    for format, provider in PROVIDERS.items():
+        best = table.total(format, BEST, longest or names).share
+        for lane in TRIGGERS:
+            ratio = table.total(format, lane, longest or names).share / best
+            goal = f"{provider.title}, {lane}, share against append-only history ≥ {GOAL}"
+            section.goal("P8", goal, f"{ratio:.3f}", ratio >= GOAL)
     return section
 
 
-def _table(section: Section, table: Table, names: list[str], policies: list[str]) -> None:
-    best = table.total(BEST, names).share
+def _prices(provider: Provider) -> str:
+    info = info_of(provider.model)
+    prices = [
+        f"{name} ${price * 1e6:g}"
+        for name, price in (
+            ("input", info.input_price),
+            ("read", info.cache_read_price),
+            ("write", info.cache_write_price),
+        )
+        if price is not None
+    ]
+    return f"{provider.model}: {', '.join(prices)}"
+
+
+def _table(section: Section, table: Table, format: FormatName, names: Sequence[str]) -> None:
+    best = table.total(format, BEST, names)
     rows = []
-    for lane in policies:
-        total = table.total(lane, names)
+    for lane in lanes_of(format):
+        total = table.total(format, lane, names)
+        tokens = max(1, total.tokens)
         rows.append(
             (
                 lane,
-                f"{total.share:.3f}",
-                f"{total.share / best:.3f}",
                 f"{total.builds:,}",
                 f"{total.refused:,}",
-                f"{total.tokens / 1e6:.1f}",
                 f"{total.compactions:,}",
                 f"{total.epochs:,}",
+                f"{total.tokens / 1e6:.1f}",
+                f"{total.share:.3f}",
+                f"{total.share / best.share:.3f}",
+                f"{total.read / tokens:.3f}",
+                f"{total.written / tokens:.3f}",
+                f"{total.usd:.2f}",
+                f"{total.usd / best.usd:.3f}",
+                f"{total.summaries_usd:.2f}",
             )
         )
-    header = ("strategy", "share", "of the best", "builds", "refused", "million tokens")
-    section.table((*header, "compactions", "epochs"), rows)
+    header = ("strategy", "builds", "refused", "compactions", "epochs", "million tokens", "could")
+    charged = ("of the best", "read", "written", "USD", "of the best's", "summaries")
+    section.table((*header, *charged), rows)

@@ -50,10 +50,12 @@ def _renamed(message: Mapping[str, Any], ids: dict[str, str], number: int) -> di
 class Conversation:
     """One stored conversation, and what was appended to it: the ids by seq, the tokens."""
 
-    def __init__(self, client: Client, trace: Trace, policy: Mapping[str, Any]) -> None:
+    def __init__(
+        self, client: Client, trace: Trace, policy: Mapping[str, Any], model: str = MODEL
+    ) -> None:
         self._client = client
         body = {
-            "model": MODEL,
+            "model": model,
             "policy": policy,
             "sections": trace.sections,
             "tools": trace.tools,

@@ -8,10 +8,10 @@ the earlier (G3).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from app.domain import jsontext
 from app.domain.agent_tools import AGENT_TOOLS
@@ -79,6 +79,24 @@ class Offer:
 
 
 NO_OFFER = Offer()
+_Value = TypeVar("_Value")
+
+
+class Memo:
+    """What was worked out once; forgotten when it is too much, as conversations differ."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._held: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
+        """Return what was made for a key; the key says which kind it is."""
+        if key not in self._held:
+            if len(self._held) >= self._most:
+                self._held.clear()
+            self._held[key] = make()
+        value: _Value = self._held[key]
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +129,7 @@ class Frame:
     texts: Mapping[str, str]
     tool_costs: tuple[int, ...] = ()
     raw_dynamic: int = 0
-    _wire_tools: dict[tuple[FormatName, Offer], bytes | None] = field(
-        init=False, default_factory=dict, compare=False, repr=False
-    )
-    _section_tokens: dict[str, int] = field(
-        init=False, default_factory=dict, compare=False, repr=False
-    )
-    _own_costs: dict[str, int] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _worked_out: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
 
     def required_limits(self) -> Limits:
         """Return the limits, or raise what makes them unknown."""
@@ -134,10 +146,8 @@ class Frame:
 
     def wire_tools(self, format: FormatName, offer: Offer) -> bytes | None:
         """Return the tool list of a payload as JSON, written once; None without tools."""
-        key = format, offer
-        if key not in self._wire_tools:
-            self._wire_tools[key] = self._written_tools(format, offer)
-        return self._wire_tools[key]
+        key = "wire_tools", format, offer
+        return self._worked_out.once(key, lambda: self._written_tools(format, offer))
 
     def _written_tools(self, format: FormatName, offer: Offer) -> bytes | None:
         own = tuple(map(own_tool, offer.extra))
@@ -147,29 +157,35 @@ class Frame:
         held = set(offer.deferred)
         return wire_tools((*(tool for tool in self.tools if tool.name not in held), *own), format)
 
-    def tool_tokens(self, offer: Offer, references: Iterable[str] = ()) -> int:
+    def tool_tokens(self, offer: Offer, references: tuple[str, ...] = ()) -> int:
         """Return what the tools of a payload cost, before the factor.
 
         `references` are tools that a search has shown the model although they are held back.
         """
-        hidden = set(offer.deferred).difference(references)
-        costs = zip(self.tools, self.tool_costs, strict=True)
-        given = sum(cost for tool, cost in costs if tool.name not in hidden)
-        return given + sum(map(self._own_cost, offer.extra))
 
-    def _own_cost(self, name: str) -> int:
-        if name not in self._own_costs:
-            self._own_costs[name] = estimate_tool_defs_tokens([own_tool(name)], self.count)
-        return self._own_costs[name]
+        def counted() -> int:
+            hidden = set(offer.deferred).difference(references)
+            costs = zip(self.tools, self.tool_costs, strict=True)
+            given = sum(cost for tool, cost in costs if tool.name not in hidden)
+            return given + self.extra_tokens(offer.extra)
+
+        return self._worked_out.once(("tool_tokens", offer, references), counted)
 
     def extra_tokens(self, extra: tuple[str, ...]) -> int:
         """Return what own tools cost in a payload, before the factor."""
-        return sum(map(self._own_cost, extra))
+        own = map(own_tool, extra)
+        return self._worked_out.once(
+            ("extra_tokens", extra), lambda: estimate_tool_defs_tokens(own, self.count)
+        )
 
     def defined(self, offer: Offer) -> frozenset[str]:
         """Return which of the caller's tools a payload defines, those held back natively too."""
-        names = frozenset(tool.name for tool in self.tools)
-        return names if offer.native else names.difference(offer.deferred)
+
+        def names() -> frozenset[str]:
+            found = frozenset(tool.name for tool in self.tools)
+            return found if offer.native else found.difference(offer.deferred)
+
+        return self._worked_out.once(("defined", offer), names)
 
     @property
     def is_searchable(self) -> bool:
@@ -209,8 +225,12 @@ class Frame:
     @property
     def nameable(self) -> frozenset[str]:
         """The agent's own tools that texts of a payload may name (L1)."""
-        given = {tool.name for tool in self.tools}
-        return frozenset(name for name in AGENT_TOOLS if name in given or name in self._offered)
+
+        def names() -> frozenset[str]:
+            given = {tool.name for tool in self.tools}
+            return frozenset(name for name in AGENT_TOOLS if name in given or name in self._offered)
+
+        return self._worked_out.once("nameable", names)
 
     def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
         """Return which of the agent's own tools a payload gets that mentions these (L1).
@@ -256,9 +276,8 @@ class Frame:
 
     def section_tokens(self, section: PromptSection) -> int:
         """Return what one section costs in the system prompt, counted once."""
-        if section.content not in self._section_tokens:
-            self._section_tokens[section.content] = self.count(section.content)
-        return self._section_tokens[section.content]
+        key = "section_tokens", section.content
+        return self._worked_out.once(key, lambda: self.count(section.content))
 
     @property
     def is_reduction(self) -> bool:

@@ -177,7 +177,7 @@ def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: 
     said = gemini.shown(ready, keep_reasoning=keep_reasoning)
     added = media_parts_overhead(said, words)
     assert recount == count_message(said, words).total + added
-    visible = count_message(said, words).visible
+    visible = count_message(gemini.adapt(ready), words).visible
     assert count_rendered(FormatName.GEMINI, ready, words) == visible + added
 
 

@@ -92,11 +92,80 @@ def _blocks(messages: list[Any]) -> list[Any]:
     """Return all content of messages in order, so that split messages compare equal (A5)."""
     found: list[Any] = []
     for message in messages:
-        content = message.get("content")
-        rest = {key: value for key, value in message.items() if key not in ("content", "role")}
+        content = message.get("content") or message.get("parts")
+        apart = ("content", "parts", "role")
+        rest = {key: value for key, value in message.items() if key not in apart}
         found += content if isinstance(content, list) else [content]
         found += [rest] if rest else []
     return found
+
+
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
+
+
+async def test_items_of_the_model_are_one_message(harness: Harness) -> None:
+    """What a Responses model made in a row is one row, known by its first item's id (A2, A5)."""
+    cid = await harness.conversation()
+    batch: list[Any] = [
+        {"role": "user", "content": "hi"},
+        THOUGHT,
+        CALL,
+        OUTPUT,
+        {**CALL, "call_id": "c2"},
+    ]
+    answer = await harness.append(cid, *batch, format=FormatName.OPENAI_RESPONSES)
+    assert [message.role for message in answer.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert [message.id for message in answer.messages][1::2] == ["rs_1", "fc_1"]
+    stored = await bodies(harness, cid)
+    assert stored == [batch[0], {"role": "assistant", "output": [THOUGHT, CALL]}, *batch[3:]]
+    again = await harness.append(cid, THOUGHT, CALL, format=FormatName.OPENAI_RESPONSES)
+    assert [message.seq for message in again.messages] == [2]
+    other = await harness.conversation()
+    copied = await harness.append(other, *stored, format=FormatName.OPENAI_RESPONSES)
+    assert [message.seq for message in copied.messages] == [1, 2, 3, 4]
+    assert await bodies(harness, other) == stored
+
+
+async def test_a_wrong_item_is_named_where_it_stands(harness: Harness) -> None:
+    """A refusal points at the item of the request, not at the message made of it (A1, M)."""
+    cid = await harness.conversation()
+    wrong = {**CALL, "arguments": 5}
+    cases: list[tuple[list[Any], str]] = [
+        ([user("hi"), THOUGHT, wrong], "/messages/2/arguments"),
+        ([user("hi"), wrong], "/messages/1/arguments"),
+        ([{"role": "assistant", "output": [THOUGHT, wrong]}], "/messages/0/output/1/arguments"),
+        ([THOUGHT, {**OUTPUT, "output_ref": 7}], "/messages/1/output_ref"),
+    ]
+    for batch, pointer in cases:
+        with pytest.raises(ValidationError) as refusal:
+            await harness.append(cid, *batch, format=FormatName.OPENAI_RESPONSES)
+        assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+
+
+async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> None:
+    """Calls and responses without ids pair by name and order (A3, A5)."""
+    cid = await harness.conversation()
+    calls = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in (1, 2)]
+    answers = [
+        {"functionResponse": {"name": "f", "response": {"output": said}}} for said in ("a", "b")
+    ]
+    contents = [
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {"role": "model", "parts": calls},
+        {"role": "user", "parts": [*answers, {"text": "go on"}]},
+    ]
+    answer = await harness.append(cid, *contents, format=FormatName.GEMINI)
+    assert [message.role for message in answer.messages][2:] == ["tool", "tool", "user"]
+    assert (await harness.stored(cid)).head.open_calls == ()
+    with pytest.raises(UnpairedToolResult):
+        await harness.append(cid, {"role": "user", "parts": [answers[0]]}, format=FormatName.GEMINI)
 
 
 async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
