@@ -21,6 +21,7 @@ MEASUREMENTS = {
     "slow_model": "benchmarks.slow_model",
     "compaction": "benchmarks.compaction",
     "prefix": "benchmarks.prefix",
+    "calibration": "benchmarks.calibration",
     "outputs": "benchmarks.outputs",
     "offloading": "benchmarks.offloading",
     "tool_search": "benchmarks.tool_search",

@@ -25,6 +25,7 @@ _ORDER = (
     "slow_model",
     "compaction",
     "prefix",
+    "calibration",
     "outputs",
     "offloading",
     "tool_search",

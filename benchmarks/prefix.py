@@ -51,7 +51,7 @@ OTHERS = ("sliding_window", "full_history")
 BELOW_TRIGGER = 0.01
 WITHOUT = ", no hysteresis"
 QUICK_LIMIT = 1
-QUICK_MESSAGES = 100
+QUICK_MESSAGES = 40
 """The longest conversation of a quick run."""
 GOAL = 0.9
 

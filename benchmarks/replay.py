@@ -94,7 +94,11 @@ def report(total: Tally, seconds: float) -> list[str]:
         f"miscounted          {len(total.miscounted):,}"
         f" (tokens_used against a count from scratch differs by {total.largest_miscount:.3%}"
         " at most)",
-        f"broken prefixes     {len(total.broken_prefixes):,}",
+        f"consecutive builds  {consecutive(total):,} of one epoch, each compared byte for byte with"
+        f" what the one before it promised: {len(total.broken_prefixes):,} broken prefixes",
+        f"deltas              {total.deltas:,} put together and compared with the whole payload:"
+        f" {len(total.wrong_deltas):,} wrong; they sent {total.delta_items:,} of"
+        f" {total.whole_items:,} items",
         f"epochs              {sum(total.epochs.values()):,}: {_counts(total.epochs)}",
         f"compactions         {total.compactions:,} freed {total.compacted_tokens:,} tokens",
         f"degraded            {_counts(total.degraded)}",
@@ -109,6 +113,11 @@ def report(total: Tally, seconds: float) -> list[str]:
     lines += _listed("Refused by the service", total.refused)
     lines += _listed("No room beside system prompt and tools", total.excused)
     return lines + _listed("WRONG", total.faults)
+
+
+def consecutive(total: Tally) -> int:
+    """Return how many builds had one before them in their epoch: all but those that began one."""
+    return sum(total.builds.values()) - sum(total.epochs.values())
 
 
 def _listed(title: str, entries: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@
 3. Steps alternate between the systems and the sizes, one by one, so that noise hits all alike.
 4. The floors read as many tokens as our last payload of that size held: the same reads.
 5. Ours is the whole answer to `POST …/context`, over HTTP, from the really served process.
+6. Afterwards the same process is asked for deltas, beside full builds and appends alone (`deltas`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from app.adapters.tokenizer import TiktokenTokenizer
 from app.domain.log import draft
 from app.domain.messages import FormatName
 from benchmarks.connection import Connection, UnexpectedAnswer, request
+from benchmarks.deltas import measure_deltas, say_deltas
 from benchmarks.figures import Section, kib, ms, p50, p95, percentile, times
 from benchmarks.floors import FloorA, connect
 from benchmarks.processes import Served, floor_b, service
@@ -35,6 +37,7 @@ from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import Message, conversation
 
 BATCH = 1000
+DELTA_SIZE = 10_000
 EFFECTIVE_WINDOW = 128_000 - 4_096
 WARM_UP_STEPS = 5
 RESTARTS = 3
@@ -116,6 +119,7 @@ async def _measure(
             await _Run(ours, floor_a, bare).steps(lanes, steps)
         after = served.cpu_seconds, floor.cpu_seconds
         memory = served.memory_bytes
+        deltas = measure_deltas(ours, DELTA_SIZE, steps)
     for _ in range(RESTARTS):
         with (
             service(data_dir, log=log) as served,
@@ -131,6 +135,7 @@ async def _measure(
         f" floor B {ms(floor_cpu)} ms. Memory of the service process after the steps:"
         f" {memory >> 20} MiB."
     )
+    say_deltas(section, deltas)
     return section
 
 

@@ -17,14 +17,17 @@ from typing import Any
 import uuid_utils
 import uvloop
 
+from app.adapters.chunks import RowStore
 from app.adapters.models import ModelRegistry
 from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.jobs import PostgresQueue
 from app.adapters.postgres.migrate import migrate
 from app.adapters.postgres.store import Store
 from app.adapters.tokenizer import TiktokenTokenizer
 from app.domain.records import Settings
 from app.services.frames import Frames
 from app.services.log import Append, LogService
+from app.services.outputs import Outputs
 from benchmarks.figures import Section, ms, p50
 from benchmarks.stage import MODEL, database, report
 from benchmarks.workload import pool
@@ -106,7 +109,9 @@ async def _log(store: Store) -> tuple[LogService, str]:
         await session.conversations.add(
             TENANT, conversation_id, None, "tokenizer", Settings(MODEL, "{}", "[]", "[]"), "{}"
         )
-    return LogService(records, frames, _new_id, 1000), conversation_id
+    outputs = Outputs(records, RowStore(), _new_id)
+    queue = PostgresQueue(store)
+    return LogService(records, frames, queue, outputs, _new_id, 1000), conversation_id
 
 
 def _new_id() -> str:

@@ -7,15 +7,28 @@ from typing import Any
 
 import pytest
 
+from app.adapters.models import ModelRegistry
 from app.demo import Trace
 from app.domain.policy import effective
 from app.domain.summaries import SummaryAsk, summary_request
+from app.domain.usage import TokenUsage
 from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
 from benchmarks.outputs import MARKS, log_text
-from benchmarks.prefix import BEST, shared_prefix
+from benchmarks.prefix import BEST, lanes
+from benchmarks.provider_cache import (
+    ImplicitCache,
+    MarkedCache,
+    Piece,
+    anthropic_pieces,
+    chat_pieces,
+    input_cost,
+    shared_prefix,
+)
 from benchmarks.recorded import without_end
+from benchmarks.replay import consecutive
 from tests.fake_llm import unpaired
+from tests.replay import Tally
 
 
 def call(*ids: str) -> dict[str, Any]:
@@ -89,11 +102,108 @@ def test_every_mode_compares_the_same_window(mode: str) -> None:
     }
 
 
-def test_the_best_possible_is_never_cut() -> None:
+@pytest.mark.parametrize(
+    "given", [policy_of(Run(BEST, Trace("t", [], [], []), 32_000)), lanes()[BEST]]
+)
+def test_the_best_possible_is_never_cut(given: dict[str, Any]) -> None:
     """The history that only grows is neither offloaded, cleared nor compacted (P8)."""
-    policy = effective(policy_of(Run(BEST, Trace("t", [], [], []), 32_000)))
+    policy = effective(given)
     assert not policy.tool_output.enabled
     assert policy.strategy == "full_history"
+
+
+def pieces(*sizes: int, start: int = 0, marks: tuple[int, ...] = ()) -> list[Piece]:
+    """Return pieces of so many tokens, named by their places from `start` on."""
+    return [
+        Piece(b"%d" % (start + place), size, start + place in marks)
+        for place, size in enumerate(sizes)
+    ]
+
+
+def test_an_implicit_cache_serves_what_is_in_common_in_whole_steps() -> None:
+    """OpenAI reads the longest common prefix, from 1 024 tokens in steps of 128 (P8)."""
+    cache = ImplicitCache()
+    first = pieces(600, 500, 100)
+    assert cache.take(first) == TokenUsage(input_tokens=1_200)
+    other = [*first[:2], Piece(b"other", 1_000)]
+    assert cache.take(other) == TokenUsage(input_tokens=2_100 - 1_024, cache_read_tokens=1_024)
+    again = [*first, Piece(b"more", 300)]  # the payload before the last one is found as well
+    assert cache.take(again) == TokenUsage(input_tokens=1_500 - 1_152, cache_read_tokens=1_152)
+
+
+def test_an_implicit_cache_serves_nothing_short_or_changed_at_its_start() -> None:
+    """OpenAI's cache needs 1 024 tokens in common, and a prefix begins at the start (P8)."""
+    cache = ImplicitCache()
+    cache.take(pieces(1_000, 2_000))
+    changed = [Piece(b"x", 1_000), Piece(b"1", 2_000)]
+    assert cache.take(changed) == TokenUsage(input_tokens=3_000)
+    assert cache.take(pieces(1_000)) == TokenUsage(input_tokens=1_000)
+
+
+def test_a_marked_cache_is_written_at_marks_alone() -> None:
+    """Anthropic writes up to the last mark, reads up to the best entry; the rest is input (P8)."""
+    cache = MarkedCache(1_000)
+    assert cache.take(pieces(800, 700, 50, marks=(0, 1))) == TokenUsage(
+        input_tokens=50, cache_creation_tokens=1_500
+    )
+    assert cache.take(pieces(800, 700, 60, 40, marks=(2,))) == TokenUsage(
+        input_tokens=40, cache_creation_tokens=60, cache_read_tokens=1_500
+    )
+    assert cache.take(pieces(800, 700, 60, 40)) == TokenUsage(input_tokens=1_600)
+    short = pieces(800, 9, marks=(0,))  # shorter than the minimum, so never written
+    assert cache.take(short) == cache.take(short) == TokenUsage(input_tokens=809)
+
+
+@pytest.mark.parametrize(("appended", "read"), [(19, 2_000), (20, 0)])
+def test_a_mark_looks_back_at_twenty_blocks(appended: int, read: int) -> None:
+    """A mark finds an entry at its own block or one of the 19 before it, no further (A8)."""
+    cache = MarkedCache(1_000)
+    cache.take(pieces(2_000, marks=(0,)))
+    told = cache.take(pieces(2_000, *[10] * appended, marks=(appended,)))
+    assert (told.cache_read_tokens, told.sent_tokens) == (read, 2_000 + 10 * appended)
+
+
+def test_marks_are_no_part_of_what_is_cached() -> None:
+    """Of an Anthropic payload blocks are read in the provider's order, without marks (G2)."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    text = {"type": "text", "text": "Hello"}
+    payload = {
+        "tools": [{"name": "look", "input_schema": {}}],
+        "system": [{"type": "text", "text": "Be brief.", **mark}],
+        "messages": [{"role": "user", "content": [text, {**text, **mark}]}],
+    }
+    found = anthropic_pieces(payload, len)
+    assert [piece.is_marked for piece in found] == [False, True, False, True]
+    assert [piece.tokens for piece in found] == [len(piece.body) for piece in found]
+    assert not any(b"cache_control" in piece.body for piece in found)
+    assert b"look" in found[0].body and b"user" in found[2].body
+    unmarked = {**payload, "messages": [{"role": "user", "content": [text, text]}]}
+    assert [piece.body for piece in anthropic_pieces(unmarked, len)] == [
+        piece.body for piece in found
+    ]
+    chat = {"tools": [{"a": 1}], "messages": [{"role": "user", "content": "Hello"}]}
+    assert [piece.body[:4] for piece in chat_pieces(chat, len)] == [b'{"a"', b'{"ro']
+
+
+def test_cached_tokens_have_prices_of_their_own() -> None:
+    """What was sent costs the registry's prices by what the cache did with it (J5)."""
+    claude, gpt = (ModelRegistry().find(model) for model in ("claude-sonnet-4-5", "gpt-4.1"))
+    assert claude is not None and gpt is not None
+    usage = TokenUsage(
+        input_tokens=1_000_000, cache_creation_tokens=1_000_000, cache_read_tokens=1_000_000
+    )
+    prices = (claude.input_price, claude.cache_write_price, claude.cache_read_price)
+    assert input_cost(usage, claude) == pytest.approx(1e6 * sum(price or 0 for price in prices))
+    gpt_prices = (gpt.input_price, gpt.input_price, gpt.cache_read_price)  # it has none for writes
+    assert input_cost(usage, gpt) == pytest.approx(1e6 * sum(price or 0 for price in gpt_prices))
+
+
+def test_builds_that_begin_no_epoch_were_compared() -> None:
+    """A replay compares every build that has one before it in its epoch (G3)."""
+    tally = Tally()
+    tally.builds.update({"openai_chat 8000": 7, "gemini 8000": 5})
+    tally.epochs.update({"None": 2, "compaction": 1})
+    assert consecutive(tally) == 9
 
 
 def test_summaries_and_the_system_prompt_are_no_messages_shown() -> None:

@@ -74,7 +74,7 @@ async def build_context(
     known_id = conversation_id_from(conversation_id)
     if body is None:
         return Json((await services(request).context.build(TENANT, known_id, _ASK)).body)
-    known = Known(body.known.epoch, body.known.through_seq) if body.known is not None else None
+    known = Known(**body.known.model_dump()) if body.known is not None else None
     built = await services(request).context.build(TENANT, known_id, _ask(body), known)
     return Json(built.body)
 
@@ -169,12 +169,14 @@ def _ask(body: ContextAsk) -> Ask:
     sections = given(body.sections)
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
+    # A stored section of that name gives way, whatever its kind (decision 21).
+    replaced = [{"name": raw["name"], "content": ""} for raw in dynamic]
     return Ask(
         format=body.format,
         model=body.model,
         max_output_tokens=body.max_output_tokens,
         max_context_tokens=body.max_context_tokens,
-        sections=jsontext.dumps(static) if static else _ASK.sections,
+        sections=jsontext.dumps(static + replaced) if static or replaced else _ASK.sections,
         tools=jsontext.dumps(body.tools) if body.tools else _ASK.tools,
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
         status=body.status,

@@ -38,7 +38,7 @@ async def report_usage(
     """
     known_id = conversation_id_from(conversation_id)
     asked = body or UsageAsk()
-    report = Report(asked.usage, asked.format, asked.model, asked.epoch, asked.through_seq)
+    report = Report(**{name: getattr(asked, name) for name in UsageAsk.model_fields})
     return Json(_answer(await services(request).usage.report(TENANT, known_id, report)))
 
 

@@ -378,9 +378,13 @@ def own_tools_cost(frame: Frame, head: Head, trimmed_through: int | None = None)
 
     That is, if all that was ever cut is shown; `trimmed_through` is that of the view in question.
     """
+    return frame.extra_tokens(frame.agent_tools(own_mentions(head, trimmed_through)))
+
+
+def own_mentions(head: Head, trimmed_through: int | None = None) -> tuple[str, ...]:
+    """Return the own tools that a payload may mention, if all that was ever cut is shown."""
     through = head.trimmed_through if trimmed_through is None else trimmed_through
-    mentions = (*head.mentions, READ_LINES) if through else head.mentions
-    return frame.extra_tokens(frame.agent_tools(mentions))
+    return (*head.mentions, READ_LINES) if through else head.mentions
 
 
 @dataclass(frozen=True, slots=True)

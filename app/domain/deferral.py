@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from app.domain.formats import FORMATS, ToolDefinition
 from app.domain.messages import FormatName, sendable, sendable_json
-from app.domain.tool_output import TOOL_SEARCH
+from app.domain.tool_output import TOOL_NAMES, TOOL_SEARCH
 
 MOST_QUERY: Final = 1000
 """Characters of a search."""
@@ -42,10 +42,12 @@ def plan_deferral(
     costs: Sequence[int],
     allowed_tokens: int,
     last_used: Mapping[str, int],
-    promoted: Collection[str],
+    promoted: Sequence[str],
     most_tools: int | None = None,
 ) -> tuple[str, ...]:
     """Return the names of the tools to hold back, in the order of `tools` (H1).
+
+    `promoted` are those found in this turn, the first found first.
 
     `costs` are the tools' tokens, `last_used` the seqs at which they were last called; what is
     left may be at most `most_tools`. Where all that may go is not enough, all of it goes.
@@ -53,13 +55,22 @@ def plan_deferral(
     tokens, count = sum(costs), len(tools)
     most = count if most_tools is None else most_tools
     held: set[str] = set()
+    movable = {tool.name for tool in tools if not is_fixed(tool)}
     for place in _order(tools, last_used, promoted):
         if tokens <= allowed_tokens and count <= most:
             break
         held.add(tools[place].name)
         tokens -= costs[place]
         count -= 1
+    for name in (name for name in promoted if name in movable and count > most):
+        held.add(name)  # more was found in this turn than the provider takes: the oldest goes
+        count -= 1
     return tuple(tool.name for tool in tools if tool.name in held)
+
+
+def is_fixed(tool: ToolDefinition) -> bool:
+    """Whether a tool is never held back: a builtin one, and every one of the service's own (H1)."""
+    return tool.category not in _HELD_BACK or tool.name in TOOL_NAMES
 
 
 def deferred_note(count: int) -> str:
@@ -109,7 +120,7 @@ def _order(
     places = [
         place
         for place, tool in enumerate(tools)
-        if tool.category in _HELD_BACK and tool.name not in promoted
+        if not is_fixed(tool) and tool.name not in promoted
     ]
 
     def rank(place: int) -> tuple[int, int, int]:

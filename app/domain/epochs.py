@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -22,6 +23,11 @@ from app.domain.views import View, view_from
 OWN_WINDOW = 0
 """The `window` of an epoch built for the policy's own window, not for a request's."""
 
+
+_BUILD_ID = re.compile(
+    r"(?P<epoch_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+    r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail>[0-9a-f]{64}))?"
+)
 
 NEAR_FACTOR = 0.05
 """A model's factor that moved by no more than this share leaves an epoch as it is (J3)."""
@@ -78,6 +84,29 @@ def factor_in(start: Start, current: float) -> float:
     return start.factor if abs(current / start.factor - 1) <= NEAR_FACTOR else current
 
 
+@dataclass(frozen=True, slots=True)
+class BuildName:
+    """What a build's id says: its epoch, its newest message, and the hash of its tail."""
+
+    epoch_id: str
+    through_seq: int
+    tail: str | None = None
+
+    @property
+    def build_id(self) -> str:
+        """The id as it is answered."""
+        name = f"{self.epoch_id}.{self.through_seq}"
+        return name if self.tail is None else f"{name}.{self.tail}"
+
+
+def build_name(build_id: str) -> BuildName | None:
+    """Read a build's id; None for a text that can be none."""
+    match = _BUILD_ID.fullmatch(build_id)
+    if match is None:
+        return None
+    return BuildName(match["epoch_id"], int(match["through_seq"]), match["tail"])
+
+
 def lane_of(ask: Ask, model: str) -> str:
     """Return the lane's name; the same text the build's select makes (rule 1)."""
     return f"{ask.format}:{model}"
@@ -98,16 +127,20 @@ def same_ground(epoch: Epoch, start: Start, frame: Frame, limits: Limits, versio
     )
 
 
-def break_reason(last: Epoch, before: Start, after: Start, frame: Frame, head: Head) -> str | None:
+def break_reason(
+    last: Epoch, before: Start, after: Start, frame: Frame, head: Head, window: int
+) -> str | None:
     """Return why a payload cannot extend those of the lane's last epoch; None when it can.
 
-    `after` is what the payload starts from, should it begin an epoch.
+    `after` is what the payload starts from, should it begin an epoch, in this window of its own:
+    two windows of one size are read apart, and so have epochs apart.
     """
     if last.tools_hash != frame.tools_hash:
         return "tools_changed"
     if (last.sections_hash, before.dynamic) != (frame.sections_hash, after.dynamic):
         return "sections_changed"
-    if (before.total, before.max_output_tokens) != (after.total, after.max_output_tokens):
+    totals = (before.total, before.max_output_tokens)
+    if totals != (after.total, after.max_output_tokens) or last.window != window:
         return "budget_changed"
     if last.policy_hash != frame.policy_hash:
         return "policy_changed"
@@ -132,7 +165,9 @@ def _count_change(before: Start, after: Start) -> str | None:
     return "budget_changed" if before.factor != after.factor else None
 
 
-def keeps_prefix(last: Epoch, before: Start, after: Start, frame: Frame, head: Head) -> bool:
+def keeps_prefix(
+    last: Epoch, before: Start, after: Start, frame: Frame, head: Head, window: int
+) -> bool:
     """Whether an epoch that begins counts anew, but shows what the last one showed (J3, E10)."""
     same = replace(after, factor=before.factor)
-    return break_reason(last, before, same, frame, head) is None
+    return break_reason(last, before, same, frame, head, window) is None

@@ -8,7 +8,7 @@ the earlier (G3).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from app.domain import jsontext
 from app.domain.agent_tools import AGENT_TOOLS
 from app.domain.budget import Limits, Usage, scaled
-from app.domain.deferral import plan_deferral, with_deferred
+from app.domain.deferral import is_fixed, plan_deferral, with_deferred
 from app.domain.errors import ContextError, ValidationError
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
 from app.domain.limits import ModelInfo
@@ -91,11 +91,12 @@ class Memo:
 
     def once(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         """Return what was made for a key; the key says which kind it is."""
-        if key not in self._held:
-            if len(self._held) >= self._most:
+        value: _Value | None = self._held.get(key)
+        if value is None:
+            value = make()
+            if len(self._held) >= self._most:  # another thread may use it at the same time
                 self._held.clear()
-            self._held[key] = make()
-        value: _Value = self._held[key]
+            self._held[key] = value
         return value
 
 
@@ -190,9 +191,7 @@ class Frame:
     @property
     def is_searchable(self) -> bool:
         """Whether a payload can have `tool_search`, without which nothing is held back (H4)."""
-        given = {tool.name for tool in self.tools}
-        listed = self.policy.agent_tools
-        return TOOL_SEARCH in given or (listed != "none" and TOOL_SEARCH in self._listed)
+        return self._has_search or TOOL_SEARCH in self._offered
 
     def usually_deferred(self, format: FormatName) -> Frame:
         """Return the frame with what it counts for tools where only the unused are held back."""
@@ -207,7 +206,7 @@ class Frame:
         self,
         format: FormatName,
         last_used: Mapping[str, int] = _NEVER,
-        promoted: Collection[str] = (),
+        promoted: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Return the tools to hold back: none while all together are within their share (H1)."""
         if self.limits is None or not self.is_searchable:
@@ -252,9 +251,14 @@ class Frame:
     @property
     def _offered(self) -> frozenset[str]:
         """The own tools that may be added: none where a provider would not take all of them."""
-        fixed = sum(tool.category == "builtin" for tool in self.tools)
-        count = fixed if self.is_searchable else len(self.tools)
-        return self._listed if count + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS else frozenset()
+        listed, count = self._listed, len(self.tools)
+        if self._has_search or TOOL_SEARCH in listed:
+            count = sum(is_fixed(tool) for tool in self.tools)
+        return listed if count + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS else frozenset()
+
+    @property
+    def _has_search(self) -> bool:
+        return any(tool.name == TOOL_SEARCH for tool in self.tools)
 
     # --- dynamic text --------------------------------------------------------------------
 
@@ -312,6 +316,11 @@ def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
             tool = parse_tool(raw, f"/tools/{index}")
             by_name[tool.name] = tool
     return tuple(by_name.values())
+
+
+def takes_all(frame: Frame, format: FormatName) -> bool:
+    """Whether a format takes as many tools as there are (B4)."""
+    return format not in _COUNTED or len(frame.tools) + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS
 
 
 def check_tools(frame: Frame, format: FormatName) -> None:

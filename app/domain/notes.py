@@ -7,11 +7,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.domain.budget import Limits
+from app.domain.budget import Limits, Usage
 from app.domain.deferral import deferred_note
+from app.domain.frames import Frame
 from app.domain.tool_output import COMPACT_CONTEXT, TOOL_SEARCH
+
+MOST_ROUNDS = 3
+"""Rounds after which the percentage in a note counts itself."""
 
 
 def usage_note(percent: int, *, named: bool = True) -> str:
@@ -54,3 +59,30 @@ class Notes:
         if self.percent is not None and self.names_compaction:
             found.add(COMPACT_CONTEXT)
         return frozenset(found)
+
+
+def noted(
+    frame: Frame, limits: Limits, conversation: int, summary: int, mentions: Iterable[str]
+) -> Usage:
+    """Return the usage of a payload with its notes, from raw counts; own tools are those named.
+
+    It counts what a build puts into a payload of its own accord (C3, G6): the notes in a message
+    behind the history, and the tools that they and the messages mention.
+    """
+    named = frozenset(mentions)
+    own = frame.extra_tokens(frame.agent_tools(named))
+    usage = frame.usage(conversation, summary, own)
+    names = COMPACT_CONTEXT in frame.nameable
+    notes = Notes(None, 0, names)
+    for _ in range(MOST_ROUNDS):
+        if notes.percent is None and not limits.reached(usage.total, limits.notice_at):
+            return usage
+        notes = Notes(percent_of(usage.total, limits), 0, names)
+        own = frame.extra_tokens(frame.agent_tools(named | notes.mentions))
+        more = frame.usage(conversation, summary, own, frame.system_tokens(notes.texts))
+        if more.total > limits.capacity:
+            return usage
+        if more == usage:
+            break
+        usage = more
+    return usage

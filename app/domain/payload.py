@@ -158,7 +158,7 @@ def _marks(frame: Frame, request: Request, found: Sequence[Mark], taken: int) ->
     """Return the newest marks that may be laid; each stands or falls by its own place (A8)."""
     if not _takes_marks(frame, request.format):
         return ()
-    fixed = frame.raw_fixed.fixed
+    fixed = frame.raw_fixed.fixed - frame.raw_dynamic  # nothing that changes inside an epoch
     long_enough = [mark for mark in found if fixed + mark.tokens >= _minimum(frame)]
     most = MOST_MARKS - taken
     if request.format is not FormatName.ANTHROPIC:

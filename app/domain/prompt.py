@@ -111,6 +111,9 @@ class Assembler(ABC):
     tools that the payload defines; `references` are those that a search has shown the model.
     """
 
+    says_system = False
+    """Whether the format can say a note as system text inside a conversation."""
+
     def __init__(
         self,
         view: View,
@@ -184,9 +187,11 @@ class Assembler(ABC):
         if self._is_open:
             return
         self._is_open = True
-        before = self.tokens
+        before, started = self.tokens, self._started
         for text in self.opening.texts:
             self._put_note(text, as_system=self.opening.as_system)
+        if self.opening.as_system and self.says_system:
+            self._started = started  # the conversation still has to begin with the user (N5)
         self.opening_tokens = self.tokens - before
         self.tokens = before
 

@@ -39,6 +39,7 @@ from app.domain.compaction import (
     with_note,
 )
 from app.domain.epochs import (
+    BuildName,
     Start,
     break_reason,
     factor_in,
@@ -56,7 +57,7 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.fitting import EMERGENCY, TRIMMED, emergency, fit_with_note
-from app.domain.frames import Ask, Frame, Offer, check_tools, digest
+from app.domain.frames import Ask, Frame, Offer, check_tools, digest, takes_all
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
 from app.domain.payload import Payload, Request, render_payload
@@ -165,6 +166,8 @@ class ContextService:
                 continue
             if picture.window is None and picture.usage.total <= picture.limits.capacity:
                 await self._refold(build, picture)  # so that pressure is judged by what is sent
+            if picture.items is not None:
+                picture.settle(build.ask.format, picture.offer.extra)  # pressure counts the notes
             if await self._compacted(build, picture):
                 continue
             await self._reduce(build, picture)
@@ -217,8 +220,9 @@ class ContextService:
             )
         limits = frame.required_limits()
         check_tools(frame, build.ask.format)
-        if frame.raw_fixed.fixed >= limits.capacity:
-            raise _overflow(frame.usage(0, 0), limits)
+        fixed = frame.usage(0, 0, extra_system=-frame.raw_dynamic)
+        if fixed.total >= limits.capacity:
+            raise _overflow(fixed, limits)
         if read.compacted_for is not None and read.compacted_for != frame.policy.strategy:
             await self._drop_state(read)
             return await self._look(build)
@@ -270,10 +274,10 @@ class ContextService:
             try:
                 async with self._database.session() as records:
                     last_used = await records.log.last_used(build.conversation_id)
+                deferred = frame.deferral(format, last_used, promoted)
             except ServiceUnavailable:
                 build.degrade("tool_deferral")
-                return Offer(extra)
-            deferred = frame.deferral(format, last_used, promoted)
+                deferred = () if takes_all(frame, format) else deferred
         return Offer(extra, deferred, bool(deferred) and frame.defers_natively(format))
 
     async def _read(self, build: Build) -> ContextRead:
@@ -540,12 +544,12 @@ class ContextService:
         """Fold the view into items and record its epoch; false when another build was first."""
         last = picture.read.epoch
         for _ in range(_MOST_ROUNDS):
-            start, reason = self._start(build, picture, last)
+            start, reason, kept = self._start(build, picture, last)
             if picture.window is None or picture.window.view != start.view:
                 picture.view = start.view
                 await self._refold(build, picture)
             assert picture.window is not None
-            picture.settle(build.ask.format, start.offer.extra if reason is None else ())
+            picture.settle(build.ask.format, kept)
             if (picture.offer, picture.dynamic_hash) != (start.offer, start.dynamic):
                 continue  # now that it is folded, it tells what it starts with
             folded = picture.usage.total
@@ -559,26 +563,31 @@ class ContextService:
 
     def _start(
         self, build: Build, picture: Picture, last: Epoch | None
-    ) -> tuple[Start, str | None]:
-        """Return what the epoch of this payload starts from, and why it is not the last one."""
+    ) -> tuple[Start, str | None, tuple[str, ...]]:
+        """Return what the epoch of this payload starts from, and why it is not the last one.
+
+        With it come the own tools that the last one had and that stay.
+        """
         format, head = build.ask.format, picture.read.conversation.head
         before = start_from(last.frame) if last is not None else None
-        kept = before.offer.extra if before is not None else ()
-        after = self._fresh_start(build, picture, kept)
         if last is None or before is None:
-            reason = "model_changed" if picture.read.has_other_lane else None
-        else:
-            reason = break_reason(last, before, after, picture.frame, head)
-            if reason is None:
-                return before, None
             after = self._fresh_start(build, picture, ())
+            reason = "model_changed" if picture.read.has_other_lane else None
+            is_bound = reason is None and after.view.is_whole
+        else:
+            kept = before.offer.extra
+            after = self._fresh_start(build, picture, kept)
+            changes = (last, before, after, picture.frame, head, window_of(build.ask))
+            reason = break_reason(*changes)
+            if reason is None:
+                return before, None, kept
+            if keeps_prefix(*changes):
+                return _bound(after, before.view.reasoning_after), reason, kept
+            after = self._fresh_start(build, picture, ())
+            is_bound = False
         # Reasoning is bound to the prefix it was made after: another prefix drops it (E10, A10).
-        through = 0
-        if last and before and keeps_prefix(last, before, after, picture.frame, head):
-            through = before.view.reasoning_after
-        elif format is not FormatName.OPENAI_CHAT and not (reason is None and after.view.is_whole):
-            through = head.head_seq
-        return replace(after, view=replace(after.view, reasoning_after=through)), reason
+        drops = format is not FormatName.OPENAI_CHAT and not is_bound
+        return _bound(after, head.head_seq if drops else 0), reason, ()
 
     def _fresh_start(self, build: Build, picture: Picture, kept: tuple[str, ...]) -> Start:
         """Return what an epoch would start from that begins now."""
@@ -719,17 +728,16 @@ class ContextService:
         self, build: Build, picture: Picture, epoch: Epoch, through_seq: int
     ) -> str:
         """Name the build; what its tail says is kept, once for builds that say the same (I6)."""
-        plain = f"{epoch.epoch_id}.{through_seq}"
         texts, window = picture.tail.texts, picture.window
         if not texts or window is None:
-            return plain
+            return BuildName(epoch.epoch_id, through_seq).build_id
         body = jsontext.dumps(texts)
         name = digest(body)
         if window.kept_tail != name:
             async with self._database.session() as records:
                 await records.contexts.add_text(build.conversation_id, name, body)
             window.kept_tail = name
-        return f"{plain}.{name}"
+        return BuildName(epoch.epoch_id, through_seq, name).build_id
 
 
 def _prior(read: ContextRead, ask: Ask) -> Epoch | None:
@@ -784,6 +792,8 @@ def _point_of(known: Known | None, epoch: Epoch, window: Window, through_seq: in
     """Return where a caller's copy ends, None for one that is not of this epoch (decision 18)."""
     if known is None or known.epoch != epoch.epoch:
         return None
+    if known.build_id is not None and not known.build_id.startswith(f"{epoch.epoch_id}."):
+        return None
     if not epoch.start_seq <= known.through_seq <= through_seq:
         return None
     return window.assembler.point_at(known.through_seq)
@@ -807,6 +817,11 @@ def _rendered(request: Request, frame: Frame, items: Items) -> Payload:
     except MisplacedMark:
         _log.exception("cache_marks_failed")
         return render_payload(request, frame, items, marked=False)
+
+
+def _bound(start: Start, reasoning_after: int) -> Start:
+    """Return a start whose payloads replay the reasoning after this seq alone."""
+    return replace(start, view=replace(start.view, reasoning_after=reasoning_after))
 
 
 def _texts(picture: Picture) -> Mapping[str, str]:

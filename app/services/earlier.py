@@ -8,14 +8,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.domain import jsontext
 from app.domain.assemblers import assembler_for
-from app.domain.epochs import Start, start_from
+from app.domain.epochs import BuildName, Start, build_name, start_from
 from app.domain.errors import NotFound
 from app.domain.frames import Frame
 from app.domain.log import LogRow
@@ -28,26 +27,12 @@ from app.domain.views import spans_through
 from app.services.frames import Frames
 from app.services.ports import Database, Records
 
-_BUILD_ID = re.compile(
-    r"(?P<epoch_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
-    r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail>[0-9a-f]{64}))?"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class EarlierBuild:
     """A build as it was answered once, without what only counted then."""
 
     body: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """The parts of a build's id."""
-
-    epoch_id: str
-    through_seq: int
-    tail: str | None
 
 
 class EarlierBuilds:
@@ -59,7 +44,7 @@ class EarlierBuilds:
 
     async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> EarlierBuild:
         """Return the payload of a build; raises NotFound for an unknown conversation or build."""
-        named = _named(build_id)
+        named = build_name(build_id)
         async with self._database.session() as records:
             conversation = await self._found(records, tenant_id, conversation_id)
             epoch = None
@@ -82,7 +67,8 @@ class EarlierBuilds:
                     trimmed_through=start.view.trimmed_through,
                     untrimmed=start.view.untrimmed,
                 )
-        if not set(filter(None, (*hashes, named.tail))) <= texts.keys():
+        known = set(filter(None, (*hashes, named.tail))) <= texts.keys()
+        if not known or (named.tail is not None and not _is_tail(texts[named.tail])):
             raise _unknown(build_id)
         frame = self._frames.recorded(conversation, epoch, start, texts)
         payload = await asyncio.to_thread(
@@ -101,14 +87,7 @@ class EarlierBuilds:
         return found
 
 
-def _named(build_id: str) -> _Named | None:
-    match = _BUILD_ID.fullmatch(build_id)
-    if match is None:
-        return None
-    return _Named(match["epoch_id"], int(match["through_seq"]), match["tail"])
-
-
-def _holds(epoch: Epoch, named: _Named, conversation: Conversation) -> bool:
+def _holds(epoch: Epoch, named: BuildName, conversation: Conversation) -> bool:
     """Whether the epoch can have had a build through that seq."""
     return epoch.start_seq <= named.through_seq <= conversation.head.head_seq
 
@@ -149,7 +128,13 @@ def _texts(texts: Mapping[str, str], hash: str | None) -> tuple[str, ...]:
     return tuple(jsontext.loads(texts[hash])) if hash else ()
 
 
-def _body(epoch: Epoch, named: _Named, build_id: str, payload: Payload) -> dict[str, Any]:
+def _is_tail(text: str) -> bool:
+    """Whether a text was kept as a tail, not as sections, tools or a policy."""
+    value = jsontext.loads(text)
+    return isinstance(value, list) and [*map(type, value)] == [str] * len(value) != []
+
+
+def _body(epoch: Epoch, named: BuildName, build_id: str, payload: Payload) -> dict[str, Any]:
     return {
         "format": epoch.format,
         "payload": payload.body,

@@ -12,7 +12,7 @@ from app.domain.compaction import CompactResult, as_shown, own_tools_cost, summa
 from app.domain.epochs import window_of
 from app.domain.frames import NO_OFFER, STUB_TOOL, Ask, Frame, Offer, digest
 from app.domain.messages import FormatName
-from app.domain.notes import Notes, percent_of
+from app.domain.notes import MOST_ROUNDS, Notes, percent_of
 from app.domain.policy import DynamicPosition
 from app.domain.prompt import NO_TAIL, Items, Tail
 from app.domain.records import ContextRead
@@ -28,16 +28,18 @@ _PASSING = (
     "cache_breakpoints",
 )
 """Steps that say something about one build, not about what it shows."""
-_MOST_NOTES = 3
-"""Rounds after which the percentage in a note counts itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a caller holds: the payload of this epoch that ended with this seq (G4)."""
+    """What a caller holds: the payload of this epoch that ended with this seq (G4).
+
+    Epochs are numbered in each lane; `build_id` tells which one it was.
+    """
 
     epoch: int
     through_seq: int
+    build_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -232,11 +234,13 @@ class Picture:
 
         A note that leaves no room for the payload is left out: it would cost what it tells of.
         """
-        self._note()
-        extra = self.extra_for(format, kept)
-        if extra != self.offer.extra:
-            self.offer = replace(self.offer, extra=extra)
-            self._note()  # the tools that a note brings are part of what it tells
+        wanted = kept
+        for _ in range(MOST_ROUNDS):  # the tools that a note brings are part of what it tells
+            self._note()
+            wanted = self.extra_for(format, wanted)
+            if wanted == self.offer.extra:
+                break
+            self.offer = replace(self.offer, extra=wanted)
         if self.notes.percent is not None and self.usage.total > self.limits.capacity:
             self._put_notes(replace(self.notes, percent=None))
             self.offer = replace(self.offer, extra=self.extra_for(format, kept))
@@ -245,7 +249,7 @@ class Picture:
         """Write the notes, and the tail with them (G6, H2)."""
         names = COMPACT_CONTEXT in self.frame.nameable
         self._put_notes(Notes(None, len(self.offer.deferred), names))
-        for _ in range(_MOST_NOTES):
+        for _ in range(MOST_ROUNDS):
             used = self.usage.total
             if self.notes.percent is None and not self.limits.reached(used, self.limits.notice_at):
                 return

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.domain.budget import ContextBudget, PressureReading, Usage, measure, read_pressure, scaled
-from app.domain.compaction import own_tools_cost
+from app.domain.compaction import own_mentions, own_tools_cost
 from app.domain.epochs import lane_of
 from app.domain.errors import ContextError
 from app.domain.frames import Ask, Frame
+from app.domain.notes import noted
 from app.domain.policy import StrategyName
 from app.domain.records import Conversation
 from app.domain.usage import (
@@ -64,9 +65,11 @@ async def read_shown(records: Records, frame: Frame, conversation: Conversation)
 
 
 def usage_of(frame: Frame, conversation: Conversation, shown: int) -> Usage:
-    """Return the usage of a build that shows so many tokens of the log."""
+    """Return the usage of a build that shows so many tokens of the log, its notes included."""
     head = conversation.head
-    return frame.usage(shown, head.summary_tokens, own_tools_cost(frame, head))
+    if frame.limits is None:
+        return frame.usage(shown, head.summary_tokens, own_tools_cost(frame, head))
+    return noted(frame, frame.limits, shown, head.summary_tokens, own_mentions(head))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.budget import ContextBudget, measure, read_pressure
 from app.domain.calibration import Estimate, doubt, estimate_of
-from app.domain.epochs import Start, lane_of, start_from
+from app.domain.epochs import Start, build_name, lane_of, start_from
 from app.domain.errors import ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.domain.events import EventType
 from app.domain.frames import Ask, Frame
@@ -45,6 +45,7 @@ class Report:
     """What a caller says of its last call; without `usage` the last report is judged again.
 
     `epoch` and `through_seq` are those of the build that was sent, by default the newest there is.
+    `build_id` says the same and more: its lane, and what its tail said.
     """
 
     usage: Mapping[str, Any] | None = None
@@ -52,6 +53,8 @@ class Report:
     model: str | None = None
     epoch: int | None = None
     through_seq: int | None = None
+    build_id: str | None = None
+    tail: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class UsageService:
         """
         given = _text(report.usage) if report.usage is not None else ""
         async with self._database.transaction() as records:
+            report = await self._with_build(records, tenant_id, conversation_id, report)
             conversation = await self._get(records, tenant_id, conversation_id, report)
             format = await self._format(records, conversation_id, report)
             ask = Ask(format or FormatName.OPENAI_CHAT, report.model)
@@ -137,6 +141,31 @@ class UsageService:
         if frame is not None and judged.should_compact:
             await self._wake(tenant_id, conversation_id, frame)
         return judged
+
+    async def _with_build(
+        self, records: Records, tenant_id: str, conversation_id: str, report: Report
+    ) -> Report:
+        """Return the report with what its build's id tells."""
+        if report.build_id is None:
+            return report
+        await self._get(records, tenant_id, conversation_id, report)
+        named = build_name(report.build_id)
+        epoch = None
+        if named is not None:
+            epoch = await records.contexts.find_epoch(conversation_id, named.epoch_id)
+        if named is None or epoch is None:
+            raise ValidationError.at("/build_id", "No build of this conversation has this id")
+        hashes = [hash for hash in (named.tail, start_from(epoch.frame).dynamic) if hash]
+        texts = await records.contexts.texts(conversation_id, hashes)
+        said = [jsontext.loads(texts[hash]) for hash in hashes if hash in texts]
+        return replace(
+            report,
+            format=FormatName(epoch.format),
+            model=epoch.lane.partition(":")[2],
+            epoch=epoch.epoch,
+            through_seq=named.through_seq,
+            tail=tuple(str(text) for some in said for text in some),
+        )
 
     async def _get(
         self, records: Records, tenant_id: str, conversation_id: str, report: Report
@@ -193,7 +222,10 @@ class UsageService:
             epoch = report.epoch
         through = head.head_seq if report.through_seq is None else report.through_seq
         made = UsageReport(self._new_id(), model, format, epoch, through, call.usage, None, given)
-        counted = await _counted(records, conversation, frame, newest, made, call)
+        if report.through_seq is None:
+            counted = _Counted(None, "unknown_build")
+        else:
+            counted = await _counted(records, conversation, frame, newest, made, call, report.tail)
         made = replace(made, estimated_tokens=counted.tokens)
         if not await records.usage.add(conversation_id, made):
             raise NotFound.conversation(conversation_id)
@@ -227,8 +259,12 @@ async def _counted(
     newest: Epoch | None,
     report: UsageReport,
     call: CallUsage,
+    tail: tuple[str, ...] | None,
 ) -> _Counted:
-    """Work out what a report's payload was counted at before the factor, from running sums."""
+    """Work out what a report's payload was counted at before the factor, from running sums.
+
+    Of dynamic text only a build's id tells what it was; else it is taken for the stored one.
+    """
     start = start_from(newest.frame) if newest is not None else None
     why_not = incomparable(newest, start, report.epoch, report.through_seq, conversation.head)
     if why_not is not None or frame is None or newest is None or start is None:
@@ -244,6 +280,8 @@ async def _counted(
         return _Counted(None, "replayed_reasoning")
     shown = await _shown_then(records, conversation, frame, start, through)
     tokens = counted_tokens(frame, start, conversation.head, shown)
+    if tail is not None:
+        tokens += frame.system_tokens(tail) - frame.raw_dynamic
     if call.has_steps:
         return _Counted(tokens, "server_steps")
     return _Counted(tokens, doubt(call.usage.sent_tokens, tokens))

@@ -111,6 +111,52 @@ async def test_nul_and_surrogates_come_back(client: httpx.AsyncClient) -> None:
         assert "\ufffd" in built.text and "\\ud800" not in built.text
 
 
+ITEMS: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="},
+    {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "ok"},
+]
+CONTENTS: list[dict[str, Any]] = [
+    {"role": "user", "parts": [{"text": "hi"}]},
+    {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
+    {
+        "role": "user",
+        "parts": [{"functionResponse": {"name": "f", "response": {"rows": [1.5, None]}}}],
+    },
+]
+
+
+async def test_responses_items(client: httpx.AsyncClient) -> None:
+    """A5: what a model made in a row is one message, and goes back as the items it came as."""
+    path = await new_conversation(client)
+    body = {"messages": ITEMS, "format": "openai_responses"}
+    answer = await client.post(f"{path}/messages", json=body)
+    assert [entry["role"] for entry in answer.json()["messages"]] == ["user", "assistant", "tool"]
+    stored = await read(client, path)
+    assert stored[1]["output"] == ITEMS[1:3] and stored[1]["id"] == "rs_1"
+    built = await client.post(f"{path}/context", json={"format": "openai_responses"})
+    assert built.json()["payload"]["input"][-3:] == ITEMS[1:]
+    wrong = {**body, "messages": [*ITEMS[1:2], {**ITEMS[2], "name": 5}]}
+    refused = await client.post(f"{path}/messages", json=wrong)
+    assert_problem(refused, 422, "VALIDATION_ERROR", "/messages/1/name")
+
+
+async def test_gemini_contents(client: httpx.AsyncClient) -> None:
+    """A5: contents come back as they came, to the reader and to the provider."""
+    path = await new_conversation(client)
+    answer = await client.post(f"{path}/messages", json={"messages": CONTENTS, "format": "gemini"})
+    assert [entry["role"] for entry in answer.json()["messages"]] == ["user", "assistant", "tool"]
+    stored = await read(client, path)
+    assert [item["parts"] for item in stored] == [content["parts"] for content in CONTENTS]
+    assert stored[1]["given"] == {"role": "model"}
+    built = await client.post(f"{path}/context", json={"format": "gemini"})
+    contents = built.json()["payload"]["contents"]
+    (call,) = contents[-2]["parts"]
+    assert call.pop("thoughtSignature") == "skip_thought_signature_validator"
+    assert contents[-3:] == CONTENTS
+
+
 async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
     """A5: an Anthropic message with two results becomes two messages, which read back whole."""
     path = await new_conversation(client)
@@ -156,7 +202,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [user("x", id=5)]}, "/messages/0/id"),
     ({"messages": [user("x", id="a"), user("y", id="a")]}, "/messages/1/id"),
     ({"messages": [calling("a\x00")]}, "/messages/0"),
-    ({"messages": [user("x")], "format": "gemini"}, "/format"),
+    ({"messages": [user("x")], "format": "bedrock"}, "/format"),
+    ({"messages": [user("x")], "format": "gemini"}, "/messages/0/parts"),
     ({"messages": [user("x")], "expected_seq": -1}, "/expected_seq"),
     ({"messages": [user("x")], "expected_seq": 10**30}, "/expected_seq"),
     ({"messages": [user("x")], "expected_seq": "0"}, "/expected_seq"),

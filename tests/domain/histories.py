@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Iterable
@@ -184,6 +185,14 @@ def _anthropic_results(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
     return {"role": "user", "content": blocks}
 
 
+_ITEM_NUMBERS = itertools.count()
+
+
+def _new_item_id() -> str:
+    """Return an id as the provider makes them: never twice, and always of one length."""
+    return f"{next(_ITEM_NUMBERS):09d}"
+
+
 def _input_parts(draw: st.DrawFn) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for _ in range(draw(st.integers(1, 2))):
@@ -218,11 +227,11 @@ def _responses_call(draw: st.DrawFn, call_id: str, item_id: str) -> dict[str, An
             return {"type": "function_call", "id": f"fc_{item_id}", **done, **said}
 
 
-def _responses_assistant(draw: st.DrawFn, ids: list[str], number: int) -> dict[str, Any]:
+def _responses_assistant(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
     summary = [{"type": "summary_text", "text": "step by step"}]
     items: list[dict[str, Any]] = []
     for kind in draw(st.lists(st.sampled_from("rrmmhsc"), max_size=4)):
-        item_id = f"{number}_{len(items)}"
+        item_id = _new_item_id()
         match kind:
             case "r":
                 thought = {"type": "reasoning", "summary": draw(st.sampled_from(([], summary)))}
@@ -242,8 +251,7 @@ def _responses_assistant(draw: st.DrawFn, ids: list[str], number: int) -> dict[s
             case _:
                 compacted = {"type": "compaction", "encrypted_content": "Y29tcGFjdA=="}
                 items.append({**compacted, "id": f"cmp_{item_id}"})
-    for place, call_id in enumerate(ids):
-        items.append(_responses_call(draw, call_id, f"{number}_c{place}"))
+    items += [_responses_call(draw, call_id, _new_item_id()) for call_id in ids]
     return {"role": "assistant", "output": items}
 
 
@@ -370,7 +378,7 @@ def _speak(draw: st.DrawFn, log: RawLog, format: FormatName, ids: list[str]) -> 
         case FormatName.OPENAI_CHAT:
             raw = _chat_assistant(draw, ids)
         case FormatName.OPENAI_RESPONSES:
-            raw = _responses_assistant(draw, ids, len(log.messages))
+            raw = _responses_assistant(draw, ids)
             if len(raw["output"]) == 1 and (not log.messages or log.messages[-1][0] is not format):
                 raw = raw["output"][0]  # beside another one it would be taken for its neighbour
         case FormatName.ANTHROPIC:

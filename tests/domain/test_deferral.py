@@ -78,6 +78,12 @@ def test_what_was_used_longest_ago_goes_first() -> None:
     assert held(MIXED, 20, used) == ("m1", "m2", "s2", "m3")
 
 
+def test_tools_of_the_service_itself_stay() -> None:
+    """A caller who lists them as mcp keeps the search, and what reads cut results (H1, L1)."""
+    own = [tool(name, "mcp") for name in ("tool_search", "read_result", "other")]
+    assert plan_deferral(own, [10] * 3, 0, {}, ()) == ("other",)
+
+
 def test_what_is_promoted_stays() -> None:
     """H2: a tool that a search found is not held back, though others must go for it."""
     assert held(MIXED, 50, promoted=("m3",)) == ("m2",)
@@ -103,12 +109,12 @@ PLANS = st.lists(
 )
 
 
-def case(rows: list[Any]) -> tuple[list[ToolDefinition], list[int], dict[str, int], set[str]]:
+def case(rows: list[Any]) -> tuple[list[ToolDefinition], list[int], dict[str, int], list[str]]:
     """Return tools, costs, last uses and promoted names of generated rows."""
     tools = [tool(f"t{place}", row[0]) for place, row in enumerate(rows)]
     costs = [row[1] for row in rows]
     used = {f"t{place}": row[2] for place, row in enumerate(rows) if row[2] is not None}
-    promoted = {f"t{place}" for place, row in enumerate(rows) if row[3] and row[0] == "mcp"}
+    promoted = [f"t{place}" for place, row in enumerate(rows) if row[3] and row[0] == "mcp"]
     return tools, costs, used, promoted
 
 
@@ -124,6 +130,16 @@ def test_a_plan_holds_back_no_more_than_needed(
     """H1: the rest fits, or all is held back that may be; with the last one back it would not."""
     tools, costs, used, promoted = case(rows)
     plan = plan_deferral(tools, costs, allowed, used, promoted, most)
+    found = [name for name in promoted if name in plan]
+    assert found == promoted[: len(found)]
+    if found:  # only where too many were found: then nothing else is left, and no more than needed
+        assert most is not None and len(tools) - len(plan) <= max(
+            most, sum(tool.category == "builtin" for tool in tools)
+        )
+        assert len(tools) - len(plan) + 1 > most
+        plan = tuple(name for name in plan if name not in found)
+        assert {t.name for t in tools if t.category != "builtin"} == {*plan, *promoted}
+        return
     cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
     by_name = {tool.name: (tool, place) for place, tool in enumerate(tools)}
     limit = len(tools) if most is None else most
@@ -131,7 +147,7 @@ def test_a_plan_holds_back_no_more_than_needed(
     def fits(names: set[str]) -> bool:
         return sum(cost[name] for name in names) <= allowed and len(names) <= limit
 
-    may_go = {t.name for t in tools if t.category != "builtin"} - promoted
+    may_go = {t.name for t in tools if t.category != "builtin"} - set(promoted)
     assert list(plan) == [tool.name for tool in tools if tool.name in set(plan)]
     assert set(plan) <= may_go
     left = set(by_name) - set(plan)

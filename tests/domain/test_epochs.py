@@ -61,7 +61,8 @@ def reason(**changes: Any) -> str | None:
     """Return why a build breaks the prefix of EPOCH when these things are different."""
     before = changes.pop("before", START)
     frame, head = changes.pop("frame", FRAME), changes.pop("head", HEAD)
-    return break_reason(EPOCH, before, replace(before, **changes), frame, head)
+    window = changes.pop("window", OWN_WINDOW)
+    return break_reason(EPOCH, before, replace(before, **changes), frame, head, window)
 
 
 OFFERS = st.builds(
@@ -138,6 +139,7 @@ def test_starts_of_the_version_before_still_read() -> None:
         ({"total": 999}, "budget_changed"),
         ({"max_output_tokens": 99}, "budget_changed"),
         ({"factor": 1.3}, "budget_changed"),
+        ({"window": 1000}, "budget_changed"),
         ({"frame": replace(FRAME, policy_hash="x")}, "policy_changed"),
         ({"head": replace(HEAD, view_version=3)}, "compaction"),
         ({"head": Head(view_version=3)}, "compaction"),
@@ -175,9 +177,10 @@ def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
 def test_counting_by_another_factor_shows_the_same() -> None:
     """An epoch that begins for its count alone keeps what is bound to the prefix (J3, E10)."""
     counted = replace(START, factor=1.3)
-    assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD)
-    assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD)
-    assert not keeps_prefix(EPOCH, START, counted, FRAME, Head(view_version=3))
+    assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD, OWN_WINDOW)
+    assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD, OWN_WINDOW)
+    assert not keeps_prefix(EPOCH, START, counted, FRAME, Head(view_version=3), OWN_WINDOW)
+    assert not keeps_prefix(EPOCH, START, counted, FRAME, HEAD, 7)
 
 
 def test_the_prefix_breaks_at_its_earliest_change() -> None:

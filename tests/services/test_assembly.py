@@ -234,6 +234,65 @@ async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> 
     assert not other["delta"]
 
 
+async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
+    """A request's window as large as the model's own shows all, before and after (C4, G3)."""
+    conversation_id = await harness.conversation()
+    await harness.append(conversation_id, user("one"), says("two"))
+    own = Ask(CHAT, MODEL, max_context_tokens=128_000)
+    first = await built(harness, conversation_id, own)
+    second = await built(harness, conversation_id)
+    await harness.append(conversation_id, user("three"))
+    third = await built(harness, conversation_id)
+    fourth = await built(harness, conversation_id, own)
+    for answer, count in ((first, 2), (second, 2), (third, 3), (fourth, 3)):
+        assert len(answer["payload"]["messages"]) == count
+    assert third["epoch"] == second["epoch"]
+
+
+async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
+    """Marks go by what stays in an epoch, so deltas and earlier payloads have them too (G4, I6)."""
+    conversation_id = await harness.conversation(sections=[BASE, PAD])
+    ask = Ask(ANTHROPIC, CLAUDE)
+    for number in range(30):
+        await harness.append(conversation_id, user(f"{number} " + "why " * 12), says("so " * 12))
+    first = await built(harness, conversation_id, ask)
+    for content in ("x " * 1200, "y"):
+        sections = [BASE, {**PAD, "content": content}]
+        await harness.conversations.set_sections(TENANT, conversation_id, sections)
+        known = Known(first["epoch"], first["through_seq"], first["build_id"])
+        delta = await built(harness, conversation_id, ask, known)
+        full = await built(harness, conversation_id, ask, service=harness.cold())
+        held = first["payload"]["messages"][: delta["base_items"]]
+        whole = held + delta["payload"]["messages"] + delta["tail"]
+        assert delta["delta"] and whole == full["payload"]["messages"]
+        earlier = EarlierBuilds(harness.database, harness.frames)
+        again = await earlier.get(TENANT, conversation_id, full["build_id"])
+        assert orjson.loads(orjson.dumps(again.body["payload"])) == full["payload"]
+
+
+async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
+    """Two lanes count their epochs apart; a build's id tells which one is known (G4)."""
+    conversation_id = await harness.conversation()
+    await harness.append(conversation_id, user("one"))
+    chat = await built(harness, conversation_id)
+    other = Ask(CHAT, "gpt-4.1")
+    first = await built(harness, conversation_id, other)
+    known = Known(chat["epoch"], chat["through_seq"], chat["build_id"])
+    assert first["epoch"] == chat["epoch"]
+    assert not (await built(harness, conversation_id, other, known))["delta"]
+    assert (await built(harness, conversation_id, known=known))["delta"]
+
+
+async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harness) -> None:
+    """An opening as system text is no turn: a note stands before what the model said first (N5)."""
+    conversation_id = await harness.conversation({"dynamic_position": "before_window"}, [PAD])
+    await harness.append(conversation_id, says("Welcome"), user("Hello"))
+    for format, key in ((CHAT, "messages"), (RESPONSES, "input")):
+        answer = await built(harness, conversation_id, Ask(format, MODELS[format]))
+        roles = [item["role"] for item in answer["payload"][key]]
+        assert next(role for role in roles if role not in ("system", "developer")) == "user"
+
+
 # --- tools held back ------------------------------------------------------------------------
 
 
@@ -381,7 +440,13 @@ async def test_unknown_builds_are_not_found(harness: Harness) -> None:
     build_id = (await built(harness, conversation_id))["build_id"]
     earlier = EarlierBuilds(harness.database, harness.frames)
     epoch_id = build_id.partition(".")[0]
-    for wrong in ("", "x", epoch_id, f"{epoch_id}.2", f"{epoch_id}.1.{'0' * 64}", f"{epoch_id}.01"):
+    async with harness.database.session() as records:
+        epoch = await records.contexts.find_epoch(conversation_id, epoch_id)
+    assert epoch is not None
+    no_tails = [
+        f"{epoch_id}.1.{hash}" for hash in (epoch.sections_hash, epoch.policy_hash, "0" * 64)
+    ]
+    for wrong in ("", "x", epoch_id, f"{epoch_id}.2", f"{epoch_id}.01", *no_tails):
         with pytest.raises(NotFound):
             await earlier.get(TENANT, conversation_id, wrong)
     with pytest.raises(NotFound):

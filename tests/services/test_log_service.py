@@ -156,7 +156,7 @@ async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> No
     answers = [
         {"functionResponse": {"name": "f", "response": {"output": said}}} for said in ("a", "b")
     ]
-    contents = [
+    contents: list[Any] = [
         {"role": "user", "parts": [{"text": "hi"}]},
         {"role": "model", "parts": calls},
         {"role": "user", "parts": [*answers, {"text": "go on"}]},

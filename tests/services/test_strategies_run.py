@@ -762,7 +762,9 @@ class Story:
                 bodies += [message.body for message in page]
             assert bodies == self.log[span.start - 1 : span.end - 1]
             for summary in found.compaction.view.summaries:
-                assert span.start <= summary.span.start < summary.span.end <= span.end
+                assert span.start <= summary.span.start < summary.span.end
+                # What was pinned at its end since then is shown as well.
+                assert all(map(found.compaction.view.shows, range(span.end, summary.span.end)))
 
 
 @given(

@@ -67,7 +67,11 @@ def chat(sent: int, output: int = 0, cached: int = 0) -> dict[str, Any]:
 
 
 async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> Judged:
-    """Report usage, or have the last one judged again."""
+    """Report usage of a build at the log's head, or have the last one judged again."""
+    if usage is not None and "through_seq" not in told and "build_id" not in told:
+        async with service._database.session() as records:
+            found = await records.conversations.find(TENANT, cid, MODEL)
+        told["through_seq"] = found.head.head_seq if found is not None else None
     return await service.report(TENANT, cid, Report(usage, **told))
 
 

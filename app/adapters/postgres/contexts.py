@@ -133,7 +133,7 @@ READ = Statement(
                     AS trimmed_through,
                 coalesce(v.bounded, false)
                     OR h.tokens - h.hidden_tokens <= CAST(:most_tokens AS bigint) AS known,
-                CASE WHEN v.epoch_id = CAST(:have_epoch_id AS uuid)
+                CASE WHEN v.bounded AND v.epoch_id = CAST(:have_epoch_id AS uuid)
                     THEN CAST(:have_through AS bigint) ELSE 0 END AS have_through,
                 coalesce(v.bounded AND v.epoch_id = CAST(:have_epoch_id AS uuid), false) AS held
             FROM (

@@ -163,7 +163,7 @@ class Layers:
         self._held[key] = Held(
             row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
         )
-        if len(self._held) > self._most:
+        while len(self._held) > self._most:
             self._held.popitem(last=False)
         return conversation
 

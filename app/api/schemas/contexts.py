@@ -99,6 +99,11 @@ class Known(Asked):
 
     epoch: int = Field(ge=0, le=MOST_SEQ, description="The epoch of that build.")
     through_seq: int = Field(ge=0, le=MOST_SEQ, description="The newest message in it.")
+    build_id: str | None = Field(
+        default=None,
+        max_length=256,
+        description="Its name: epochs are numbered apart for each format and model.",
+    )
 
 
 class ContextAsk(Asked):

@@ -29,12 +29,43 @@ class MessagesAppend(Asked):
                         {"role": "assistant", "content": "It rains, 8 degrees."},
                     ],
                     "expected_seq": 0,
-                }
+                },
+                {
+                    "format": "openai_responses",
+                    "messages": [
+                        {"role": "user", "content": "What is the weather in Bergen?"},
+                        {
+                            "type": "function_call",
+                            "id": "fc_1",
+                            "call_id": "call_1",
+                            "name": "weather",
+                            "arguments": '{"city":"Bergen"}',
+                        },
+                        {
+                            "type": "function_call_output",
+                            "call_id": "call_1",
+                            "output": "Rain, 8 degrees.",
+                        },
+                    ],
+                },
+                {
+                    "format": "gemini",
+                    "messages": [
+                        {"role": "user", "parts": [{"text": "What is the weather in Bergen?"}]},
+                        {"role": "model", "parts": [{"text": "It rains, 8 degrees."}]},
+                    ],
+                },
             ]
         }
     )
 
-    messages: list[MessageObject] = Field(description="1 to 1000 messages in `format`.")
+    messages: list[MessageObject] = Field(
+        description="1 to 1000 messages in `format`: chat messages, Responses items, Anthropic"
+        " messages or Gemini contents. Responses items that the model made in a row become one"
+        ' message, `{"role": "assistant", "output": [items]}`; one with several tool results'
+        " becomes several. A Gemini call or response without an id is known by its name, the nth"
+        " of a name in its content as `name#n`."
+    )
     format: Format = FormatName.OPENAI_CHAT
     expected_seq: int | None = Field(
         default=None, ge=0, le=MOST_SEQ, description="409 unless the log's head is this seq."

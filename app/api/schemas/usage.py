@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.api.schemas.budgets import READING, Budget, Estimate
-from app.api.schemas.fields import MOST_SEQ, Answered, Asked, Format, ModelName
+from app.api.schemas.fields import MOST_SEQ, NAME_PATTERN, Answered, Asked, Format, ModelName
 from app.domain.budget import Pressure
 
 _USAGE: dict[str, Any] = {
@@ -25,6 +25,7 @@ class UsageAsk(Asked):
         json_schema_extra={
             "examples": [
                 {"usage": _USAGE, "format": "openai_chat", "epoch": 1, "through_seq": 12},
+                {"usage": _USAGE, "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.12"},
                 {},
             ]
         }
@@ -49,6 +50,13 @@ class UsageAsk(Asked):
         ge=0,
         le=MOST_SEQ,
         description="`through_seq` of the build; the log's head by default.",
+    )
+    build_id: str | None = Field(
+        default=None,
+        max_length=256,
+        pattern=NAME_PATTERN,
+        description="`build_id` of the build, which says format, model, epoch and `through_seq` by"
+        " itself, and what `status` it was given: best for estimates.",
     )
 
 

@@ -21,6 +21,8 @@ from app.domain.views import View
 class ChatAssembler(Assembler):
     """Items for OpenAI Chat Completions (rules HB)."""
 
+    says_system = True
+
     def __init__(
         self,
         view: View,

@@ -45,6 +45,8 @@ _CLOSING = len("}]}")
 class ResponsesAssembler(Assembler):
     """Items for OpenAI Responses."""
 
+    says_system = True
+
     def __init__(
         self,
         view: View,

@@ -1,0 +1,232 @@
+"""Delta builds beside full ones and beside appends alone (P3, G4).
+
+1. Every lane is a conversation of the same messages, filled in batches of 1000 with a build after
+   each. Then each step appends one message to every lane, in turns, and builds: the payload
+   whole, or as a delta on the build before, whose epoch and seq the client has kept. One lane
+   for each format does each; one more is only appended to.
+2. All have a window of 128 000 tokens. A delta whose epoch has ended comes whole, and counts.
+3. Every step asks for `/healthz` too: what a second request costs that does nothing.
+4. In the end each lane that takes deltas is built whole as well: it has to have the same prefix.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from app.domain.messages import FormatName
+from benchmarks.connection import Connection, UnexpectedAnswer, request
+from benchmarks.figures import Section, kib, ms, p50, p95, times
+from benchmarks.stage import MODEL, report
+from benchmarks.workload import conversation
+
+BATCH = 1000
+WINDOW = 128_000
+WARM_UP_STEPS = 5
+APPEND = "append alone"
+FULL = "full"
+DELTA = "delta"
+MODELS = {FormatName.OPENAI_CHAT: MODEL, FormatName.ANTHROPIC: "claude-sonnet-4-5"}
+P3_GOAL = 1.6
+_EPOCH = re.compile(rb'"epoch":\s*(\d+)')
+_THROUGH = re.compile(rb'"through_seq":\s*(\d+)')
+_PREFIX = re.compile(rb'"prefix_hash":\s*"(\w+)"')
+_IS_DELTA = re.compile(rb'"delta":\s*true')
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One timed step, in seconds; of an append alone nothing is built."""
+
+    append: float
+    build: float
+    size_bytes: int
+    is_delta: bool
+
+    @property
+    def total(self) -> float:
+        """Append and build together."""
+        return self.append + self.build
+
+
+@dataclass(slots=True)
+class Lane:
+    """One conversation, how it is built, and what the client keeps of its last build."""
+
+    kind: str
+    format: FormatName | None
+    conversation_id: str
+    epoch: int = 0
+    through_seq: int = 0
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """How the lane is called in tables."""
+        return self.kind if self.format is None else f"{self.format}, {self.kind}"
+
+    def path(self, what: str) -> str:
+        """Return the path of its log or context."""
+        return f"/v1/conversations/{self.conversation_id}/{what}"
+
+    def ask(self, kind: str) -> bytes:
+        """Return the request of the next build."""
+        format = self.format or FormatName.OPENAI_CHAT
+        body: dict[str, Any] = {"format": format}
+        if kind == DELTA:
+            body["known"] = {"epoch": self.epoch, "through_seq": self.through_seq}
+        return request("POST", self.path("context"), orjson.dumps(body))
+
+    def note(self, answer: bytes) -> None:
+        """Remember what the last build was."""
+        self.epoch, self.through_seq = (int(_found(way, answer)) for way in (_EPOCH, _THROUGH))
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """What was measured on conversations of `size` messages; `idle` are the times of rule 3."""
+
+    size: int
+    lanes: Sequence[Lane]
+    idle: Sequence[float]
+
+    def lane(self, kind: str, format: FormatName | None = None) -> Lane:
+        """Return the lane of a kind and format."""
+        return next(lane for lane in self.lanes if (lane.kind, lane.format) == (kind, format))
+
+
+def measure_deltas(ours: Connection, size: int, steps: int) -> Deltas:
+    """Fill the lanes with `size` messages each, run the steps, and return what was measured."""
+    kinds = [(kind, format) for format in MODELS for kind in (FULL, DELTA)]
+    lanes = [_filled(ours, size, kind, format) for kind, format in [(APPEND, None), *kinds]]
+    report(f"deltas: {steps} steps on each of {len(lanes)} conversations")
+    idle: list[float] = []
+    nothing = request("GET", "/healthz")
+    gc.collect()
+    for index, message in enumerate(islice(conversation(seed=2), WARM_UP_STEPS + steps)):
+        body = orjson.dumps({"messages": [message]})
+        for place in range(len(lanes)):
+            lane = lanes[(index + place) % len(lanes)]
+            step = _step(ours, lane, request("POST", lane.path("messages"), body))
+            if index >= WARM_UP_STEPS:
+                lane.steps.append(step)
+        began = time.perf_counter()
+        ours.send(nothing)
+        idle.append(time.perf_counter() - began)
+    for lane in lanes:
+        if lane.kind == DELTA:
+            _check(ours, lane)
+    return Deltas(size, lanes, idle[WARM_UP_STEPS:])
+
+
+def say_deltas(section: Section, found: Deltas) -> None:
+    """Report the steps, and whether P3 is met."""
+    alone = found.lane(APPEND)
+    section.say(
+        f"Delta builds beside full ones, {found.size} messages and {len(alone.steps)} steps on each"
+        f" conversation, window {WINDOW:,} tokens, the same messages in turns; times in ms. The"
+        " client keeps `epoch` and `through_seq` of the last build and sends them as `known`."
+        f" A request that does nothing, `/healthz`: p50 {ms(p50(found.idle))} ms."
+    )
+    section.table(
+        (
+            "conversation",
+            "append p50",
+            "p95",
+            "build p50",
+            "p95",
+            "step p50",
+            "p95",
+            "KiB p50",
+            "p95",
+            "came as deltas",
+            "step / append alone, p50",
+        ),
+        (_row(lane, alone) for lane in found.lanes),
+    )
+    for format in MODELS:
+        whole, part = (
+            [step.build for step in found.lane(kind, format).steps] for kind in (FULL, DELTA)
+        )
+        section.say(
+            f"{format}: a delta build takes {times(p50(part) / p50(whole))} of the full one's time"
+            f" at p50 and {times(p95(part) / p95(whole))} at p95."
+        )
+    for format in MODELS:
+        ratio = _step_p50(found.lane(DELTA, format)) / _step_p50(alone)
+        goal = f"{format}, step with a delta build against append alone ≤ {P3_GOAL}x"
+        section.goal("P3", goal, times(ratio), ratio <= P3_GOAL)
+
+
+def _filled(ours: Connection, size: int, kind: str, format: FormatName | None) -> Lane:
+    model = MODELS[format or FormatName.OPENAI_CHAT]
+    body = {"model": model, "policy": {"budget": {"context_window": WINDOW}}}
+    created = orjson.loads(ours.post("/v1/conversations", body))
+    lane = Lane(kind, format, created["conversation_id"])
+    report(f"deltas: filling {size} messages, {lane.name}")
+    stream = conversation(seed=1)
+    for start in range(0, size, BATCH):
+        batch = list(islice(stream, min(BATCH, size - start)))
+        ours.post(lane.path("messages"), {"messages": batch})
+        lane.note(ours.send(lane.ask(FULL)))
+    return lane
+
+
+def _step(ours: Connection, lane: Lane, appending: bytes) -> Step:
+    building = lane.ask(lane.kind)
+    began = time.perf_counter()
+    ours.send(appending)
+    stored = time.perf_counter()
+    if lane.kind == APPEND:
+        return Step(stored - began, 0.0, 0, False)
+    answer = ours.send(building)
+    done = time.perf_counter()
+    lane.note(answer)
+    is_delta = bool(_IS_DELTA.search(answer))
+    return Step(stored - began, done - stored, len(answer), is_delta)
+
+
+def _check(ours: Connection, lane: Lane) -> None:
+    """Make sure that deltas went on from what a full build gives (rule 4)."""
+    delta, whole = (ours.send(lane.ask(kind)) for kind in (DELTA, FULL))
+    if _found(_PREFIX, delta) != _found(_PREFIX, whole):
+        raise UnexpectedAnswer(f"{lane.name}: a delta has another prefix than the full build")
+
+
+def _found(way: re.Pattern[bytes], answer: bytes) -> bytes:
+    found = way.search(answer)
+    if found is None:
+        raise UnexpectedAnswer(f"a build without {way.pattern!r}: {answer[:300]!r}")
+    return found[1]
+
+
+def _row(lane: Lane, alone: Lane) -> tuple[str, ...]:
+    def both(part: str) -> tuple[str, str]:
+        values = [getattr(step, part) for step in lane.steps]
+        return ms(p50(values)), ms(p95(values))
+
+    if lane is alone:
+        return (lane.name, *both("append"), "-", "-", *both("total"), "-", "-", "-", "1.00x")
+    sizes = [step.size_bytes for step in lane.steps]
+    deltas = sum(step.is_delta for step in lane.steps)
+    return (
+        lane.name,
+        *both("append"),
+        *both("build"),
+        *both("total"),
+        kib(p50(sizes)),
+        kib(p95(sizes)),
+        f"{deltas} of {len(sizes)}" if lane.kind == DELTA else "-",
+        times(_step_p50(lane) / _step_p50(alone)),
+    )
+
+
+def _step_p50(lane: Lane) -> float:
+    return p50([step.total for step in lane.steps])
