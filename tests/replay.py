@@ -27,7 +27,7 @@ from functools import lru_cache
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
@@ -243,6 +243,8 @@ class Judge:
                 found = rules.validate_gemini(
                     payload["contents"], config.get("system_instruction"), config.get("tools")
                 )
+            case _:
+                assert_never(build.format)
         return list(found)
 
     def _judge_rules(self, build: Build, before: _Promise | None, tally: Tally) -> None:

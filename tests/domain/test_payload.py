@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 import pytest
@@ -166,6 +166,8 @@ def faults(format: FormatName, body: dict[str, Any]) -> list[Any]:
             found = validate.validate_gemini(
                 body["contents"], config.get("system_instruction"), config.get("tools")
             )
+        case _:
+            assert_never(format)
     errors: list[Any] = validate.errors(found)
     return errors
 
