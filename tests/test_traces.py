@@ -14,13 +14,13 @@ from app.demo import Client, Trace
 from tests.replay import Judge, Replay, Tally, named_traces, traces_dir
 
 SAMPLE = {
-    "claude_code": (1, 12),
-    "functionchat_ko": (0, 20, 44),
-    "inspect_ai": (0, 1, 2),
-    "livemcpbench": (5, 18),
+    "claude_code": (12,),
+    "functionchat_ko": (0, 44),
+    "inspect_ai": (0, 2),
+    "livemcpbench": (18,),
     "openhands": (1,),
-    "swe_agent_demos": (2, 9),
-    "tau_airline": (4, 23),
+    "swe_agent_demos": (9,),
+    "tau_airline": (23,),
 }
 """Conversations by file and line: with images, re-used ids, pending calls, scripts, overflows."""
 

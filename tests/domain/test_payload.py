@@ -173,7 +173,7 @@ def faults(format: FormatName, body: dict[str, Any]) -> list[Any]:
 
 
 @given(cases(), FRAMES, TAILS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_payloads_are_valid_requests(case: Case, frame: Frame, tail: Tail) -> None:
     """Messages, system, tools and tail together satisfy the provider's types and rules (K1)."""
     _, body = rendered(case, frame, folded(case).items(tail))
@@ -236,7 +236,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame, tail
 
 
 @given(cases(), FRAMES, TAILS, TAILS, st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_deltas_give_the_whole_payload(
     case: Case, frame: Frame, tail: Tail, later_tail: Tail, data: st.DataObject
 ) -> None:
