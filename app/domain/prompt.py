@@ -161,9 +161,7 @@ class Assembler(ABC):
             self.has_calls = self.has_calls or bool(row.call_ids)
         self.folded_through = row.seq
         self.size_bytes += len(row.text)
-        self._seqs.append(row.seq)
-        self._stables.append(self.stable)
-        self._after_row()
+        self._note_point(row.seq)
 
     def finish(self) -> None:
         """Fold what stands after the last row: a summary of everything before."""
@@ -175,6 +173,11 @@ class Assembler(ABC):
         """Return what a payload through this seq promised, None where nothing was folded yet."""
         place = bisect_right(self._seqs, seq) - 1
         return Point(self._stables[place], self._marks_at(place)) if place >= 0 else None
+
+    def _note_point(self, seq: int) -> None:
+        self._seqs.append(seq)
+        self._stables.append(self.stable)
+        self._after_row()
 
     def _after_row(self) -> None:  # noqa: B027  # some have nothing to note
         """Note what `_marks_at` has to know of the payload that ends with this row."""
@@ -207,6 +210,8 @@ class Assembler(ABC):
             self._put_note(text, as_system=self.view.summary_as_system)
         self.summary_tokens = self.tokens - before
         self.tokens = before
+        # Every payload of this view that has the last row before the summary has the summary too.
+        self._note_point(self._seqs[-1] if self._seqs else 0)
 
     def _end_group(self) -> None:
         for wire_id in self._open.values():

@@ -167,7 +167,8 @@ def test_steps_are_named_in_order_and_truly(
     newly = [i for i in history if trimmed_through < i.seq <= fitted.trimmed_through]
     assert not trims or any(item.trimmed_tokens < item.tokens for item in newly)
     protected = never_cleared(history)
-    whole = [i.seq for i in newly if i.role is T and i.seq in protected]
+    left = kept_of(newly, fitted)
+    whole = [i.seq for i in left if i.role is T and i.seq in protected]
     assert fitted.untrimmed == tuple(whole)
     if room.holds(cost(history, trimmed_through)):
         assert fitted == Fitted(trimmed_through, None, ())

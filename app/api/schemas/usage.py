@@ -126,6 +126,7 @@ class UsageAnswer(Answered):
             "replayed_reasoning",
             "server_steps",
             "payload_too_small",
+            "unknown_build",
             "implausible_ratio",
         ]
         | None
