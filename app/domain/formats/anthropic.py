@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 from app.domain.errors import ValidationError
 from app.domain.formats import wire
 from app.domain.messages import (
-    EMPTY_MESSAGE,
-    EMPTY_RESULT,
     File,
     FormatName,
     Image,
@@ -96,15 +94,7 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     the neutral message, since it is counted apart; `render` decides about it.
     """
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
-    if all(isinstance(part, Reasoning) for part in parts):
-        parts.append(Text(EMPTY_RESULT if message.role is Role.TOOL else EMPTY_MESSAGE))
-    call_id = message.tool_call_id
-    sent = wire.sent_id(call_id, ids) if call_id is not None else None
-    name = message.name if message.role is Role.TOOL else None
-    same = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
-    if same and sent == call_id and name == message.name:
-        return message
-    return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
+    return wire.adapted(message, parts, ids, wire.result_name(message))
 
 
 def render(
@@ -143,10 +133,6 @@ def _wire_tool(tool: ToolDefinition) -> dict[str, Any]:
     if tool.strict is not None:
         rendered["strict"] = tool.strict
     return rendered
-
-
-def _same(new: object, old: object) -> bool:
-    return new is old
 
 
 def _is_result(block: object) -> bool:

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 from app.domain.errors import ValidationError
 from app.domain.formats import wire
 from app.domain.messages import (
-    EMPTY_MESSAGE,
-    EMPTY_RESULT,
     File,
     FormatName,
     Image,
@@ -142,15 +140,7 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
         parts = _joined_texts(parts)
     elif message.role is Role.ASSISTANT:
         parts = _with_derived_ids(parts)
-    if all(isinstance(part, Reasoning) for part in parts):
-        parts.append(Text(EMPTY_RESULT if message.role is Role.TOOL else EMPTY_MESSAGE))
-    call_id = message.tool_call_id
-    sent = wire.sent_id(call_id, ids) if call_id is not None else None
-    name = message.name if message.role is Role.TOOL else None
-    same = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
-    if same and sent == call_id and name == message.name:
-        return message
-    return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
+    return wire.adapted(message, parts, ids, wire.result_name(message))
 
 
 def shown(

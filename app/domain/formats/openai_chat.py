@@ -14,10 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from app.domain.errors import ValidationError
-from app.domain.formats import wire
+from app.domain.formats import openai, wire
 from app.domain.messages import (
-    EMPTY_MESSAGE,
-    EMPTY_RESULT,
     File,
     FormatName,
     Image,
@@ -84,15 +82,8 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
     if message.role is Role.ASSISTANT:
         parts = _join_texts(parts)
-    if all(isinstance(part, Reasoning) for part in parts):
-        parts.append(Text(EMPTY_RESULT if message.role is Role.TOOL else EMPTY_MESSAGE))
-    call_id = message.tool_call_id
-    sent = wire.sent_id(call_id, ids) if call_id is not None else None
     name = message.name if message.role is Role.TOOL or wire.is_name(message.name or "") else None
-    same = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
-    if same and sent == call_id and name == message.name:
-        return message
-    return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
+    return wire.adapted(message, parts, ids, name)
 
 
 def render(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> dict[str, Any]:
@@ -282,16 +273,14 @@ def _parse_call(value: object, pointer: str) -> ToolCall:
             raise ValidationError.at(f"{pointer}/type", 'must be "function" or "custom"')
 
 
-def _same(new: object, old: object) -> bool:
-    return new is old
-
-
 def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> tuple[Part, ...]:
     match part:
         case ToolCall():
-            return (_adapt_call(part, ids),) if role is Role.ASSISTANT else ()
+            return (openai.adapt_call(part, ids),) if role is Role.ASSISTANT else ()
         case Image():
-            return (Text(wire.image_label(part)) if role is Role.ASSISTANT else _adapt_image(part),)
+            if role is Role.ASSISTANT:
+                return (Text(wire.image_label(part)),)
+            return (openai.adapt_image(part, _DETAILS),)
         case File():
             return (Text(wire.file_label(part)) if role is Role.ASSISTANT else _adapt_file(part),)
         case Opaque():
@@ -302,36 +291,9 @@ def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> tuple[Part, .
             return (part,)
 
 
-def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
-    sent, name = wire.sent_id(call.id, ids), wire.tool_name(call.name)
-    arguments = call.arguments
-    if not call.custom and not wire.is_json(arguments):
-        arguments = wire.wrapped_arguments(arguments)
-    if (sent, name) == (call.id, call.name) and arguments is call.arguments:
-        return call
-    return replace(call, id=sent, name=name, arguments=arguments)
-
-
-def _adapt_image(image: Image) -> Image | Text:
-    detail = image.detail if image.detail in _DETAILS else None
-    if image.data is None and not image.url:
-        return Text(wire.image_label(image))
-    media_type = image.media_type
-    if image.data is not None:
-        media_type = wire.media_type_of(image) or "image/png"
-    if (media_type, detail) == (image.media_type, image.detail):
-        return image
-    return replace(image, media_type=media_type, detail=detail)
-
-
 def _adapt_file(file: File) -> File | Text:
-    if file.data is not None:
-        media_type = wire.media_type_of(file) or "application/octet-stream"
-        if file.name and media_type == file.media_type:
-            return file
-        return replace(file, name=file.name or "document", media_type=media_type)
-    if file.text is not None and file.text.strip():
-        return Text(f"{wire.file_label(file)}\n{file.text}" if file.name else file.text)
+    if (content := openai.adapt_content(file)) is not None:
+        return content
     if file.file_id is not None and file.format in wire.OPENAI_FORMATS:
         return file
     return Text(wire.file_label(replace(file, name=None) if file.url else file))

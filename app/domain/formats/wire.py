@@ -9,14 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from app.domain import jsontext
 from app.domain.errors import ValidationError
-from app.domain.messages import File, FormatName, Image
+from app.domain.messages import (
+    EMPTY_MESSAGE,
+    EMPTY_RESULT,
+    File,
+    FormatName,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+)
 
 MAX_DEPTH: Final = 100
 NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -223,6 +236,28 @@ def file_label(file: File) -> str:
     url = file.url if file.url and file.url[:5].lower() != "data:" else None
     label = file.name or url or file.file_id or file.media_type
     return f"[file: {label}]" if label else "[file]"
+
+
+def adapted(
+    message: Message, parts: list[Part], ids: Mapping[str, str], name: str | None
+) -> Message:
+    """Give a message these parts and the ids to send; the same object when nothing is another.
+
+    What is left with nothing to show gets a placeholder (N6). Reasoning shows nothing.
+    """
+    if all(isinstance(part, Reasoning) for part in parts):
+        parts = [*parts, Text(EMPTY_RESULT if message.role is Role.TOOL else EMPTY_MESSAGE)]
+    call_id = message.tool_call_id
+    sent = sent_id(call_id, ids) if call_id is not None else None
+    same = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
+    if same and sent == call_id and name == message.name:
+        return message
+    return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
+
+
+def result_name(message: Message) -> str | None:
+    """Give the name that stays in formats which name no participant: that of a tool's result."""
+    return message.name if message.role is Role.TOOL else None
 
 
 _INVALID: Final = object()
