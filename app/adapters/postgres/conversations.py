@@ -132,6 +132,8 @@ PER_CONVERSATION = (
     "blob_chunks",
     "conversation_versions",
     "usage_reports",
+    "message_words",
+    "snapshot_parts",
 )
 """Every table whose rows go when their conversation is deleted (A7)."""
 REMOVALS = {

@@ -1,15 +1,15 @@
 """The schema, as SQLAlchemy Core tables; `migrations/` creates exactly this.
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
-distributed by it (decision 7); `agents`, `agent_versions`, `models`, `calibrations`, `creations`
-and `summariser_calls` are small enough to be reference tables. JSON is kept as text: what came in
-goes out (decision 3).
+distributed by it (decision 7); `agents`, `agent_versions`, `models`, `calibrations`, `creations`,
+`summariser_calls`, `snapshots` and `snapshot_messages` are small enough to be reference tables.
+JSON is kept as text: what came in goes out (decision 3).
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, TSVECTOR
 
 metadata = sa.MetaData()
 
@@ -35,6 +35,8 @@ agents = sa.Table(
     sa.Column("tools_version", sa.BigInteger, nullable=False, server_default="0"),
     _time("created_at"),
     _time("updated_at"),
+    sa.Column("rolling_window_seconds", sa.BigInteger, server_default="86400"),
+    sa.Column("last_cleared_at", sa.DateTime(timezone=True)),
 )
 
 conversations = sa.Table(
@@ -87,6 +89,19 @@ heads = sa.Table(
     # The tools found by a search in this turn.
     sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
     sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
+    # The active window: all from this seq on, but for what `parts` takes out and puts back.
+    sa.Column("since", sa.BigInteger, nullable=False, server_default="1"),
+    sa.Column("parts", sa.Text, nullable=False, server_default=""),
+    sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
+    # The rolling window that it was last moved by.
+    sa.Column("window_seconds", sa.BigInteger),
+    sa.Column("cleared_at", sa.DateTime(timezone=True)),
+    sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # The times of the messages in the window, and of the log before the last batch.
+    sa.Column("oldest_at", sa.DateTime(timezone=True)),
+    sa.Column("newest_at", sa.DateTime(timezone=True)),
+    sa.Column("newest_before", sa.DateTime(timezone=True)),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",
@@ -118,7 +133,27 @@ messages = sa.Table(
     _time("created_at"),
     sa.Column("output", sa.Text),
     sa.Column("call_names", sa.Text),
+    # The time the window goes by, never before that of an earlier message; null is `created_at`.
+    sa.Column("at", sa.DateTime(timezone=True)),
+    # The message's own time, where that is before an earlier message's.
+    sa.Column("late_at", sa.DateTime(timezone=True)),
     sa.UniqueConstraint("conversation_id", "message_id", name="messages_by_id"),
+    sa.Index(
+        "messages_late",
+        "conversation_id",
+        "seq",
+        postgresql_where=sa.text("late_at IS NOT NULL"),
+    ),
+)
+
+# What full-text search knows of a message; a message without a row is not indexed yet.
+message_words = sa.Table(
+    "message_words",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("words", TSVECTOR, nullable=False),
+    sa.Index("message_words_by_word", "words", postgresql_using="gin"),
 )
 
 # A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
@@ -392,4 +427,46 @@ models = sa.Table(
     sa.Column("model", sa.Text, primary_key=True),
     sa.Column("entry", sa.Text, nullable=False),
     _time("updated_at"),
+)
+
+# A snapshot's messages are spans of the logs they come from, one part for each conversation.
+snapshots = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("session_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text),
+    sa.Column("description", sa.Text),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("message_count", sa.BigInteger, nullable=False),
+    sa.Column("window_start", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("window_end", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Index("snapshots_by_time", "tenant_id", "created_at", "session_id"),
+    sa.Index("snapshots_by_agent", "tenant_id", "agent_id", "created_at", "session_id"),
+)
+
+snapshot_parts = sa.Table(
+    "snapshot_parts",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("session_id", sa.Text, primary_key=True),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    # Starts and ends, one after the other.
+    sa.Column("spans", ARRAY(sa.BigInteger), nullable=False),
+    sa.Column("message_count", sa.BigInteger, nullable=False),
+    sa.Index("snapshot_parts_by_session", "tenant_id", "session_id"),
+)
+
+# The messages of an imported snapshot, which are in no log; `source_id` is their conversation's.
+snapshot_messages = sa.Table(
+    "snapshot_messages",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("session_id", sa.Text, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("source_id", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("snapshot_messages_by_source", "tenant_id", "source_id"),
 )
