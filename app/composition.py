@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from app.adapters.postgres.store import Store
 from app.adapters.tokenizer import TiktokenTokenizer
 from app.domain.errors import ServiceUnavailable
 from app.domain.summaries import DEFAULT_SECRET_PATTERNS
+from app.services.active_windows import ActiveWindows
 from app.services.blobs import BlobService
 from app.services.compaction import CompactionService
 from app.services.frames import Frames
@@ -51,6 +52,7 @@ class Parts:
     gateway: LiteLLMGateway
     frames: Frames
     summariser: Summariser
+    active: ActiveWindows
     compaction: CompactionService
     outputs: Outputs
     blobs: BlobService
@@ -75,8 +77,13 @@ class Parts:
         self.registry.find("")
 
 
-def compose(settings: Settings) -> Parts:
-    """Return the parts for these settings."""
+def utc_now() -> datetime:
+    """Return the time of day."""
+    return datetime.now(UTC)
+
+
+def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
+    """Return the parts for these settings; active windows go by the time that `now` tells."""
     store = Store(
         settings.database_url or "",
         min_size=settings.pool_min_size,
@@ -94,6 +101,7 @@ def compose(settings: Settings) -> Parts:
     )
     summariser = Summariser(guarded, registry, tokenizer, _summariser_settings(settings))
     leases = Leases(database, new_id)
+    active = ActiveWindows(database, frames, now)
     blob_store: BlobStore = RowStore()
     if settings.blob_store_url is not None:
         blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
@@ -107,7 +115,8 @@ def compose(settings: Settings) -> Parts:
         gateway=gateway,
         frames=frames,
         summariser=summariser,
-        compaction=CompactionService(database, frames, summariser, leases, new_id, now_ms),
+        active=active,
+        compaction=CompactionService(database, frames, summariser, leases, active, new_id, now_ms),
         outputs=outputs,
         blobs=BlobService(
             database,
@@ -115,7 +124,7 @@ def compose(settings: Settings) -> Parts:
             blob_store,
             outputs,
             new_id,
-            lambda: datetime.now(UTC),
+            utc_now,
             most_bytes=settings.max_blob_bytes,
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         ),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
@@ -25,6 +25,7 @@ from app.api import (
     jobs,
     messages,
     models,
+    snapshots,
     stateless,
     strategies,
     tokens,
@@ -34,7 +35,7 @@ from app.api import (
 )
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
-from app.composition import Parts, compose, new_id
+from app.composition import Parts, compose, new_id, utc_now
 from app.services.agents import AgentService
 from app.services.compaction import CompactAsk
 from app.services.context import ContextService
@@ -45,7 +46,10 @@ from app.services.jobs import JobService
 from app.services.log import LogService
 from app.services.pins import PinService
 from app.services.receipts import ReceiptService
+from app.services.recaps import Recaps
 from app.services.registry import RegistryService
+from app.services.restores import Restores
+from app.services.snapshots import SnapshotService
 from app.services.stateless import StatelessService
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
@@ -69,6 +73,7 @@ ROUTERS = (
     events.router,
     jobs.router,
     agents.router,
+    snapshots.router,
     stateless.router,
     validation.router,
     tokens.router,
@@ -87,12 +92,15 @@ def build() -> FastAPI:
     return create_app(settings, with_worker=settings.worker)
 
 
-def create_app(settings: Settings, *, with_worker: bool = False) -> FastAPI:
+def create_app(
+    settings: Settings, *, with_worker: bool = False, now: Callable[[], datetime] = utc_now
+) -> FastAPI:
     """Return the app; it connects when it starts, and starts without a database as well.
 
-    `with_worker` has it do background work beside answering requests.
+    `with_worker` has it do background work beside answering requests; active windows go by the
+    time that `now` tells.
     """
-    parts = compose(settings)
+    parts = compose(settings, now)
     worker = worker_of(settings, parts) if with_worker else None
 
     @asynccontextmanager
@@ -124,9 +132,21 @@ def _services(settings: Settings, parts: Parts) -> Services:
     policy = settings.policy_overrides
     search = ToolSearchService(database, frames, Bm25Ranking())
     return Services(
-        agents=AgentService(database, frames, policy, new_id, parts.outputs.forget),
-        conversations=ConversationService(database, frames, policy, new_id, parts.outputs.forget),
-        log=LogService(database, frames, parts.queue, parts.outputs, new_id, settings.max_batch),
+        agents=AgentService(
+            database, frames, policy, new_id, parts.active.now, parts.outputs.forget
+        ),
+        conversations=ConversationService(
+            database, frames, policy, new_id, parts.active.now, parts.outputs.forget
+        ),
+        log=LogService(
+            database,
+            frames,
+            parts.queue,
+            parts.outputs,
+            parts.active,
+            new_id,
+            settings.max_batch,
+        ),
         blobs=parts.blobs,
         tools=search,
         tool_calls=ToolCallService(
@@ -139,12 +159,13 @@ def _services(settings: Settings, parts: Parts) -> Services:
                 tenant_id, conversation_id, CompactAsk()
             ),
         ),
-        usage=UsageService(database, frames, parts.queue, new_id),
+        usage=UsageService(database, frames, parts.queue, parts.active, new_id),
         context=ContextService(
             database,
             frames,
             parts.summariser,
             Windows(settings.window_cache_bytes),
+            parts.active,
             compaction.compact_for_build,
             compaction.cut,
             compaction.clear,
@@ -152,19 +173,17 @@ def _services(settings: Settings, parts: Parts) -> Services:
         ),
         earlier=EarlierBuilds(database, frames),
         compaction=compaction,
-        receipts=ReceiptService(database, frames),
+        receipts=ReceiptService(database, frames, parts.active),
         pins=PinService(database, frames),
         jobs=JobService(database, parts.queue, new_id),
         events=EventService(
             database,
-            lambda: datetime.now(UTC),
+            utc_now,
             poll_seconds=settings.events_poll_seconds,
             most_streams=settings.events_max_streams,
         ),
         registry=RegistryService(database, parts.registry),
-        stateless=StatelessService(
-            parts.summariser, frames, parts.registry, database, lambda: datetime.now(UTC)
-        ),
+        stateless=StatelessService(parts.summariser, frames, parts.registry, database, utc_now),
         validation=ValidationService(database, frames, parts.registry),
         is_ready=Readiness(parts.store).is_ready,
     )

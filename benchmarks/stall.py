@@ -24,7 +24,9 @@ from app.adapters.postgres.jobs import PostgresQueue
 from app.adapters.postgres.migrate import migrate
 from app.adapters.postgres.store import Store
 from app.adapters.tokenizer import TiktokenTokenizer
+from app.composition import utc_now
 from app.domain.records import Settings
+from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
 from app.services.log import Append, LogService
 from app.services.outputs import Outputs
@@ -111,7 +113,8 @@ async def _log(store: Store) -> tuple[LogService, str]:
         )
     outputs = Outputs(records, RowStore(), _new_id)
     queue = PostgresQueue(store)
-    return LogService(records, frames, queue, outputs, _new_id, 1000), conversation_id
+    active = ActiveWindows(records, frames, utc_now)
+    return LogService(records, frames, queue, outputs, active, _new_id, 1000), conversation_id
 
 
 def _new_id() -> str:

@@ -18,7 +18,13 @@ from app.api.deps import (
 )
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
-from app.api.schemas.agents import AgentCreate, AgentPage, AgentPatch, ShownAgent
+from app.api.schemas.agents import (
+    AgentCreate,
+    AgentPage,
+    AgentPatch,
+    ClearedAgent,
+    ShownAgent,
+)
 from app.api.schemas.pages import Deleted
 from app.api.schemas.policies import given_policy
 from app.api.schemas.sections import (
@@ -81,6 +87,7 @@ async def create_agent(
         metadata=body.metadata,
         idempotency_key=idempotency_key,
         request=body.model_dump(exclude_unset=True),
+        rolling_window_seconds=body.rolling_window_seconds,
     )
     made = await services(request).agents.create(TENANT, new)
     return Json(_full(made), 201, headers={"Location": f"/v1/agents/{made.agent.agent_id}"})
@@ -124,7 +131,7 @@ async def get_agent(request: Request, agent_id: AgentPath) -> Response:
     responses=_WRITE,
 )
 async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) -> Response:
-    """Change name, model, policy or metadata; the policy is merged leaf by leaf.
+    """Change name, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
 
     Conversations of the agent see the change with their next append or build.
     """
@@ -137,6 +144,7 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
         model=body.model,
         policy=given_policy(body.policy),
         metadata=body.metadata,
+        rolling_window_seconds=body.rolling_window_seconds,
     )
     known_id = agent_id_from(agent_id)
     return Json(_full(await services(request).agents.change(TENANT, known_id, patch)))
@@ -153,6 +161,30 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and say how much that was."""
     known_id = agent_id_from(agent_id)
     return Json({"deleted": await services(request).agents.remove(TENANT, known_id)})
+
+
+@router.post(
+    "/v1/agents/{agent_id}/clear",
+    operation_id="clear_agent",
+    summary="Clear an agent",
+    response_model=ClearedAgent,
+    responses=_READ,
+)
+async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
+    """Have all conversations of the agent start anew: payloads show nothing from before.
+
+    Nothing is deleted: transcripts, search and snapshots still have all of it. Summaries and
+    running compactions of what came before are dropped.
+    """
+    known_id = agent_id_from(agent_id)
+    cleared = await services(request).agents.clear(TENANT, known_id)
+    return Json(
+        {
+            "agent_id": known_id,
+            "last_cleared_at": cleared.last_cleared_at,
+            "conversations": cleared.conversations,
+        }
+    )
 
 
 @router.get(
@@ -229,6 +261,8 @@ def _item(found: Agent) -> dict[str, Any]:
         "name": found.name,
         "model": found.settings.model,
         "metadata": jsontext.loads(found.metadata),
+        "rolling_window_seconds": found.rolling_window_seconds,
+        "last_cleared_at": found.last_cleared_at,
         "created_at": found.created_at,
         "updated_at": found.updated_at,
     }

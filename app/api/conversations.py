@@ -19,6 +19,7 @@ from app.api.deps import (
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.conversations import (
+    ClearedConversation,
     ConversationCreate,
     ConversationPage,
     ConversationPatch,
@@ -167,6 +168,30 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     return Json({"deleted": await services(request).conversations.remove(TENANT, known_id)})
 
 
+@router.post(
+    "/v1/conversations/{conversation_id}/clear",
+    operation_id="clear_conversation",
+    summary="Clear a conversation",
+    response_model=ClearedConversation,
+    responses=_READ,
+)
+async def clear_conversation(request: Request, conversation_id: ConversationPath) -> Response:
+    """Have the conversation start anew: payloads show nothing from before.
+
+    Nothing is deleted: the transcript, search and snapshots still have all of it. A summary and a
+    running compaction of what came before are dropped.
+    """
+    known_id = conversation_id_from(conversation_id)
+    head = await services(request).conversations.clear(TENANT, known_id)
+    return Json(
+        {
+            "conversation_id": known_id,
+            "last_cleared_at": head.cleared_at,
+            "head_seq": head.cleared_seq,
+        }
+    )
+
+
 @router.get(
     "/v1/conversations/{conversation_id}/sections",
     operation_id="get_conversation_sections",
@@ -258,6 +283,8 @@ def _item(found: Conversation) -> dict[str, Any]:
         "turns": head.turns,
         "message_count": head.head_seq,
         "tokens": head.tokens,
+        "rolling_window_seconds": found.rolling_window_seconds,
+        "last_cleared_at": found.head.cleared_at,
         "created_at": found.created_at,
         "updated_at": found.updated_at,
     }

@@ -23,6 +23,7 @@ from app.services.log import LogService
 from app.services.pins import PinService
 from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
+from app.services.snapshots import SnapshotService
 from app.services.stateless import StatelessService
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
@@ -51,6 +52,7 @@ class Services:
     events: EventService
     jobs: JobService
     registry: RegistryService
+    snapshots: SnapshotService
     stateless: StatelessService
     tools: ToolSearchService
     tool_calls: ToolCallService

@@ -31,6 +31,7 @@ TAGS = [
     {"name": "compactions", "description": "Compacting now, receipts, undo, and jobs to poll."},
     {"name": "conversations", "description": "Conversations and their settings."},
     {"name": "agents", "description": "Settings that several conversations share."},
+    {"name": "snapshots", "description": "Windows as they were: saved, read, restored."},
     {"name": "stateless", "description": "The same on messages that are sent along."},
     {"name": "models", "description": "Models, strategies and token counts."},
     {"name": "health", "description": "For whoever watches the process."},

@@ -22,7 +22,16 @@ from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText
 from app.domain.tool_output import READ_LINES
 from app.domain.turns import Entry, entry
-from app.domain.views import SUMMARY_PREFIX, Span, Summary, View, hidden_by, spans_beside
+from app.domain.views import (
+    SUMMARY_PREFIX,
+    WHOLE,
+    Span,
+    Summary,
+    View,
+    hidden_by,
+    overlap,
+    spans_beside,
+)
 
 LEAST_SUMMARY_TOKENS = 64
 MOST_SUMMARY_TOKENS = 2048
@@ -199,24 +208,30 @@ def plan_for(
     return plan
 
 
-def fresh_spans(hidden: Span, summarised: Span | None, released: Iterable[int]) -> list[Span]:
+def fresh_spans(
+    hidden: Span,
+    summarised: Span | None,
+    released: Iterable[int],
+    window: tuple[Span, ...] = WHOLE,
+) -> list[Span]:
     """Return what a new summary of a hidden range has to be made of.
 
-    That is what no summary stands for yet, and the `released` seqs, which were kept until now.
+    That is what of the window no summary stands for yet, and the `released` seqs, which were kept
+    until now.
     """
-    if summarised is None:
-        return [hidden]
-    parts = [Span(hidden.start, min(summarised.start, hidden.end))]
-    parts += [Span(seq, seq + 1) for seq in sorted(released) if summarised.holds(seq)]
-    parts.append(Span(max(summarised.end, hidden.start), hidden.end))
-    return [part for part in parts if part.start < part.end]
+    parts = [hidden]
+    if summarised is not None:
+        parts = [Span(hidden.start, min(summarised.start, hidden.end))]
+        parts += [Span(seq, seq + 1) for seq in sorted(released) if summarised.holds(seq)]
+        parts.append(Span(max(summarised.end, hidden.start), hidden.end))
+    return list(overlap((part for part in parts if part.start < part.end), window))
 
 
 def chunks_for(plan: Compact, view: View, chunk_size: int) -> list[Span]:
     """Return the chunks of a tree: the plan's, and what was left out since its last summary.
 
     A tree grows at its end only, so nothing before its summaries is among them, nor is a chunk
-    that would hold kept messages alone.
+    that would hold kept messages alone, or none of the window.
     """
     start = view.summarised.end if view.summarised is not None else 0
     chunks = [chunk for chunk in plan.chunks if chunk.start >= start]
@@ -225,22 +240,37 @@ def chunks_for(plan: Compact, view: View, chunk_size: int) -> list[Span]:
         gaps = (Span(at, min(at + chunk_size, hidden.end)) for at in missed)
         kept = set(plan.kept)
         chunks += [gap for gap in gaps if not kept.issuperset(range(gap.start, gap.end))]
-    return sorted(chunks, key=lambda chunk: chunk.start)
+    inside = (chunk for chunk in chunks if overlap((chunk,), view.window))
+    return sorted(inside, key=lambda chunk: chunk.start)
 
 
 # --- the view -------------------------------------------------------------------------------
 
 
 def base_view(head: Head, active: View | None, policy: Policy) -> View:
-    """Return what a head shows when nothing has to be reduced: the active compaction's view."""
+    """Return what a head shows when nothing has to be reduced: the active compaction's view.
+
+    A window that was moved since shows less of it, or more; a summary that is wholly outside it
+    is not shown any more (B3).
+    """
+    window = head.window.spans
     if active is None:
-        return View()
-    return replace(
+        return View(spans=window, window=window)
+    view = replace(
         active,
-        spans=spans_beside(active.hidden, head.kept),
+        spans=spans_beside(active.hidden, head.kept, window),
         untrimmed=tuple(seq for seq in head.kept if seq <= active.trimmed_through),
         summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
+        window=window,
     )
+    return view if window == active.window else _in_window(view)
+
+
+def _in_window(view: View) -> View:
+    """Return a view without what tells of messages outside its window alone."""
+    told = tuple(summary for summary in view.summaries if overlap((summary.span,), view.window))
+    retain = view.retain if told or not view.summaries else None
+    return with_note(replace(view, summaries=told, retain=retain))
 
 
 def unhidden(head: Head) -> Head:
@@ -254,8 +284,8 @@ def unhidden(head: Head) -> Head:
         kept=(),
         trimmed_through=0,
         summary_tokens=0,
-        hidden_tokens=0,
-        hidden_messages=0,
+        hidden_tokens=head.outside_tokens,
+        hidden_messages=head.outside_messages,
         resume_at=0,
         failures=0,
     )
@@ -275,11 +305,11 @@ def view_after(
     through = max(view.trimmed_through, plan.trimmed_through)
     hidden = plan.hidden or view.hidden
     kept = plan.kept if plan.hidden is not None else view.kept
-    spans = spans_beside(hidden, kept)
+    spans = spans_beside(hidden, kept, view.window)
     after = replace(
         view,
         spans=spans,
-        summaries=tuple(_inside(summaries, hidden_by(spans))),
+        summaries=tuple(_inside(summaries, hidden_by(spans, view.window))),
         retain=retain,
         trimmed_through=through,
     )
@@ -308,15 +338,17 @@ def with_note(view: View, untold: int = 0) -> View:
     hidden = view.hidden
     if hidden is None:
         return replace(view, note=None)
-    told = [
-        Span(max(summary.span.start, hidden.start), min(summary.span.end, hidden.end))
-        for summary in view.summaries
-    ]
-    left_out = untold + hidden.end - hidden.start - len(view.kept)
-    left_out -= sum(max(0, span.end - span.start) for span in told)
-    left_out += sum(span.holds(seq) for span in told for seq in view.kept)
+    kept = view.kept
+    inside = overlap((hidden,), view.window)
+    told = overlap((summary.span for summary in view.summaries), inside)
+    left_out = untold + _length(inside) - len(kept)
+    left_out -= _length(told) - sum(span.holds(seq) for span in told for seq in kept)
     note = f"[{left_out} earlier messages were left out to fit the window.]"
     return replace(view, note=note if left_out > 0 else None)
+
+
+def _length(spans: Iterable[Span]) -> int:
+    return sum(span.end - span.start for span in spans)
 
 
 def kept_of(view: View) -> tuple[int, ...]:
@@ -334,7 +366,7 @@ def newly_kept(
     hidden, have = view.hidden, set(kept)
     tokens = messages = 0
     for item in pinned:
-        if item.seq in have:
+        if item.seq in have or not overlap((Span(item.seq, item.seq + 1),), view.window):
             continue
         if hidden is not None and hidden.holds(item.seq):
             tokens, messages = tokens + item.tokens, messages + 1

@@ -7,6 +7,7 @@
 4. The text never exceeds `max_chars`. Each section has a share; what one leaves over goes to
    the sections above it in the list, so requests and decisions gain first.
 5. An earlier summary that is no digest is kept as quoted lines, within its share.
+6. A recap is two to four sentences instead: what there is, was asked, was answered, is open (I1).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from app.domain.summaries import call_names
 SCAN_CHARS = 2048
 ITEM_CHARS = 300
 LATEST_CHARS = 1200
+RECAP_CHARS = 160
 _MOST_ITEMS = 400
 
 HEADING = "Digest of the earlier conversation, picked out without a model."
@@ -141,6 +143,55 @@ def extract(messages: Sequence[Message], previous: str | None, max_chars: int) -
         _pick(digest, message, names)
     _pick_state(digest, messages)
     return _render(digest, max_chars)
+
+
+def recap(
+    message_count: int, conversation_count: int, first: Sequence[Message], last: Sequence[Message]
+) -> str:
+    """Return a few sentences about so many messages (rule 6).
+
+    `first` are some of the beginning, `last` some of the end.
+    """
+    held = f"{_counted(message_count, 'message')} of {_counted(conversation_count, 'conversation')}"
+    asked = [said for said in map(_asked, first) if said]
+    latest = [said for said in map(_asked, last) if said] or asked
+    sentences = [f"A window of {held}."]
+    if not asked:
+        sentences.append("Nothing was asked in it.")
+    elif asked[0] == latest[-1]:
+        sentences.append(f"Asked was “{asked[0]}”.")
+    else:
+        sentences.append(f"First asked was “{asked[0]}”, last “{latest[-1]}”.")
+    answers = [message.text for message in last if message.role is Role.ASSISTANT]
+    answered = next((text for text in reversed(answers) if text.strip()), None)
+    if answered is not None:
+        sentences.append(f"The last answer began “{_first_sentence(answered)}”.")
+    if left := _left_open(last):
+        sentences.append(left)
+    return " ".join(sentences)
+
+
+def _asked(message: Message) -> str:
+    return _first_sentence(_opening(message)) if message.role is Role.USER else ""
+
+
+def _first_sentence(text: str) -> str:
+    found = (part for part in _SENTENCE_END.split(text[:SCAN_CHARS].strip()) if part.strip())
+    return one_line(next(found, ""), RECAP_CHARS).rstrip(".。")
+
+
+def _left_open(messages: Sequence[Message]) -> str | None:
+    calls = [_tool_name(call.name) for call in _unanswered(messages)]
+    if calls:
+        more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
+        return f"Open is the result of {', '.join(calls[:3])}{more}."
+    if messages and messages[-1].role is Role.USER:
+        return "The last request is not answered yet."
+    return None
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def one_line(text: str, most_chars: int) -> str:

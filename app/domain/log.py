@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import accumulate, takewhile
 from typing import Any
 
 from app.domain import jsontext
@@ -26,6 +28,7 @@ from app.domain.messages import FormatName, Message, Role, ToolCall, clean, is_s
 from app.domain.offload import NewBlob, Output, Taken, Terms, output_from, take
 from app.domain.tokens import CountText, count_message, media_message_overhead
 from app.domain.turns import TRIMMED_TOKENS
+from app.domain.window import time_from
 
 NO_TERMS = Terms()
 
@@ -88,6 +91,11 @@ class Draft:
     call_names: tuple[str, ...] = ()
     piece: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
+
+    @property
+    def given_at(self) -> datetime | None:
+        """The time that the message gives for itself."""
+        return time_from(self.timestamp) if self.timestamp is not None else None
 
     @property
     def blob_ids(self) -> tuple[str, ...]:
@@ -229,6 +237,45 @@ def fold_batch(drafts: Sequence[Draft]) -> BatchShape:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When the messages of a batch are from, as the active window sees them (B2).
+
+    `given` are the times they give themselves; whoever gives none, or one that is yet to come, is
+    from `now`. `newest` is the newest time up to each, so that it never falls. The first `answering`
+    messages are results of calls from before the batch.
+    """
+
+    now: datetime
+    given: tuple[datetime | None, ...]
+    newest: tuple[datetime, ...]
+    answering: int
+
+    @property
+    def oldest_given(self) -> datetime | None:
+        """The oldest time that a message gives."""
+        return min(filter(None, self.given), default=None)
+
+    @property
+    def oldest_given_after(self) -> datetime | None:
+        """The same of what follows the first results."""
+        return min(filter(None, self.given[self.answering :]), default=None)
+
+    @property
+    def only_answers(self) -> bool:
+        """Whether there is nothing but such results."""
+        return self.answering == len(self.given)
+
+
+def times_of(drafts: Sequence[Draft], now: datetime) -> Times:
+    """Return the times of a batch that is received now."""
+    times = (draft.given_at for draft in drafts)
+    given = tuple(at if at is not None and at < now else None for at in times)
+    newest = tuple(accumulate((at or now for at in given), max))
+    answering = sum(1 for _ in takewhile(lambda draft: draft.role is Role.TOOL, drafts))
+    return Times(now, given, newest, answering)
+
+
 def unpaired(call_id: str, what: str) -> UnpairedToolResult:
     """Return the refusal of a tool result, naming the call it claims to answer."""
     return UnpairedToolResult(
@@ -244,10 +291,17 @@ def _named(
     A Responses item's id is the provider's, who may make it of any length: such a one is no id.
     """
     if format is not FormatName.OPENAI_RESPONSES:
-        return _text_field(raw, "id", pointer), _text_field(raw, "timestamp", pointer)
+        return _text_field(raw, "id", pointer), _timestamp(raw, pointer)
     if openai_responses.is_gathered(raw) and raw["output"]:
         raw = {**raw["output"][0], **raw}
-    return raw.get("id") if _is_id(raw.get("id")) else None, _text_field(raw, "timestamp", pointer)
+    return raw.get("id") if _is_id(raw.get("id")) else None, _timestamp(raw, pointer)
+
+
+def _timestamp(raw: Mapping[str, Any], pointer: str) -> str | None:
+    text = _text_field(raw, "timestamp", pointer)
+    if text is not None and time_from(text) is None:
+        raise ValidationError.at(f"{pointer}/timestamp", "A time in ISO 8601 is needed")
+    return text
 
 
 def _call_ids(message: Message) -> tuple[str, ...]:

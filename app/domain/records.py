@@ -16,6 +16,7 @@ from app.domain.log import LogRow, parse_stored
 from app.domain.messages import FormatName, Role
 from app.domain.offload import Output, inline_output, output_from
 from app.domain.views import Span, Summary, View
+from app.domain.window import DEFAULT_ROLLING_WINDOW_SECONDS, NO_LIMIT, ActiveWindow, has_to_move
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A stored agent (B1)."""
+    """A stored agent (B1); without `rolling_window_seconds` its windows have no limit of time."""
 
     agent_id: str
     name: str
@@ -54,15 +55,25 @@ class Agent:
     created_at: datetime
     updated_at: datetime
     versions: Versions = Versions()
+    rolling_window_seconds: int | None = DEFAULT_ROLLING_WINDOW_SECONDS
+    cleared_at: datetime | None = None
+
+    @property
+    def last_cleared_at(self) -> datetime:
+        """When it was cleared last; by default, when it was created (B1)."""
+        return self.cleared_at or self.created_at
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """The moving end of a conversation's log, and the state of its view.
 
-    `tokens` sums the whole log in the conversation's counter, `hidden_tokens` those that the
-    active compaction takes out of the payload. What it hides lies in `span`, but for the seqs
-    in `kept`. `view_version` rises with every change of what is shown, `view_cause` says why.
+    `tokens` sums the whole log in the conversation's counter, `hidden_tokens` those of it that no
+    payload shows: `outside_tokens` outside the active window, and what the active compaction takes
+    out of that. What it hides lies in `span`, but for the seqs in `kept`. The `window` was moved
+    last by a rolling window of `window_seconds`; `oldest_at` is the time of the oldest message in
+    it, and all up to `cleared_seq` was there at the last clear (B2, B3). `view_version` rises with
+    every change of what is shown, `view_cause` says why.
     Results up to `trimmed_through` were cleared, `mentions` are the own tools that cut ones name.
     `promoted` are the tools that searches found in the turn `promoted_turn` (H2).
     Until the log has `resume_at` tokens nothing is compacted in the background (decision 24).
@@ -91,6 +102,18 @@ class Head:
     is_resting: bool = False
     became_due: bool = False
     failures: int = 0
+    window: ActiveWindow = NO_LIMIT
+    outside_tokens: int = 0
+    outside_messages: int = 0
+    window_seconds: int | None = None
+    cleared_at: datetime | None = None
+    cleared_seq: int = 0
+    oldest_at: datetime | None = None
+
+    @property
+    def shown_messages(self) -> int:
+        """Messages that a build shows, results that were cleared among them."""
+        return self.head_seq - self.hidden_messages
 
     @property
     def promoted_now(self) -> tuple[str, ...]:
@@ -123,6 +146,14 @@ class Conversation:
     model_entry: str | None = None
     versions: Versions = Versions()
     calibration: Calibration | None = None
+    rolling_window_seconds: int | None = None
+
+    def is_outdated(self, now: datetime) -> bool:
+        """Whether its active window has to be moved before anything is told of it (B2)."""
+        head = self.head
+        return has_to_move(
+            head.window_seconds, self.rolling_window_seconds, head.cleared_at, head.oldest_at, now
+        )
 
     @property
     def model(self) -> str | None:

@@ -35,7 +35,8 @@ GREP = "tool_output_cache_grep"
 READ_BYTES = "read_result"
 TOOL_SEARCH = "tool_search"
 COMPACT_CONTEXT = "compact_context"
-TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT)
+RECALL = "recall"
+TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL)
 """The service's own tools, whose results are never offloaded (L1, decision 27).
 
 The first three read what a view leaves out.

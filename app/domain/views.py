@@ -1,9 +1,12 @@
 """Views: what of a log is shown, and what stands for the rest.
 
 1. A view is a value: the spans shown verbatim, the summaries of what is not, what is cleared.
-2. What is hidden lies in one range, `[span_start, span_end)` of the head, but for single messages
-   kept inside it. Everything from its end on is shown, and everything before its start.
-3. Summaries are ordered, do not overlap, and lie inside the hidden range (N10). Messages hidden
+2. It shows nothing outside the active window of its conversation, and tells of nothing outside it
+   either (B2). That window is a set of spans, too; the last one is open.
+3. What is hidden of the window lies in one range, `[span_start, span_end)` of the head, but for
+   single messages kept inside it. Everything from its end on is shown, and everything before its
+   start.
+4. Summaries are ordered, do not overlap, and lie inside the hidden range (N10). Messages hidden
    without a summary are told of by the note.
 """
 
@@ -43,6 +46,43 @@ WHOLE = (Span(1, ENDLESS),)
 """The spans that show a log as it is."""
 
 
+def union(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the seqs in any of these spans, as ascending spans that do not touch."""
+    merged: list[Span] = []
+    for span in sorted(spans, key=_start):
+        if span.start >= span.end:
+            continue
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def overlap(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the seqs that lie in both, each of them ascending spans that do not touch."""
+    right = tuple(others)
+    shared: list[Span] = []
+    for span in spans:
+        first = max(0, bisect_right(right, span.start, key=_start) - 1)
+        for other in right[first:]:
+            if other.start >= span.end:
+                break
+            start, end = max(span.start, other.start), min(span.end, other.end)
+            if start < end:
+                shared.append(Span(start, end))
+    return tuple(shared)
+
+
+def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the seqs in these spans and not in the others, ascending as they are."""
+    edges = [0]
+    for other in others:
+        edges += (other.start, other.end)
+    edges.append(ENDLESS)
+    return overlap(spans, map(Span, edges[::2], edges[1::2]))
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A summary and the seqs it stands for; `tokens` is what its message costs.
@@ -62,7 +102,8 @@ class Summary:
 class View:
     """What of a log is shown: the frozen part of an epoch.
 
-    `spans` are the seqs shown verbatim, ascending; the last one is open. `retain` and the
+    `window` are the seqs that may be shown at all (B2), `spans` those shown verbatim, both
+    ascending; the last one is open. `retain` and the
     summaries stand where the hidden range begins, each in a message of its own. Tool results up
     to `trimmed_through` are placeholders, but for the seqs in `untrimmed`. Reasoning after
     `reasoning_after` is replayed (A10, A11).
@@ -76,6 +117,7 @@ class View:
     untrimmed: tuple[int, ...] = ()
     reasoning_after: int = 0
     summary_as_system: bool = False
+    window: tuple[Span, ...] = WHOLE
 
     def shows(self, seq: int) -> bool:
         """Whether the message with this seq is shown verbatim."""
@@ -99,7 +141,7 @@ class View:
     @property
     def hidden(self) -> Span | None:
         """The range that holds everything hidden, None when all is shown."""
-        return hidden_by(self.spans)
+        return hidden_by(self.spans, self.window)
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -134,26 +176,23 @@ class View:
         return jsontext.dumps(asdict(self))
 
 
-def hidden_by(spans: Sequence[Span]) -> Span | None:
-    """Return the range that holds everything these spans do not show, None when they show all."""
-    first, last = spans[0], spans[-1]
-    start = first.end if first.start == 1 else 1
-    return Span(start, last.start) if start < last.start else None
+def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | None:
+    """Return the range that holds all of a window that these spans do not show, None without any.
+
+    It may hold seqs outside the window as well, which nothing tells of.
+    """
+    hidden = minus(window, spans)
+    return Span(hidden[0].start, hidden[-1].end) if hidden else None
 
 
-def spans_beside(hidden: Span | None, kept: Iterable[int] = ()) -> tuple[Span, ...]:
-    """Return the seqs shown verbatim around a hidden range and inside it, all without one."""
+def spans_beside(
+    hidden: Span | None, kept: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
+) -> tuple[Span, ...]:
+    """Return the seqs of a window shown verbatim around a hidden range and inside it."""
     if hidden is None:
-        return WHOLE
-    spans = [Span(1, hidden.start)] if hidden.start > 1 else []
-    for seq in sorted({seq for seq in kept if hidden.holds(seq)}):
-        if spans and spans[-1].end == seq:
-            spans[-1] = Span(spans[-1].start, seq + 1)
-        else:
-            spans.append(Span(seq, seq + 1))
-    if spans and spans[-1].end == hidden.end:
-        return (*spans[:-1], Span(spans[-1].start, ENDLESS))
-    return (*spans, Span(hidden.end, ENDLESS))
+        return window
+    inside = union(Span(seq, seq + 1) for seq in kept if hidden.holds(seq))
+    return union((*minus(window, (hidden,)), *overlap(inside, window)))
 
 
 def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
@@ -177,6 +216,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
         untrimmed=tuple(raw.get("untrimmed", ())),
         reasoning_after=raw["reasoning_after"],
         summary_as_system=raw["summary_as_system"],
+        window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
 from app.domain.records import Agent, Settings, Versioned
+from app.domain.window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.services.frames import Frames
 from app.services.layers import (
     Listed,
@@ -41,6 +42,15 @@ class NewAgent:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     request: Any = None
+    rolling_window_seconds: int | None = DEFAULT_ROLLING_WINDOW_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Since when an agent's conversations are empty, and how many they are (B3)."""
+
+    last_cleared_at: datetime
+    conversations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +71,14 @@ class AgentService:
         frames: Frames,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
+        now: Callable[[], datetime],
         forget: Forget,
     ) -> None:
         self._database = database
         self._frames = frames
         self._service_policy = service_policy
         self._new_id = new_id
+        self._now = now
         self._forget = forget
 
     async def create(self, tenant_id: str, new: NewAgent) -> ShownAgent:
@@ -78,7 +90,15 @@ class AgentService:
         self._check(settings)
         agent_id = new.agent_id or self._new_id()
         metadata = jsontext.dumps(new.metadata)
-        agent = Agent(agent_id, new.name, settings, metadata, _UNSET, _UNSET)
+        agent = Agent(
+            agent_id,
+            new.name,
+            settings,
+            metadata,
+            _UNSET,
+            _UNSET,
+            rolling_window_seconds=new.rolling_window_seconds,
+        )
         async with self._database.transaction() as records:
             if new.idempotency_key is not None:
                 key, request = new.idempotency_key, ["agent", new.request]
@@ -102,7 +122,10 @@ class AgentService:
             return await records.agents.page(tenant_id, limit, before)
 
     async def change(self, tenant_id: str, agent_id: str, patch: Patch) -> ShownAgent:
-        """Change name, model, policy or metadata; raises NotFound or ValidationError."""
+        """Change name, model, policy, rolling window or metadata.
+
+        Raises NotFound or ValidationError.
+        """
         async with self._database.transaction() as records:
             found = await self._get(records, tenant_id, agent_id, lock=True)
             changed = replace(found, settings=patch.applied(found.settings))
@@ -111,6 +134,8 @@ class AgentService:
                 changed = replace(changed, name=patch.name)
             if "metadata" in patch.given:
                 changed = replace(changed, metadata=jsontext.dumps(patch.metadata))
+            if "rolling_window_seconds" in patch.given:
+                changed = replace(changed, rolling_window_seconds=patch.rolling_window_seconds)
             await records.agents.change(tenant_id, changed)
             return self._shown(await self._get(records, tenant_id, agent_id))
 
@@ -157,6 +182,18 @@ class AgentService:
         """
         body = tools_text(tools)
         return await self._set(tenant_id, agent_id, Versioned.TOOLS, body, expected_version)
+
+    async def clear(self, tenant_id: str, agent_id: str) -> Cleared:
+        """Empty the active windows of all its conversations; nothing is deleted (B3).
+
+        Raises NotFound.
+        """
+        async with self._database.transaction() as records:
+            await self._get(records, tenant_id, agent_id, lock=True)
+            cleared_at = await records.agents.clear(tenant_id, agent_id, self._now())
+            told = jsontext.dumps({"agent_id": agent_id, "last_cleared_at": cleared_at.isoformat()})
+            count = await records.windows.clear_all(tenant_id, agent_id, cleared_at, told)
+        return Cleared(cleared_at, count)
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table (A7)."""

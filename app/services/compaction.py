@@ -49,7 +49,8 @@ from app.domain.records import Compaction, Conversation, Head, Shown, Trigger
 from app.domain.strategies import Compact, Keep, next_fold
 from app.domain.summaries import SummaryAsk
 from app.domain.turns import Entry, never_cleared
-from app.domain.views import Span, Summary, View, spans_through
+from app.domain.views import Span, Summary, View, overlap, spans_through
+from app.services.active_windows import ActiveWindows
 from app.services.condensing import condense
 from app.services.frames import Frames
 from app.services.leases import Leases
@@ -106,6 +107,7 @@ class CompactionService:
         frames: Frames,
         summariser: Summariser,
         leases: Leases,
+        active: ActiveWindows,
         new_id: Callable[[], str],
         now_ms: Callable[[], float],
     ) -> None:
@@ -113,6 +115,7 @@ class CompactionService:
         self._frames = frames
         self._summariser = summariser
         self._leases = leases
+        self._active = active
         self._new_id = new_id
         self._now_ms = now_ms
         self._fruitless: dict[str, Hashable] = {}
@@ -310,15 +313,12 @@ class CompactionService:
         spans: tuple[Span, ...] | None = None,
     ) -> Situation:
         """Read what to plan on: the messages shown, or of them those in `spans`."""
+        model = request.model if request else None
+        found = await self._found(tenant_id, conversation_id, model)
+        if found.is_outdated(self._active.now()):
+            await self._active.settled(tenant_id, found)
+            found = await self._found(tenant_id, conversation_id, model)
         async with self._database.session() as records:
-            found = await records.conversations.find(
-                tenant_id,
-                conversation_id,
-                self._frames.default_model,
-                request.model if request else None,
-            )
-            if found is None:
-                raise NotFound.conversation(conversation_id)
             frame = await self._frames.of(found, request)
             active = await _active(records, found)
             if active is not None and active.policy_strategy != frame.policy.strategy:
@@ -331,9 +331,18 @@ class CompactionService:
             entries = await _entries(records, conversation_id, shown, view, frame.policy)
         return Situation(tenant_id, found, frame, view, tuple(entries))
 
+    async def _found(self, tenant_id: str, conversation_id: str, model: str | None) -> Conversation:
+        async with self._database.session() as records:
+            found = await records.conversations.find(
+                tenant_id, conversation_id, self._frames.default_model, model
+            )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
     def _plan(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> Keep | Compact:
         if not situation.entries:
-            return Keep("the conversation has no messages")
+            return Keep(f"the conversation has no messages{_where(situation.head)}")
         is_crowded = due_line(situation.frame).is_crowded(situation.head)
         forced = trigger is Trigger.FORCED or (trigger is Trigger.BACKGROUND and is_crowded)
         return plan_for(
@@ -440,7 +449,7 @@ class CompactionService:
         """Carry the summary so far on over what is hidden now: one summary for all of it."""
         view, hidden = situation.view, plan.hidden
         assert hidden is not None
-        fresh = fresh_spans(hidden, view.summarised, plan.released)
+        fresh = fresh_spans(hidden, view.summarised, plan.released, view.window)
         before = "\n\n".join(summary.text for summary in view.summaries) or None
         result = await self._condense(
             situation,
@@ -475,7 +484,7 @@ class CompactionService:
         room = node_room(limits)
         released = [Span(seq, seq + 1) for seq in plan.released]
         for chunk in chunks_for(plan, view, policy.chunk_size):
-            parts = [*released, chunk] if not made else [chunk]
+            parts = overlap([*released, chunk] if not made else [chunk], view.window)
             try:
                 result = await self._condense(
                     situation, parts, None, ask, room, effort, kept=frozenset(plan.kept)
@@ -487,7 +496,7 @@ class CompactionService:
                 plan = replace(plan, hidden=Span(hidden.start, end))
                 break
             tokens = self._count(situation, result.text)
-            made.append(Summary(chunk, result.text, tokens, 1, tuple(parts)))
+            made.append(Summary(chunk, result.text, tokens, 1, parts))
             nodes.append(made[-1])
         made += await self._fold(situation, nodes, ask, effort)
         after = view_after(view, plan, nodes, view.retain, _whole(situation))
@@ -656,6 +665,10 @@ class CompactionService:
             await records.events.add(
                 situation.conversation.conversation_id, event, jsontext.dumps(data)
             )
+
+
+def _where(head: Head) -> str:
+    return " in its active window" if head.head_seq else ""
 
 
 async def _active(records: Records, conversation: Conversation) -> Compaction | None:

@@ -67,7 +67,16 @@ from app.domain.records import ContextRead, Epoch, Head
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.summaries import SummaryAsk
 from app.domain.turns import Entry
-from app.domain.views import Span, Summary, View, spans_beside, spans_through
+from app.domain.views import (
+    ENDLESS,
+    Span,
+    Summary,
+    View,
+    overlap,
+    spans_beside,
+    spans_through,
+)
+from app.services.active_windows import ActiveWindows
 from app.services.condensing import condense
 from app.services.frames import Frames
 from app.services.pictures import Build, Known, Picture, picture_of
@@ -125,6 +134,7 @@ class ContextService:
         frames: Frames,
         summariser: Summariser,
         windows: Windows,
+        active: ActiveWindows,
         compact_for_build: CompactForBuild,
         cut: Cut,
         clear: Clear,
@@ -134,6 +144,7 @@ class ContextService:
         self._frames = frames
         self._summariser = summariser
         self._windows = windows
+        self._active = active
         self._compact_for_build = compact_for_build
         self._cut = cut
         self._clear = clear
@@ -145,8 +156,10 @@ class ContextService:
             found = await records.conversations.find(
                 tenant_id, conversation_id, self._frames.default_model
             )
-            if found is None:
-                raise NotFound.conversation(conversation_id)
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        found = await self._active.settled(tenant_id, found)
+        async with self._database.session() as records:
             return await read_budget(self._frames, records, found)
 
     async def build(
@@ -209,8 +222,12 @@ class ContextService:
         """Read the conversation and settle the view to start from."""
         build.start_over()
         read = await self._read(build)
-        if read.conversation.head.head_seq == 0:
-            raise ValidationError("Conversation has no messages")
+        if read.conversation.is_outdated(self._active.now()):
+            await self._active.settled(build.tenant_id, read.conversation)
+            read = await self._read(build)
+        if not read.conversation.head.shown_messages:
+            where = " in its active window" if read.conversation.head.head_seq else ""
+            raise ValidationError(f"Conversation has no messages{where}")
         prior = _prior(read, build.ask)
         start = start_from(prior.frame) if prior is not None else None
         frame = await self._frame(build, read, start)
@@ -480,7 +497,7 @@ class ContextService:
             untrimmed=tuple(sorted(seq for seq in picture.whole if seq <= through)),
         )
         if fitted.shown is not None:
-            view = with_note(replace(view, spans=fitted.shown))
+            view = with_note(replace(view, spans=overlap(fitted.shown, view.window)))
         picture.narrow(view)
 
     async def _newest_only(self, build: Build, picture: Picture, room: Room) -> bool:
@@ -488,13 +505,14 @@ class ContextService:
 
         False when it is shown already, or does not fit either.
         """
-        log = await self._entries(build, View(), picture.read)
+        window = picture.view.window
+        log = await self._entries(build, View(spans=window), picture.read)
         newest = next((item for item in reversed(log) if item.role is Role.USER), None)
         if newest is None or picture.view.shows(newest.seq):
             return False
         left = [item for item in log if item is newest or item.pinned]
         hidden = Span(1, log[-1].seq + 1)
-        spans = spans_beside(hidden, [item.seq for item in left])
+        spans = spans_beside(hidden, [item.seq for item in left], window)
         view = with_note(replace(picture.view, spans=spans))
         costs = sum(item.tokens for item in as_shown(left, view))
         if not replace(room, summary=summary_cost(view, picture.frame.count)).holds(costs):
@@ -522,7 +540,7 @@ class ContextService:
                 self._database,
                 self._summariser,
                 build.conversation_id,
-                fresh_spans(span, view.summarised, plan.released),
+                fresh_spans(span, view.summarised, plan.released, view.window),
                 "\n\n".join(summary.text for summary in summaries) or None,
                 SummaryAsk(),
                 None,
@@ -750,8 +768,10 @@ def _read_spans(read: ContextRead, prior: Epoch | None) -> tuple[Span, ...]:
     """Return the spans whose rows the select read; it follows the same rule (see READ)."""
     head = read.conversation.head
     if prior is not None and prior.view_version == head.view_version:
-        return start_from(prior.frame).view.spans
-    return spans_beside(head.span, head.kept)
+        view = start_from(prior.frame).view
+        return view.spans if len(view.window) == 1 else view.spans[-1:]
+    window = (Span(head.window.since, ENDLESS),)
+    return spans_beside(head.span, head.kept, window)
 
 
 def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
@@ -854,7 +874,7 @@ def _slide(picture: Picture) -> None:
     plan = STRATEGIES[policy.strategy].plan(picture.planned, None, room, policy)
     if not isinstance(plan, Slide):
         return
-    spans = spans_beside(Span(1, plan.tail_start), plan.kept)
+    spans = spans_beside(Span(1, plan.tail_start), plan.kept, picture.view.window)
     if spans != picture.view.spans:
         picture.narrow(replace(picture.view, spans=spans, note=None))
 
@@ -868,7 +888,8 @@ def _cut_of(situation: Situation, limits: Limits) -> tuple[Span, ...] | None:
     most = situation.tokens_in(view) - 1
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
         most = min(most, limits.capacity)
-    while spans := emergency(as_shown(situation.entries, view), view.hidden):
+    while cut := emergency(as_shown(situation.entries, view), view.hidden):
+        spans = overlap(cut, view.window)
         view = with_note(replace(view, spans=spans))
         if situation.tokens_in(view) <= most:
             return spans

@@ -10,7 +10,7 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
 from app.domain.policy import CounterName
-from app.domain.records import Conversation, Settings, Versioned
+from app.domain.records import Conversation, Head, Settings, Versioned
 from app.services.frames import Frames
 from app.services.layers import (
     Listed,
@@ -59,12 +59,14 @@ class ConversationService:
         frames: Frames,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
+        now: Callable[[], datetime],
         forget: Forget,
     ) -> None:
         self._database = database
         self._frames = frames
         self._service_policy = service_policy
         self._new_id = new_id
+        self._now = now
         self._forget = forget
 
     async def create(self, tenant_id: str, new: NewConversation) -> ShownConversation:
@@ -200,6 +202,18 @@ class ConversationService:
         """
         body = tools_text(tools)
         return await self._set(tenant_id, conversation_id, Versioned.TOOLS, body, expected_version)
+
+    async def clear(self, tenant_id: str, conversation_id: str) -> Head:
+        """Empty its active window and return the head then; nothing is deleted (B3).
+
+        Raises NotFound.
+        """
+        async with self._database.transaction() as records:
+            await self._locked(records, tenant_id, conversation_id)
+            now = self._now()
+            told = jsontext.dumps({"last_cleared_at": now.isoformat()})
+            await records.windows.clear(conversation_id, now, told)
+            return (await self._locked(records, tenant_id, conversation_id)).head
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it and all that is derived from it; return rows by table (A7)."""

@@ -48,6 +48,7 @@ class Patch:
     model: str | None = None
     policy: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    rolling_window_seconds: int | None = None
 
     def applied(self, settings: Settings) -> Settings:
         """Return the settings with model and policy changed."""

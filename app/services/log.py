@@ -28,6 +28,7 @@ from app.domain.offload import Attached, Terms, is_same_result
 from app.domain.policy import CounterName, ToolOutputPolicy
 from app.domain.records import Conversation, StoredMessage
 from app.domain.tool_output import should_offload
+from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
 from app.services.outputs import Content, Original, Outputs
 from app.services.ports import Database, JobQueue, Records
@@ -135,6 +136,7 @@ class LogService:
         frames: Frames,
         queue: JobQueue,
         outputs: Outputs,
+        active: ActiveWindows,
         new_id: Callable[[], str],
         most_messages: int,
     ) -> None:
@@ -142,6 +144,7 @@ class LogService:
         self._queue = queue
         self._frames = frames
         self._outputs = outputs
+        self._active = active
         self._new_id = new_id
         self._most_messages = most_messages
 
@@ -166,6 +169,7 @@ class LogService:
             except _Stale as stale:
                 current = stale.conversation
                 continue
+            done = await self._as_of_now(tenant_id, done)
             return await self._told(tenant_id, done, ground.line)
         raise Conflict("The conversation's settings change too fast; try again")
 
@@ -217,6 +221,24 @@ class LogService:
         except ContextError:
             return _Ground(conversation.counter)
         return _Ground(conversation.counter, frame.policy.tool_output, due_line(frame))
+
+    async def _as_of_now(
+        self, tenant_id: str, done: _Done | dict[str, Any]
+    ) -> _Done | dict[str, Any]:
+        """Tell of the active window as it is now, should its time have passed meanwhile (B2).
+
+        The batch is stored already: where the window cannot be moved, that is left to others.
+        """
+        if isinstance(done, dict) or not done.conversation.is_outdated(self._active.now()):
+            return done
+        told = done.appended
+        try:
+            settled = await self._active.settled(tenant_id, done.conversation)
+            async with self._database.session() as records:
+                answer = await self._answer(records, settled, told.messages, told.warnings)
+        except ServiceUnavailable:
+            return done
+        return _Done(settled, replace(answer, head_seq=told.head_seq))
 
     async def _told(
         self, tenant_id: str, done: _Done | dict[str, Any], line: DueLine
@@ -374,6 +396,7 @@ class LogService:
             ids,
             fold_batch(drafts),
             counter=ground.counter,
+            now=self._active.now(),
             expected_seq=request.expected_seq,
             default_model=self._frames.default_model,
             due=ground.line,

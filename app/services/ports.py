@@ -21,12 +21,15 @@ from app.domain.records import (
     ContextRead,
     Conversation,
     Epoch,
+    Head,
     Job,
     Settings,
     Shown,
     StoredMessage,
     Versioned,
 )
+from app.domain.search import Candidate, Postings, Query, Searched, Term
+from app.domain.snapshots import Imported, Snapshot, SnapshotPart
 from app.domain.summaries import Completion, ModelCall
 from app.domain.turns import Entry
 from app.domain.usage import UsageReport
@@ -91,6 +94,7 @@ class LogRecords(Protocol):
         shape: BatchShape,
         *,
         counter: str,
+        now: datetime,
         expected_seq: int | None,
         default_model: str | None,
         due: DueLine,
@@ -99,8 +103,9 @@ class LogRecords(Protocol):
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
 
-        Sets the due mark where the batch takes the head over the line (decision 25). `blobs` are
-        stored with it; with `as_held` only if the settings are still those this process holds.
+        Sets the due mark where the batch takes the head over the line (decision 25). A message
+        that gives no time is from `now` (B2). `blobs` are stored with it; with `as_held` only if
+        the settings are still those this process holds.
 
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
@@ -286,6 +291,51 @@ class ContextRecords(Protocol):
         ...
 
 
+class WindowRecords(Protocol):
+    """Sentences about the active window of one conversation (B2, B3)."""
+
+    async def start_after(
+        self, conversation_id: str, first: int, head_seq: int, marker: datetime
+    ) -> int:
+        """Return the seq, from `first` on, at which the call groups after a marker begin."""
+        ...
+
+    async def late_groups(
+        self, conversation_id: str, since: int, head_seq: int, marker: datetime
+    ) -> list[Span]:
+        """Return the call groups from a seq on that hold a message from before the marker."""
+        ...
+
+    async def oldest_at(
+        self, conversation_id: str, since: int, marker: datetime | None
+    ) -> datetime | None:
+        """Return the time of the oldest message from a seq on that is newer than the marker."""
+        ...
+
+    async def has_epochs(self, conversation_id: str) -> bool:
+        """Whether a payload was ever built, so that there is a prefix to keep."""
+        ...
+
+    async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
+        """Return the tokens of the messages in these spans, from the log's running sums."""
+        ...
+
+    async def move(self, conversation_id: str, head: Head) -> None:
+        """Store the window of a head, and what is shown of it.
+
+        Call it in a transaction that holds the head's lock.
+        """
+        ...
+
+    async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
+        """Take all there is out of the window (B3), and tell of it; `data` is a JSON object."""
+        ...
+
+    async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
+        """Do the same to all conversations of an agent; returns how many they are."""
+        ...
+
+
 class ConversationRecords(Protocol):
     """Sentences about conversations and their settings."""
 
@@ -362,6 +412,10 @@ class AgentRecords(Protocol):
 
     async def change(self, tenant_id: str, agent: Agent) -> None:
         """Store its settings as they are in `agent`."""
+        ...
+
+    async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
+        """Move its marker to this time, or leave it where that is later; returns where it is."""
         ...
 
     async def add_version(
@@ -631,6 +685,125 @@ class BlobRecords(Protocol):
         ...
 
 
+class SnapshotRecords(Protocol):
+    """Sentences about snapshots (I)."""
+
+    async def hold(self, tenant_id: str, conversation_ids: Sequence[str]) -> list[str]:
+        """Keep conversations from being deleted until the transaction ends.
+
+        Returns those of them that there are.
+        """
+        ...
+
+    async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
+        """Return the time of a message as the active window sees it, None without such a one."""
+        ...
+
+    async def add(
+        self,
+        tenant_id: str,
+        snapshot: Snapshot,
+        parts: Sequence[SnapshotPart] = (),
+        messages: Sequence[Imported] = (),
+    ) -> bool:
+        """Store a snapshot; False when its id is taken."""
+        ...
+
+    async def find(self, tenant_id: str, session_id: str) -> Snapshot | None:
+        """Return a snapshot without its messages, or None."""
+        ...
+
+    async def page(
+        self,
+        tenant_id: str,
+        agent_id: str | None,
+        conversation_id: str | None,
+        limit: int,
+        before: tuple[datetime, str] | None,
+    ) -> list[Snapshot]:
+        """Return a page, newest first; `before` is the time and id it starts after (I3)."""
+        ...
+
+    async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
+        """Return what a snapshot holds of each conversation, the oldest conversation first."""
+        ...
+
+    async def messages(
+        self,
+        tenant_id: str,
+        session_id: str,
+        after: int,
+        limit: int,
+        source_id: str | None = None,
+    ) -> list[tuple[int, str]]:
+        """Return entries of an imported snapshot after a position, each with its own.
+
+        With a `source_id` only those of that conversation.
+        """
+        ...
+
+    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
+        """Delete a snapshot; returns rows deleted by table."""
+        ...
+
+    async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the seqs of those of the messages that the log has, by id."""
+        ...
+
+    async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the ids of all calls in these spans."""
+        ...
+
+
+class SearchRecords(Protocol):
+    """Sentences about the words of one conversation's messages (A6, L1)."""
+
+    async def unindexed(
+        self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
+    ) -> list[Searched]:
+        """Return the next messages to be indexed, up to a seq and at most so many.
+
+        They end after the first with which their bodies are `most_bytes` or more.
+        """
+        ...
+
+    async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
+        """Index messages by their lexemes; those that are indexed already stay as they are.
+
+        For a deleted conversation nothing is stored.
+        """
+        ...
+
+    async def find(
+        self,
+        conversation_id: str,
+        query: Query,
+        *,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+    ) -> list[StoredMessage]:
+        """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
+        ...
+
+    async def postings(
+        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
+    ) -> list[Postings]:
+        """Return for each group of terms which messages have all of it, the newest `most`."""
+        ...
+
+    async def holding(
+        self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
+    ) -> list[Candidate]:
+        """Return the size of messages, and which of the terms each of them has."""
+        ...
+
+    async def by_seqs(self, conversation_id: str, seqs: Sequence[int]) -> list[Searched]:
+        """Return messages by their seqs, in log order."""
+        ...
+
+
 class BlobWriter(Protocol):
     """Takes the chunks of one content, in order."""
 
@@ -706,6 +879,11 @@ class Records(Protocol):
         ...
 
     @property
+    def windows(self) -> WindowRecords:
+        """Active windows."""
+        ...
+
+    @property
     def jobs(self) -> JobRecords:
         """Work in the background."""
         ...
@@ -723,6 +901,16 @@ class Records(Protocol):
     @property
     def blobs(self) -> BlobRecords:
         """Full tool outputs."""
+        ...
+
+    @property
+    def snapshots(self) -> SnapshotRecords:
+        """Active windows as they were."""
+        ...
+
+    @property
+    def search(self) -> SearchRecords:
+        """The words of messages."""
         ...
 
     @property

@@ -60,7 +60,8 @@ async def read_shown(records: Records, frame: Frame, conversation: Conversation)
     if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
         before = head.head_seq - frame.policy.sliding_window.keep_last_n
         if before > 0:
-            return head.tokens - await records.log.total_at(conversation.conversation_id, before)
+            newest = head.tokens - await records.log.total_at(conversation.conversation_id, before)
+            return min(newest, head.shown_tokens)
     return head.shown_tokens
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.domain import jsontext
 from app.domain.compaction import kept_of, newly_kept, resume_at
 from app.domain.errors import Conflict, NotFound
 from app.domain.events import EventType
-from app.domain.records import Compaction, Conversation, Shown, StoredMessage
+from app.domain.records import Compaction, Conversation, StoredMessage
 from app.domain.summaries import ContextState
-from app.domain.turns import Entry
-from app.domain.views import View, spans_beside
+from app.domain.views import overlap, spans_through
+from app.services.active_windows import ActiveWindows, shown_of
 from app.services.frames import Frames
 from app.services.ports import Database, Records
 
@@ -28,16 +27,19 @@ class Receipt:
 class ReceiptService:
     """Reads what compactions did, and takes the newest one back."""
 
-    def __init__(self, database: Database, frames: Frames) -> None:
+    def __init__(self, database: Database, frames: Frames, active: ActiveWindows) -> None:
         self._database = database
         self._frames = frames
+        self._active = active
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None when there is none (D6)."""
         async with self._database.session() as records:
             found = await self._conversation(records, tenant_id, conversation_id)
-            if found.head.compaction_id is None:
-                return None
+        found = await self._active.settled(tenant_id, found)
+        if found.head.compaction_id is None:
+            return None
+        async with self._database.session() as records:
             receipt = await records.contexts.find_compaction(
                 conversation_id, found.head.compaction_id
             )
@@ -76,12 +78,19 @@ class ReceiptService:
         after_seq: int,
         limit: int,
     ) -> tuple[Conversation, list[StoredMessage]]:
-        """Return the original messages of a receipt's range, those after a seq (E8)."""
+        """Return the original messages of a receipt's range, those after a seq (E8).
+
+        What was not in the active window then was no part of it.
+        """
+        page: list[StoredMessage] = []
         async with self._database.session() as records:
             found = await self._conversation(records, tenant_id, conversation_id)
-            span = (await _receipt(records, conversation_id, compaction_id)).span
-            first = max(after_seq, span.start - 1)
-            page = await records.log.page(conversation_id, first, span.end, "asc", limit)
+            receipt = await _receipt(records, conversation_id, compaction_id)
+            spans = overlap((receipt.span,), receipt.view.window)
+            for span in spans_through(spans, found.head.head_seq):
+                first, left = max(after_seq, span.start - 1), limit - len(page)
+                if left and first < span.end - 1:
+                    page += await records.log.page(conversation_id, first, span.end, "asc", left)
         return found, page
 
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
@@ -115,16 +124,13 @@ class ReceiptService:
         if receipt.parent_id is not None:
             parent = await records.contexts.find_compaction(conversation_id, receipt.parent_id)
         frame = await self._frames.of(conversation)
-        shown = Shown(View(), None, 0, 0, 0)
+        kept: tuple[int, ...] = ()
         if parent is not None:
-            shown = Shown(
-                parent.view,
-                parent.compaction_id,
-                parent.summary_tokens,
-                parent.hidden_tokens,
-                parent.hidden_messages,
-            )
-            shown = _with_pins(shown, await records.contexts.pinned(conversation_id))
+            pinned = await records.contexts.pinned(conversation_id)
+            kept, _, _ = newly_kept(parent.view, kept_of(parent.view), pinned)
+            kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
+        before = replace(conversation, head=replace(head, kept=kept))
+        shown = await shown_of(records, self._frames, before, parent)
         limits = frame.policy_limits
         applied = await records.contexts.show(
             conversation_id,
@@ -151,23 +157,6 @@ async def _receipt(records: Records, conversation_id: str, compaction_id: str) -
     if found is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
     return found
-
-
-def _with_pins(shown: Shown, pinned: Sequence[Entry]) -> Shown:
-    """Return what is shown with pins that its receipt did not know."""
-    view = shown.view
-    kept, tokens, messages = newly_kept(view, kept_of(view), pinned)
-    stays = sorted({*kept, *(item.seq for item in pinned)})
-    return replace(
-        shown,
-        view=replace(
-            view,
-            spans=spans_beside(view.hidden, kept),
-            untrimmed=tuple(seq for seq in stays if seq <= view.trimmed_through),
-        ),
-        hidden_tokens=shown.hidden_tokens - tokens,
-        hidden_messages=shown.hidden_messages - messages,
-    )
 
 
 def _with_status(conversation: Conversation, receipt: Compaction) -> Receipt:

@@ -142,6 +142,7 @@ class _Run:
     has_kept: bool = False
     of_summaries: bool = False
     most_chunk_tokens: int | None = None
+    least_chars: int = 0
 
 
 class Summariser:
@@ -200,12 +201,14 @@ class Summariser:
         is_end: bool = True,
         kept: frozenset[int] = frozenset(),
         retained: str | None = None,
+        least_chars: int = 0,
     ) -> SummaryResult:
         """Return a summary of `previous` and the messages together.
 
         `is_end` tells that nothing follows the messages: then calls at their end are left out.
         `kept` are the places of messages that stay word for word beside the summary (D8);
-        `retained` is what the retain of `previous` says so far.
+        `retained` is what the retain of `previous` says so far. A summary of `least_chars` is
+        accepted even if what it is made of is shorter.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned (E9). Raises ValidationError without anything to summarise.
@@ -227,6 +230,7 @@ class Summariser:
             summary=previous,
             retain=retained,
             has_kept=bool(kept),
+            least_chars=least_chars,
         )
         return await self._through(run)
 
@@ -334,6 +338,7 @@ class Summariser:
     async def _answer(self, run: _Run, chunk: str) -> Answer:
         """Ask for one chunk's summary, and once more strictly (rule 2)."""
         source_size = len(chunk) + len(run.summary or "") + len(run.retain or "")
+        source_size = max(source_size, run.least_chars)
         rejected = Rejected("")
         for strict in (False, True):
             call = await asyncio.to_thread(self._call, run, chunk, strict)

@@ -28,6 +28,7 @@ from app.domain.usage import (
     unlike,
     usage_format,
 )
+from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
 from app.services.ports import Database, JobQueue, Records
 from app.services.readings import Reported, judge, read_reported, read_shown, usage_of
@@ -94,11 +95,17 @@ class UsageService:
     """Takes usage in and says whether to compact."""
 
     def __init__(
-        self, database: Database, frames: Frames, queue: JobQueue, new_id: Callable[[], str]
+        self,
+        database: Database,
+        frames: Frames,
+        queue: JobQueue,
+        active: ActiveWindows,
+        new_id: Callable[[], str],
     ) -> None:
         self._database = database
         self._frames = frames
         self._queue = queue
+        self._active = active
         self._new_id = new_id
 
     async def report(self, tenant_id: str, conversation_id: str, report: Report) -> Judged:
@@ -178,6 +185,11 @@ class UsageService:
         head_seq = found.head.head_seq
         if report.through_seq is not None and report.through_seq > head_seq:
             raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
+        if found.is_outdated(self._active.now()):
+            locked = await records.log.lock(tenant_id, conversation_id, None)
+            if locked is not None:
+                settled = await self._active.settle(records, locked)
+                return replace(found, head=settled.head)
         return found
 
     async def _format(

@@ -120,9 +120,9 @@ def downgrade() -> None:
         op.execute(f"DROP TABLE {table}")
     op.execute("DROP INDEX messages_late")
     op.execute("ALTER TABLE messages DROP COLUMN at, DROP COLUMN late_at")
-    columns = ("since", "parts", "outside_tokens", "outside_messages", "window_seconds")
-    columns += ("cleared_at", "cleared_seq", "oldest_at", "newest_at", "newest_before")
-    op.execute("ALTER TABLE heads " + ", ".join(f"DROP COLUMN {name}" for name in columns))
-    op.execute(
-        "ALTER TABLE agents DROP COLUMN rolling_window_seconds, DROP COLUMN last_cleared_at"
+    columns = (
+        *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
+        *("cleared_at", "cleared_seq", "oldest_at", "newest_at", "newest_before"),
     )
+    op.execute("ALTER TABLE heads " + ", ".join(f"DROP COLUMN {name}" for name in columns))
+    op.execute("ALTER TABLE agents DROP COLUMN rolling_window_seconds, DROP COLUMN last_cleared_at")

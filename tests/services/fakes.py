@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import orjson
@@ -28,6 +29,8 @@ from app.domain.messages import FormatName
 from app.domain.records import Compaction, Conversation
 from app.domain.summaries import Completion, ModelCall
 from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.services.active_windows import ActiveWindows
+from app.services.agents import AgentService, NewAgent
 from app.services.compaction import CompactAsk, CompactionService
 from app.services.context import ContextService
 from app.services.conversations import ConversationService, NewConversation
@@ -46,6 +49,7 @@ TENANT = "default"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
 MODEL, CLAUDE = "gpt-4o", "claude-3-opus"
 SUMMARISER = "summariser"
+STARTED = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TOKENIZER = TiktokenTokenizer()
 MODELS = ModelRegistry()
 
@@ -64,9 +68,17 @@ class Clock:
         """Return the time in milliseconds."""
         return self.now
 
+    def utc(self) -> datetime:
+        """Return the time of day."""
+        return STARTED + timedelta(milliseconds=self.now)
+
     def pass_ms(self, milliseconds: float) -> None:
         """Let time go by."""
         self.now += milliseconds
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Let more time go by."""
+        self.pass_ms(seconds * 1000)
 
 
 class ScriptedGateway:
@@ -219,15 +231,37 @@ class Harness:
         self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
         self.queue = PostgresQueue(self.database.store)
         self.outputs = Outputs(self.database, RowStore(), new_id)
-        self.log = LogService(self.database, self.frames, self.queue, self.outputs, new_id, 1000)
+        self.active = ActiveWindows(self.database, self.frames, self.clock.utc)
+        self.log = LogService(
+            self.database, self.frames, self.queue, self.outputs, self.active, new_id, 1000
+        )
         self.conversations = ConversationService(
-            self.database, self.frames, self.service_policy, new_id, self.outputs.forget
+            self.database,
+            self.frames,
+            self.service_policy,
+            new_id,
+            self.clock.utc,
+            self.outputs.forget,
+        )
+        self.agents = AgentService(
+            self.database,
+            self.frames,
+            self.service_policy,
+            new_id,
+            self.clock.utc,
+            self.outputs.forget,
         )
         self.leases = Leases(self.database, new_id)
         self.compaction = CompactionService(
-            self.database, self.frames, self.summariser, self.leases, new_id, self.clock.now_ms
+            self.database,
+            self.frames,
+            self.summariser,
+            self.leases,
+            self.active,
+            new_id,
+            self.clock.now_ms,
         )
-        self.receipts = ReceiptService(self.database, self.frames)
+        self.receipts = ReceiptService(self.database, self.frames, self.active)
         self.pins = PinService(self.database, self.frames)
         self.context = self.cold()
 
@@ -238,6 +272,7 @@ class Harness:
             self.frames,
             self.summariser,
             Windows(self.window_bytes),
+            self.active,
             self.compaction.compact_for_build,
             self.compaction.cut,
             self.compaction.clear,
@@ -250,11 +285,27 @@ class Harness:
         sections: Sequence[Mapping[str, Any]] = (),
         tools: Sequence[Mapping[str, Any]] = (),
         conversation_id: str | None = None,
+        agent_id: str | None = None,
     ) -> str:
         """Create a conversation and return its id."""
         own = OwnSettings(None, policy or {}, sections, tools)
-        new = NewConversation(conversation_id, settings=own)
+        new = NewConversation(conversation_id, agent_id, settings=own)
         return (await self.conversations.create(TENANT, new)).conversation.conversation_id
+
+    async def agent(
+        self,
+        rolling_window_seconds: int | None = 86_400,
+        policy: Mapping[str, Any] | None = None,
+        agent_id: str | None = None,
+    ) -> str:
+        """Create an agent and return its id."""
+        new = NewAgent(
+            "Agent",
+            agent_id,
+            OwnSettings(None, policy or {}),
+            rolling_window_seconds=rolling_window_seconds,
+        )
+        return (await self.agents.create(TENANT, new)).agent.agent_id
 
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""

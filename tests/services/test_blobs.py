@@ -169,10 +169,18 @@ class Process:
         self.harness = Harness(self.database, **harness)
         self.outputs = Outputs(self.database, self.store, new_id)
         frames = self.harness.frames
-        self.log = LogService(self.database, frames, self.harness.queue, self.outputs, new_id, 1000)
+        self.log = LogService(
+            self.database,
+            frames,
+            self.harness.queue,
+            self.outputs,
+            self.harness.active,
+            new_id,
+            1000,
+        )
         self.harness.log = self.log
         self.harness.conversations = ConversationService(
-            self.database, frames, {}, new_id, self.outputs.forget
+            self.database, frames, {}, new_id, self.harness.clock.utc, self.outputs.forget
         )
         self.blobs = BlobService(
             self.database,

@@ -22,6 +22,7 @@ from app.services.frames import Frames
 from app.services.layers import Listed, OwnSettings, Patch
 from app.services.ports import Records
 from tests.conftest import execute
+from tests.services.fakes import Clock
 
 POLICY = {"sandwich": {"preserve_top": 3}}
 
@@ -45,13 +46,13 @@ def frames() -> Frames:
 @pytest.fixture
 def conversations(database: PostgresDatabase, frames: Frames) -> ConversationService:
     """The service on this test's database."""
-    return ConversationService(database, frames, POLICY, counting_ids(), forget)
+    return ConversationService(database, frames, POLICY, counting_ids(), Clock().utc, forget)
 
 
 @pytest.fixture
 def agents(database: PostgresDatabase, frames: Frames) -> AgentService:
     """The service on this test's database."""
-    return AgentService(database, frames, POLICY, counting_ids(), forget)
+    return AgentService(database, frames, POLICY, counting_ids(), Clock().utc, forget)
 
 
 async def test_the_services_policy_is_the_weakest_layer(

@@ -153,7 +153,12 @@ async def test_a_conversation_never_seen(rows: Process, other: Process) -> None:
 async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: Process) -> None:
     """F1, B1: so does a PATCH of the agent that the conversation belongs to."""
     agents = AgentService(
-        other.database, other.harness.frames, {}, new_id, other.harness.outputs.forget
+        other.database,
+        other.harness.frames,
+        {},
+        new_id,
+        other.harness.clock.utc,
+        other.harness.outputs.forget,
     )
     await agents.create(TENANT, NewAgent("Agent", "agent"))
     new = NewConversation(None, "agent", settings=OwnSettings(None, {}))

@@ -48,7 +48,7 @@ def harness(database: PostgresDatabase) -> Harness:
 @pytest.fixture
 def service(harness: Harness) -> UsageService:
     """The service of that process."""
-    return UsageService(harness.database, harness.frames, harness.queue, new_id)
+    return UsageService(harness.database, harness.frames, harness.queue, harness.active, new_id)
 
 
 def policy(window: int = 20_000, output: int = 1_000, **leaves: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
     """Without any model nobody knows whose tokens they are (J4)."""
     harness = Harness(WatchedDatabase(database))
     harness.frames.default_model = None
-    service = UsageService(harness.database, harness.frames, harness.queue, new_id)
+    service = UsageService(harness.database, harness.frames, harness.queue, harness.active, new_id)
     cid = await harness.conversation(policy())
     with pytest.raises(ValidationError) as caught:
         await report(service, cid, chat(5))
@@ -566,6 +566,7 @@ async def test_a_report_is_taken_in_whole_or_not_at_all(
         cast(Any, FailingSentence(harness.database, sentence)),
         harness.frames,
         harness.queue,
+        harness.active,
         new_id,
     )
     with pytest.raises(ServiceUnavailable):
@@ -582,7 +583,7 @@ async def test_a_lost_queue_does_not_matter(harness: Harness) -> None:
         async def enqueue(self, *_: Any) -> bool:
             raise ServiceUnavailable("The database does not answer")
 
-    service = UsageService(harness.database, harness.frames, LostQueue(), new_id)
+    service = UsageService(harness.database, harness.frames, LostQueue(), harness.active, new_id)
     cid = await talk(harness)
     assert (await report(service, cid, chat(18_000))).should_compact
     assert await is_due(harness, cid)

@@ -226,6 +226,7 @@ CHUNK_BEFORE_LINE = Statement(
         """
 )
 
+# A seq lies in one of a part's spans when it is past an odd number of their edges.
 COLLECTABLE = Statement(
     f"""
         WITH hidden AS (
@@ -238,6 +239,11 @@ COLLECTABLE = Statement(
             GROUP BY used.blob_id
             HAVING bool_and(
                 used.seq >= h.span_start AND used.seq < h.span_end AND used.seq <> ALL (h.kept)
+                AND NOT EXISTS (
+                    SELECT FROM snapshot_parts part
+                    WHERE part.conversation_id = CAST(:conversation_id AS uuid)
+                        AND width_bucket(used.seq, part.spans) % 2 = 1
+                )
             )
         )
         SELECT {_BLOB_COLUMNS} FROM blobs
@@ -444,7 +450,8 @@ class BlobRecords:
         """Return what a collection would take, the oldest first (F7).
 
         Blobs no message was attached to, uploaded before that time if one is given; and with
-        `compacted` those whose messages are all hidden by the active compaction.
+        `compacted` those whose messages are all hidden by the active compaction, and in no
+        snapshot's part.
         """
         rows = await self._session.all(
             COLLECTABLE,

@@ -124,10 +124,11 @@ READ = Statement(
         ) w ON true
         CROSS JOIN LATERAL (
             SELECT
-                CASE WHEN v.bounded THEN v.top_start ELSE 1 END AS top_start,
-                CASE WHEN v.bounded THEN v.top_end ELSE coalesce(h.span_start, 1) END AS top_end,
-                CASE WHEN v.bounded THEN v.tail_start ELSE coalesce(h.span_end, 1) END
-                    AS tail_start,
+                CASE WHEN v.bounded THEN v.top_start ELSE h.since END AS top_start,
+                CASE WHEN v.bounded THEN v.top_end ELSE coalesce(h.span_start, h.since) END
+                    AS top_end,
+                CASE WHEN v.bounded THEN v.tail_start
+                    ELSE greatest(coalesce(h.span_end, 1), h.since) END AS tail_start,
                 CASE WHEN v.bounded THEN v.kept ELSE h.kept END AS kept,
                 CASE WHEN v.bounded THEN v.trimmed_through ELSE h.trimmed_through END
                     AS trimmed_through,
@@ -287,6 +288,11 @@ _NO_NEW_PIN = """NOT EXISTS (
         AND (pins.seq >= CAST(:span_start AS bigint) AND pins.seq < CAST(:span_end AS bigint)
             OR pins.seq <= CAST(:trimmed_through AS bigint))
         AND pins.seq <> ALL (CAST(:kept AS bigint[]))
+        AND EXISTS (
+            SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))
+                AS part (first, past)
+            WHERE pins.seq >= part.first AND pins.seq < part.past
+        )
 )"""
 
 # Run under the head's lock: then a pin that came first is seen.
@@ -315,8 +321,8 @@ HIDE_COMPACTION = Statement(
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
             span_start = NULL, span_end = NULL, kept = '{}', trimmed_through = 0,
-            summary_tokens = 0,
-            hidden_tokens = 0, hidden_messages = 0, resume_at = 0, failures = 0
+            summary_tokens = 0, hidden_tokens = outside_tokens,
+            hidden_messages = outside_messages, resume_at = 0, failures = 0
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
         """
@@ -452,15 +458,16 @@ class ContextRecords:
         )
         if row is None:
             return None
+        conversation = self._layers.conversation_from(row, held, model)
         return ContextRead(
-            conversation=self._layers.conversation_from(row, held, model),
+            conversation=conversation,
             epoch=epoch_from(row, "e_", have_frame),
             window_epoch=epoch_from(row, "w_", have_frame),
             view=view_from(jsontext.loads(row["view"])) if row["view"] else None,
             compacted_for=row["compacted_for"],
             compacted_at=row["compacted_at"],
             has_other_lane=row["has_other_lane"],
-            pins=tuple(row["pins"]),
+            pins=tuple(filter(conversation.head.window.holds, row["pins"])),
             rows_read=row["rows_read"],
             rows=log_rows_from(row),
         )
@@ -494,7 +501,7 @@ class ContextRecords:
         self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
         """Record an epoch's start; False when another build was first, or all is deleted."""
-        hidden = view.hidden or Span(1, 1)
+        top_start, hidden = _bounds(view)
         added = await self._session.run(
             ADD_EPOCH,
             conversation_id=UUID(conversation_id),
@@ -506,7 +513,7 @@ class ContextRecords:
             reason=epoch.reason,
             start_seq=epoch.start_seq,
             view_version=epoch.view_version,
-            top_start=1,
+            top_start=top_start,
             top_end=hidden.start,
             tail_start=hidden.end,
             kept=list(kept_of(view)),
@@ -600,6 +607,8 @@ class ContextRecords:
             span_end=hidden.end if hidden is not None else None,
             kept=list(kept_of(view)),
             trimmed_through=view.trimmed_through,
+            window_starts=[span.start for span in view.window],
+            window_ends=[span.end for span in view.window],
             summary_tokens=shown.summary_tokens,
             hidden_tokens=shown.hidden_tokens,
             hidden_messages=shown.hidden_messages,
@@ -683,3 +692,16 @@ class ContextRecords:
             compaction_id=UUID(compaction_id),
         )
         return compaction_from(row) if row is not None else None
+
+
+def _bounds(view: View) -> tuple[int, Span]:
+    """Return where what an epoch shows begins, and the range hidden in it, empty without one.
+
+    Of a window in several parts only the newest is bound: a build that has to read the rest, which
+    is rare, asks for it.
+    """
+    if len(view.window) > 1:
+        start = view.spans[-1].start
+        return start, Span(start, start)
+    start = view.window[0].start
+    return start, view.hidden or Span(start, start)

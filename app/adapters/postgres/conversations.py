@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from app.adapters.postgres.rows import (
     agent_from,
     conversation_from,
 )
+from app.adapters.postgres.snapshots import forget_agent, forget_conversation
 from app.adapters.postgres.store import Session, Statement
 from app.domain.records import Agent, Conversation, Settings, Versioned, Versions
 
@@ -46,8 +48,12 @@ ADD_CONVERSATION = Statement(
             FROM added, {_FIRST_LISTS}
             WHERE list.body <> '[]'
         )
-        INSERT INTO heads (conversation_id, counter)
-        SELECT conversation_id, CAST(:counter AS text) FROM added
+        INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
+        SELECT added.conversation_id, CAST(:counter AS text), a.rolling_window_seconds,
+            a.last_cleared_at, a.last_cleared_at + interval '1 microsecond'
+        FROM added
+        LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
+            AND a.agent_id = CAST(:agent_id AS text)
         """
 )
 FIND_CONVERSATION = Statement(
@@ -146,11 +152,12 @@ ADD_AGENT = Statement(
         WITH added AS (
             INSERT INTO agents (
                 tenant_id, agent_id, name, model, policy, sections, tools, metadata,
-                sections_version, tools_version
+                rolling_window_seconds, sections_version, tools_version
             ) VALUES (
                 CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
                 CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
-                CAST(:tools AS text), CAST(:metadata AS text), {_FIRST_VERSIONS}
+                CAST(:tools AS text), CAST(:metadata AS text),
+                CAST(:rolling_window_seconds AS bigint), {_FIRST_VERSIONS}
             ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
             RETURNING tenant_id, agent_id
         ), versions AS (
@@ -163,7 +170,7 @@ ADD_AGENT = Statement(
         """
 )
 _AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
-    tools_version, created_at, updated_at"""
+    tools_version, rolling_window_seconds, last_cleared_at, created_at, updated_at"""
 FIND_AGENT = Statement(
     f"""
         SELECT {_AGENT_COLUMNS} FROM agents
@@ -194,7 +201,9 @@ CHANGE_AGENT = Statement(
             policy = CAST(:policy AS text), sections = CAST(:sections AS text),
             tools = CAST(:tools AS text), metadata = CAST(:metadata AS text),
             sections_version = CAST(:sections_version AS bigint),
-            tools_version = CAST(:tools_version AS bigint), updated_at = clock_timestamp()
+            tools_version = CAST(:tools_version AS bigint),
+            rolling_window_seconds = CAST(:rolling_window_seconds AS bigint),
+            updated_at = clock_timestamp()
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
         """
 )
@@ -210,6 +219,14 @@ FIND_AGENT_VERSION = Statement(
         SELECT body FROM agent_versions
         WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
             AND kind = CAST(:kind AS text) AND version = CAST(:version AS bigint)
+        """
+)
+CLEAR_AGENT = Statement(
+    """
+        UPDATE agents
+        SET last_cleared_at = greatest(last_cleared_at, CAST(:at AS timestamptz))
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        RETURNING last_cleared_at
         """
 )
 PER_AGENT = ("agents", "agent_versions")
@@ -403,10 +420,12 @@ class ConversationRecords:
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         """Delete it and all that is derived from it; returns rows deleted by table (A7)."""
-        return {
+        forgotten = await forget_conversation(self._session, conversation_id)
+        deleted = {
             name: await self._session.run(removal, conversation_id=UUID(conversation_id))
             for name, removal in REMOVALS.items()
         }
+        return deleted | forgotten
 
 
 class AgentRecords:
@@ -423,6 +442,7 @@ class AgentRecords:
             agent_id=agent.agent_id,
             name=agent.name,
             metadata=agent.metadata,
+            rolling_window_seconds=agent.rolling_window_seconds,
             **_columns(agent.settings),
         )
         return added is not None
@@ -453,9 +473,15 @@ class AgentRecords:
             agent_id=agent.agent_id,
             name=agent.name,
             metadata=agent.metadata,
+            rolling_window_seconds=agent.rolling_window_seconds,
             **_columns(agent.settings),
             **_version_columns(agent.versions),
         )
+
+    async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
+        """Move its marker to this time, or leave it where that is later; returns where it is."""
+        row = await self._session.first(CLEAR_AGENT, tenant_id=tenant_id, agent_id=agent_id, at=at)
+        return row["last_cleared_at"] if row is not None else at
 
     async def add_version(
         self, tenant_id: str, agent_id: str, kind: Versioned, version: int, body: str
@@ -481,10 +507,12 @@ class AgentRecords:
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete the agent without its conversations; returns rows deleted by table (A7)."""
-        return {
+        forgotten = await forget_agent(self._session, tenant_id, agent_id)
+        deleted = {
             name: await self._session.run(removal, tenant_id=tenant_id, agent_id=agent_id)
             for name, removal in AGENT_REMOVALS.items()
         }
+        return deleted | forgotten
 
 
 class TenantRecords:

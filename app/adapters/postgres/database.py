@@ -12,8 +12,11 @@ from app.adapters.postgres.events import EventRecords
 from app.adapters.postgres.jobs import JobRecords
 from app.adapters.postgres.log import LogRecords
 from app.adapters.postgres.rows import Layers
+from app.adapters.postgres.search import SearchRecords
+from app.adapters.postgres.snapshots import SnapshotRecords
 from app.adapters.postgres.store import Session, Store
 from app.adapters.postgres.usage import UsageRecords
+from app.adapters.postgres.windows import WindowRecords
 from app.domain.records import Conversation
 
 
@@ -47,6 +50,11 @@ class PostgresRecords:
         return ContextRecords(self._session, self._layers)
 
     @property
+    def windows(self) -> WindowRecords:
+        """Active windows."""
+        return WindowRecords(self._session)
+
+    @property
     def events(self) -> EventRecords:
         """What happened."""
         return EventRecords(self._session)
@@ -65,6 +73,16 @@ class PostgresRecords:
     def blobs(self) -> BlobRecords:
         """Full tool outputs."""
         return BlobRecords(self._session)
+
+    @property
+    def snapshots(self) -> SnapshotRecords:
+        """Active windows as they were."""
+        return SnapshotRecords(self._session)
+
+    @property
+    def search(self) -> SearchRecords:
+        """The words of messages."""
+        return SearchRecords(self._session)
 
     @property
     def tenants(self) -> TenantRecords:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from app.adapters.postgres.store import Session, Statement
 from app.domain import jsontext
 from app.domain.blobs import Blob, StoredChunk
 from app.domain.compaction import DueLine
-from app.domain.log import BatchShape, Draft
+from app.domain.log import BatchShape, Draft, times_of
 from app.domain.messages import Role
 from app.domain.records import Conversation, StoredMessage
 from app.domain.turns import Entry, entry, pinned_seqs
@@ -39,6 +40,11 @@ _AS_HELD = """(
             AND held.updated_at = CAST(:known_agent_at AS timestamptz)
     ))
 )"""
+
+# The results that a batch begins with answer calls of before. Where the active window begins with
+# the batch, those calls are outside it, and their results stay outside as well (B2).
+_IS_EMPTY = "h.since > h.head_seq"
+_OUTSIDE = f"CASE WHEN {_IS_EMPTY} THEN CAST(:{{what}} AS bigint) ELSE 0 END"
 
 # Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
 # The head row is the guard: the update finds it only in the state the batch was made for, and
@@ -64,6 +70,22 @@ _APPEND = f"""
                     WHEN CAST(:mentions AS text[]) <@ h.mentions THEN h.mentions
                     ELSE h.mentions || CAST(:mentions AS text[])
                 END,
+                newest_before = h.newest_at,
+                newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
+                oldest_at = CASE
+                    WHEN NOT ({_IS_EMPTY}) THEN least(
+                        h.oldest_at, CAST(:oldest_given AS timestamptz),
+                        greatest(CAST(:now AS timestamptz), h.newest_at))
+                    WHEN CAST(:only_answers AS boolean) THEN h.oldest_at
+                    ELSE least(
+                        h.oldest_at, CAST(:oldest_given_after AS timestamptz),
+                        greatest(CAST(:now AS timestamptz), h.newest_at))
+                END,
+                since = h.since + {_OUTSIDE.format(what="answering")},
+                outside_messages = h.outside_messages + {_OUTSIDE.format(what="answering")},
+                outside_tokens = h.outside_tokens + {_OUTSIDE.format(what="answering_tokens")},
+                hidden_messages = h.hidden_messages + {_OUTSIDE.format(what="answering")},
+                hidden_tokens = h.hidden_tokens + {_OUTSIDE.format(what="answering_tokens")},
                 open_calls = CASE
                     WHEN CAST(:resets AS boolean) THEN CAST(:leaves AS text[])
                     ELSE ARRAY(
@@ -85,12 +107,12 @@ _APPEND = f"""
                         AND known.message_id = ANY (CAST(:given_ids AS text[]))
                 )
                 AND (NOT CAST(:as_held AS boolean) OR {_AS_HELD})
-            RETURNING {HEAD_COLUMNS}
+            RETURNING {HEAD_COLUMNS}, h.newest_before
         ), stored AS (
             INSERT INTO messages (
                 conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
                 total_tokens, call_ids, call_names, has_media, continues, body, fragment,
-                output, timestamp
+                output, timestamp, at, late_at
             )
             SELECT
                 CAST(:conversation_id AS uuid),
@@ -104,7 +126,9 @@ _APPEND = f"""
                 moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
                 item.call_ids, item.call_names, item.has_media, item.continues,
                 convert_from(item.body, 'UTF8'), convert_from(item.fragment, 'UTF8'),
-                item.output, item.timestamp
+                item.output, item.timestamp, greatest(item.newest_at, moved.newest_before),
+                CASE WHEN item.given_at < greatest(item.newest_at, moved.newest_before)
+                    THEN item.given_at END
             FROM moved, unnest(
                 CAST(:ids AS text[]), CAST(:row_turns AS bigint[]), CAST(:roles AS text[]),
                 CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
@@ -112,10 +136,12 @@ _APPEND = f"""
                 CAST(:call_names AS text[]), CAST(:has_media AS boolean[]),
                 CAST(:continues AS boolean[]), CAST(:bodies AS bytea[]),
                 CAST(:fragments AS bytea[]), CAST(:outputs AS text[]),
-                CAST(:timestamps AS text[])
+                CAST(:timestamps AS text[]), CAST(:given_times AS timestamptz[]),
+                CAST(:newest_times AS timestamptz[])
             ) WITH ORDINALITY AS item (
                 id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids, call_names,
-                has_media, continues, body, fragment, output, timestamp, position
+                has_media, continues, body, fragment, output, timestamp, given_at, newest_at,
+                position
             )
         ){{blobs}}
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, h.due_at = now() AS became_due
@@ -280,6 +306,7 @@ class LogRecords:
         shape: BatchShape,
         *,
         counter: str,
+        now: datetime,
         expected_seq: int | None,
         default_model: str | None,
         due: DueLine,
@@ -288,12 +315,14 @@ class LogRecords:
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
 
-        Sets the due mark where the batch takes the head over the line (decision 25). `blobs` are
-        stored with it; with `as_held` only if the settings are still those this process holds.
+        Sets the due mark where the batch takes the head over the line (decision 25). A message
+        that gives no time is from `now` (B2). `blobs` are stored with it; with `as_held` only if
+        the settings are still those this process holds.
 
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
         totals, turns = _running(drafts)
+        times = times_of(drafts, now)
         held = self._layers.held(conversation_id)
         has_outputs = any(draft.output is not None for draft in drafts)
         row = await self._append(
@@ -334,6 +363,15 @@ class LogRecords:
             fragments=[draft.fragment for draft in drafts],
             outputs=[_output_of(draft) for draft in drafts] if has_outputs else [None] * len(ids),
             timestamps=[draft.timestamp for draft in drafts],
+            newest_at=times.newest[-1],
+            now=times.now,
+            oldest_given=times.oldest_given,
+            oldest_given_after=times.oldest_given_after,
+            only_answers=times.only_answers,
+            given_times=times.given,
+            newest_times=times.newest,
+            answering=times.answering,
+            answering_tokens=totals[times.answering - 1] if times.answering else 0,
             **held.parameters,
         )
         if row is None:

@@ -22,6 +22,7 @@ from app.domain.records import (
     Versions,
 )
 from app.domain.views import Span, Summary, View, spans_beside, summary_from, view_from
+from app.domain.window import window_from
 
 # What changes rarely can be large: it is sent only when it is not the version already known.
 _KNOWN = """(c.updated_at = CAST(:known_at AS timestamptz)
@@ -40,6 +41,7 @@ CONVERSATION_COLUMNS = ", ".join(
         "c.sections_version, c.tools_version",
         "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
         "cal.reports AS calibrated_reports",
+        "a.rolling_window_seconds",
         f"coalesce({_KNOWN}, false) AS known",
         _unless_known("c.metadata", "metadata"),
         _unless_known("c.policy", "policy"),
@@ -56,7 +58,8 @@ HEAD_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
-    h.resume_at, h.failures, h.due_at,
+    h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
+    h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at,
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
@@ -79,6 +82,8 @@ def agent_from(row: Any) -> Agent:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         versions=_versions_from(row),
+        rolling_window_seconds=row["rolling_window_seconds"],
+        cleared_at=row["last_cleared_at"],
     )
 
 
@@ -106,6 +111,13 @@ def head_from(row: Any) -> Head:
         is_due=row["is_due"],
         is_resting=row["is_resting"],
         failures=row["failures"],
+        window=window_from(row["since"], row["parts"]),
+        outside_tokens=row["outside_tokens"],
+        outside_messages=row["outside_messages"],
+        window_seconds=row["window_seconds"],
+        cleared_at=row["cleared_at"],
+        cleared_seq=row["cleared_seq"],
+        oldest_at=row["oldest_at"],
     )
 
 
@@ -188,6 +200,7 @@ def conversation_from(row: Any) -> Conversation:
         model_entry=row["model_entry"],
         versions=_versions_from(row),
         calibration=_calibration_from(row),
+        rolling_window_seconds=row["rolling_window_seconds"],
     )
 
 

@@ -14,18 +14,22 @@ from app.api.schemas.fields import (
     DisplayName,
     Metadata,
     ModelName,
+    RollingWindow,
     Tools,
 )
 from app.api.schemas.pages import Page
 from app.api.schemas.policies import PolicyPatch, ShownPolicy
 from app.api.schemas.sections import Sections, ShownSection
 from app.domain.policy import DEFAULTS
+from app.domain.window import DEFAULT_ROLLING_WINDOW_SECONDS
 
 _ITEM: dict[str, Any] = {
     "agent_id": "support-bot",
     "name": "Support bot",
     "model": "gpt-4o",
     "metadata": {},
+    "rolling_window_seconds": 86_400,
+    "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
 }
@@ -53,6 +57,7 @@ class AgentCreate(Asked):
     policy: PolicyPatch | None = Field(
         default=None, description="Settings its conversations inherit."
     )
+    rolling_window_seconds: RollingWindow | None = DEFAULT_ROLLING_WINDOW_SECONDS
     sections: Sections = Field(default=[], description="System prompt of its conversations.")
     tools: Tools = Field(default=[], description="Tools of its conversations.")
     metadata: Metadata = Field(default={})
@@ -71,6 +76,9 @@ class AgentPatch(Asked):
         default=None,
         description="Merged leaf by leaf: a null leaf inherits again, a null policy resets all.",
     )
+    rolling_window_seconds: RollingWindow | None = Field(
+        default=None, description="A longer one shows again what was older; null is no limit."
+    )
     metadata: Metadata = Field(default={}, description="Replaces the metadata there are.")
 
 
@@ -81,8 +89,34 @@ class AgentItem(Answered):
     name: str = Field(description="Name for people.")
     model: str | None = Field(description="Its own model; null inherits.")
     metadata: dict[str, Any] = Field(description="As the caller gave it.")
+    rolling_window_seconds: int | None = Field(
+        description="How old a message may be that its conversations show; null is no limit."
+    )
+    last_cleared_at: datetime = Field(
+        description="When it was cleared last; when it was created, as long as it never was."
+    )
     created_at: datetime = Field(description="When it was created.")
     updated_at: datetime = Field(description="When its settings last changed.")
+
+
+class ClearedAgent(Answered):
+    """An agent whose conversations start anew."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "agent_id": "support-bot",
+                    "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
+                    "conversations": 3,
+                }
+            ]
+        }
+    )
+
+    agent_id: str = Field(description="Id of the agent.")
+    last_cleared_at: datetime = Field(description="Nothing from before is shown any more.")
+    conversations: int = Field(description="How many conversations were cleared.")
 
 
 class AgentPage(Page[AgentItem]):

@@ -31,6 +31,8 @@ _ITEM: dict[str, Any] = {
     "turns": 3,
     "message_count": 12,
     "tokens": 1840,
+    "rolling_window_seconds": 86_400,
+    "last_cleared_at": None,
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
 }
@@ -91,8 +93,34 @@ class ConversationItem(Answered):
     turns: int = Field(description="User messages so far.")
     message_count: int = Field(description="Messages in the log.")
     tokens: int = Field(description="Tokens of the whole log, by the conversation's counter.")
+    rolling_window_seconds: int | None = Field(
+        description="The agent's: how old a message may be that is shown; null is no limit."
+    )
+    last_cleared_at: datetime | None = Field(
+        description="When it was cleared last, alone or with its agent; null if never."
+    )
     created_at: datetime = Field(description="When it was created.")
     updated_at: datetime = Field(description="When its settings last changed.")
+
+
+class ClearedConversation(Answered):
+    """A conversation that starts anew."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+                    "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
+                    "head_seq": 42,
+                }
+            ]
+        }
+    )
+
+    conversation_id: str = Field(description="UUID of the conversation.")
+    last_cleared_at: datetime = Field(description="Nothing from before is shown any more.")
+    head_seq: int = Field(description="Seq of the last message that is not shown any more.")
 
 
 class ConversationPage(Page[ConversationItem]):

@@ -126,6 +126,15 @@ ToolObject = Annotated[
     ),
 ]
 Tools = Annotated[list[ToolObject], Field(max_length=MOST_TOOLS, description="Tool definitions.")]
+RollingWindow = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=1_000_000_000,
+        description="Messages older than so many seconds are not shown; null is no such limit.",
+        examples=[86_400],
+    ),
+]
 Metadata = Annotated[
     dict[str, Any],
     BeforeValidator(_object),

@@ -24,7 +24,7 @@ from app.domain.validation.shapes import (
     sent,
     sent_with_marks,
 )
-from app.domain.views import Span, View
+from app.domain.views import Span, View, overlap
 
 Result = tuple[str, str, str]
 """A tool result: its pointer, the id of its call, its text."""
@@ -142,13 +142,18 @@ def _judge_summaries(view: View, shape: Shape, found: Findings) -> None:
     for before, after in pairwise((*spans, Span(hidden.end, hidden.end))):
         if after.start < before.end:
             found.add("N10", shape.at, f"two summaries tell of the message with seq {after.start}")
-        elif not _is_told(view, Span(before.end, after.start)):
+        elif not all(_is_told(view, gap) for gap in _untold(view, before.end, after.start)):
             message = f"nothing stands for the messages from seq {before.end} to {after.start}"
             found.add("N10", shape.at, message)
 
 
+def _untold(view: View, start: int, end: int) -> tuple[Span, ...]:
+    """Return what of the window lies between two summaries."""
+    return overlap((Span(start, end),), view.window) if start < end else ()
+
+
 def _is_told(view: View, gap: Span) -> bool:
-    if gap.start == gap.end or view.note is not None:
+    if view.note is not None:
         return True
     return any(span.start <= gap.start and gap.end <= span.end for span in view.spans)
 

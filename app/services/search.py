@@ -1,0 +1,204 @@
+"""Full-text search over a transcript, and what a model recalls of it (A6, L1).
+
+1. Appends index nothing. Whoever searches first indexes what came since, the oldest first; the
+   worker does so beforehand with what a compaction hides.
+2. Batches are small, worked on in a thread, and stored one by one: whoever gives up loses one.
+3. Where the order of words matters, candidates are found by their words and judged by their text.
+4. What is recalled is judged by postings, bounded for every term however common it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from app.domain.blobs import ToolOutputRef
+from app.domain.errors import NotFound
+from app.domain.records import Conversation, StoredMessage
+from app.domain.search import (
+    MOST_RECALLED,
+    Candidate,
+    Query,
+    Searched,
+    Term,
+    candidates,
+    excerpt,
+    lexemes,
+    query_from,
+    ranked,
+    recall_terms,
+    weights,
+)
+from app.services.frames import Frames
+from app.services.ports import Database
+
+BATCH = 500
+BATCH_BYTES = 2_000_000
+"""Messages, and bytes of their bodies, that are indexed at once."""
+MOST_JUDGED = 200
+"""Messages whose text is looked at in one go."""
+MOST_POSTINGS = 200
+"""Messages that each term of a question brings."""
+MOST_CANDIDATES = 100
+"""Messages of which all terms are looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A message that answers a question, shown by an excerpt.
+
+    `output_ref` is what the rest of a cut result is read by; `tool_name` is None where it is not
+    known whose result it is.
+    """
+
+    seq: int
+    role: str
+    tool_name: str | None
+    created_at: datetime
+    excerpt: str
+    output_ref: ToolOutputRef | None
+
+
+class SearchService:
+    """Finds messages by their words, and indexes them for it."""
+
+    def __init__(self, database: Database, frames: Frames) -> None:
+        self._database = database
+        self._frames = frames
+
+    async def page(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        query_text: str,
+        *,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+    ) -> tuple[Conversation, list[StoredMessage]]:
+        """Return messages between two seqs, both exclusive, that a query finds (A6).
+
+        Raises NotFound, or ValidationError at `/query/q` for what is no query.
+        """
+        query = query_from(query_text)
+        conversation = await self._find(tenant_id, conversation_id)
+        head_seq = conversation.head.head_seq
+        await self._index(conversation_id, head_seq)
+        after_seq, before_seq = max(after_seq, 0), min(before_seq, head_seq + 1)
+        page: list[StoredMessage] = []
+        while len(page) < limit and before_seq - after_seq > 1:
+            wanted = max(limit, MOST_JUDGED) if query.needs_text else limit
+            async with self._database.session() as records:
+                found = await records.search.find(
+                    conversation_id,
+                    query,
+                    after_seq=after_seq,
+                    before_seq=before_seq,
+                    order=order,
+                    limit=wanted,
+                )
+            if query.needs_text:
+                page += await asyncio.to_thread(_admitted, query, found)
+            else:
+                page += found
+            if len(found) < wanted:
+                break
+            if order == "asc":
+                after_seq = found[-1].seq
+            else:
+                before_seq = found[-1].seq
+        return conversation, page[:limit]
+
+    async def recall(self, tenant_id: str, conversation_id: str, question: str) -> list[Recalled]:
+        """Return what of the log answers a question best, the best first (L1); raises NotFound."""
+        conversation = await self._find(tenant_id, conversation_id)
+        terms = recall_terms(question)
+        head_seq = conversation.head.head_seq
+        await self._index(conversation_id, head_seq)
+        if not terms or not head_seq:
+            return []
+        best, worth = await self._best(conversation_id, terms, head_seq)
+        if not best:
+            return []
+        async with self._database.session() as records:
+            found = await records.search.by_seqs(conversation_id, [item.seq for item in best])
+        shown = await asyncio.to_thread(_shown, found, terms, worth)
+        return [shown[item.seq] for item in best if item.seq in shown]
+
+    async def prepare(self, tenant_id: str, conversation_id: str) -> None:
+        """Index what a conversation no longer shows, so that a search need not (rule 1)."""
+        head = (await self._find(tenant_id, conversation_id)).head
+        if head.span is not None:
+            await self._index(conversation_id, min(head.head_seq, head.span.end - 1))
+
+    async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
+        async with self._database.session() as records:
+            found = await records.conversations.find(
+                tenant_id, conversation_id, self._frames.default_model
+            )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+    async def _index(self, conversation_id: str, through_seq: int) -> None:
+        """Index all that is not indexed yet, up to a seq."""
+        while True:
+            async with self._database.session() as records:
+                batch = await records.search.unindexed(
+                    conversation_id, through_seq, BATCH, BATCH_BYTES
+                )
+            if not batch:
+                return
+            words = await asyncio.to_thread(_words, batch)
+            async with self._database.session() as records:
+                await records.search.add(conversation_id, words)
+
+    async def _best(
+        self, conversation_id: str, terms: Sequence[Term], head_seq: int
+    ) -> tuple[list[Candidate], list[float]]:
+        """Return the messages to show, and what each term is worth here."""
+        async with self._database.session() as records:
+            *postings, having_all = await records.search.postings(
+                conversation_id, [*([term] for term in terms), terms], head_seq, MOST_POSTINGS
+            )
+            found = ranked(candidates(postings, having_all.seqs), postings, head_seq)
+            known = {item.seq: item for item in found[:MOST_CANDIDATES]}
+            cut = [number for number, item in enumerate(postings) if item.is_cut]
+            held = await records.search.holding(
+                conversation_id, list(known), [terms[number] for number in cut]
+            )
+        judged = [
+            replace(
+                item, terms=known[item.seq].terms | {cut[place] for place in item.terms}
+            )
+            for item in held
+        ]
+        return ranked(judged, postings, head_seq)[:MOST_RECALLED], weights(postings, head_seq)
+
+
+def _words(batch: Sequence[Searched]) -> dict[int, tuple[str, ...]]:
+    return {item.message.seq: lexemes(*item.texts()) for item in batch}
+
+
+def _admitted(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
+    return [message for message in found if query.admits(Searched(message).texts())]
+
+
+def _shown(
+    found: Sequence[Searched], terms: Sequence[Term], worth: Sequence[float]
+) -> Mapping[int, Recalled]:
+    shown = {}
+    for item in found:
+        message, output = item.message, item.message.output
+        shown[message.seq] = Recalled(
+            message.seq,
+            message.role,
+            item.tool_name,
+            message.created_at,
+            excerpt("\n".join(item.texts()), terms, worth),
+            message.output_ref if output is not None and output.is_cut else None,
+        )
+    return shown
