@@ -30,6 +30,7 @@ from app.services.frames import Frames
 from app.services.leases import Leases
 from app.services.outputs import Outputs
 from app.services.ports import BlobStore
+from app.services.search import SearchService
 from app.services.spend import SpendGuard
 from app.services.summariser import Summariser, SummariserSettings
 from app.settings import Settings
@@ -56,6 +57,7 @@ class Parts:
     compaction: CompactionService
     outputs: Outputs
     blobs: BlobService
+    search: SearchService
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -128,6 +130,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             most_bytes=settings.max_blob_bytes,
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         ),
+        search=SearchService(database, frames),
     )
 
 

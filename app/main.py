@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -36,21 +37,23 @@ from app.api import (
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
 from app.composition import Parts, compose, new_id, utc_now
+from app.domain.messages import FormatName
 from app.services.agents import AgentService
 from app.services.compaction import CompactAsk
 from app.services.context import ContextService
-from app.services.conversations import ConversationService
+from app.services.conversations import ConversationService, NewConversation
 from app.services.earlier import EarlierBuilds
 from app.services.events import EventService
 from app.services.jobs import JobService
-from app.services.log import LogService
+from app.services.log import Append, LogService
 from app.services.pins import PinService
-from app.services.receipts import ReceiptService
 from app.services.recaps import Recaps
+from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.restores import Restores
 from app.services.snapshots import SnapshotService
 from app.services.stateless import StatelessService
+from app.services.statuses import Statuses
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
 from app.services.usage import UsageService
@@ -131,22 +134,24 @@ def _services(settings: Settings, parts: Parts) -> Services:
     database, frames, compaction = parts.database, parts.frames, parts.compaction
     policy = settings.policy_overrides
     search = ToolSearchService(database, frames, Bm25Ranking())
+    log = LogService(
+        database,
+        frames,
+        parts.queue,
+        parts.outputs,
+        parts.active,
+        new_id,
+        settings.max_batch,
+    )
+    talks = ConversationService(
+        database, frames, policy, new_id, parts.active.now, parts.outputs.forget
+    )
     return Services(
         agents=AgentService(
             database, frames, policy, new_id, parts.active.now, parts.outputs.forget
         ),
-        conversations=ConversationService(
-            database, frames, policy, new_id, parts.active.now, parts.outputs.forget
-        ),
-        log=LogService(
-            database,
-            frames,
-            parts.queue,
-            parts.outputs,
-            parts.active,
-            new_id,
-            settings.max_batch,
-        ),
+        conversations=talks,
+        log=log,
         blobs=parts.blobs,
         tools=search,
         tool_calls=ToolCallService(
@@ -158,6 +163,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             lambda tenant_id, conversation_id: compaction.compact(
                 tenant_id, conversation_id, CompactAsk()
             ),
+            parts.search.recall,
         ),
         usage=UsageService(database, frames, parts.queue, parts.active, new_id),
         context=ContextService(
@@ -169,12 +175,13 @@ def _services(settings: Settings, parts: Parts) -> Services:
             compaction.compact_for_build,
             compaction.cut,
             compaction.clear,
+            Statuses(database, parts.active.now).of,
             new_id,
         ),
         earlier=EarlierBuilds(database, frames),
         compaction=compaction,
         receipts=ReceiptService(database, frames, parts.active),
-        pins=PinService(database, frames),
+        pins=PinService(database, frames, parts.active),
         jobs=JobService(database, parts.queue, new_id),
         events=EventService(
             database,
@@ -183,10 +190,41 @@ def _services(settings: Settings, parts: Parts) -> Services:
             most_streams=settings.events_max_streams,
         ),
         registry=RegistryService(database, parts.registry),
+        snapshots=_snapshots(settings, parts, log, talks),
         stateless=StatelessService(parts.summariser, frames, parts.registry, database, utc_now),
         validation=ValidationService(database, frames, parts.registry),
         is_ready=Readiness(parts.store).is_ready,
     )
+
+
+def _snapshots(
+    settings: Settings, parts: Parts, log: LogService, talks: ConversationService
+) -> SnapshotService:
+    """Return the snapshots, which append to logs and make conversations as any client does."""
+
+    async def append(
+        tenant_id: str,
+        conversation_id: str,
+        copies: Sequence[Mapping[str, Any]],
+        format: FormatName,
+    ) -> None:
+        await log.append(tenant_id, conversation_id, Append(copies, format))
+
+    async def make(tenant_id: str, conversation_id: str, agent_id: str | None) -> None:
+        await talks.create(tenant_id, NewConversation(conversation_id, agent_id))
+
+    database, frames = parts.database, parts.frames
+    restores = Restores(
+        database,
+        parts.outputs,
+        parts.active,
+        append,
+        make,
+        frames.default_model,
+        settings.max_batch,
+    )
+    recaps = Recaps(database, parts.summariser)
+    return SnapshotService(database, frames, recaps, restores, parts.outputs, parts.active, new_id)
 
 
 def _version() -> str:

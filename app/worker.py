@@ -53,6 +53,9 @@ Work = Callable[[str, str, str | None], Awaitable[None]]
 Collect = Callable[[], Awaitable[int]]
 """Collects what may be collected anywhere; returns how much that was."""
 
+Prepare = Callable[[str, str], Awaitable[None]]
+"""Takes tenant and conversation, and indexes for searches what is no longer shown (A6)."""
+
 _log = logging.getLogger("app.worker")
 
 
@@ -69,6 +72,7 @@ class Worker:
         concurrency: int = 4,
         sweep_seconds: float = 5.0,
         pace: Pace | None = None,
+        prepare: Prepare | None = None,
         collect: Collect | None = None,
         collect_seconds: float = 3600.0,
     ) -> None:
@@ -79,6 +83,7 @@ class Worker:
         self._concurrency = concurrency
         self._sweep_seconds = sweep_seconds
         self._pace = pace or Pace()
+        self._prepare = prepare
         self._collect = collect
         self._collect_seconds = collect_seconds
         self._stopping = asyncio.Event()
@@ -172,7 +177,19 @@ class Worker:
                 return min(2.0**entry.attempts, MOST_DELAY_SECONDS)
             _log.error("job_given_up", extra={"data": data})
             await self._give_up(entry)
+        else:
+            await self._prepare_search(entry)
         return None
+
+    async def _prepare_search(self, entry: Entry) -> None:
+        """Index what the work has hidden; a search does it where this fails."""
+        if self._prepare is None:
+            return
+        try:
+            await self._prepare(entry.tenant_id, entry.conversation_id)
+        except Exception as error:  # the work itself is done
+            data = {"conversation_id": entry.conversation_id, "error": type(error).__name__}
+            _log.warning("search_not_prepared", extra={"data": data})
 
     async def _give_up(self, entry: Entry) -> None:
         async with self._database.session() as records:
@@ -234,6 +251,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         parts.compaction.work,
         concurrency=settings.worker_concurrency,
         sweep_seconds=settings.sweep_seconds,
+        prepare=parts.search.prepare,
         collect=parts.blobs.collect_due,
         collect_seconds=settings.blob_gc_seconds,
     )

@@ -31,7 +31,15 @@ from app.domain.deferral import (
 from app.domain.errors import ValidationError
 from app.domain.formats import FORMATS, ToolDefinition, wire
 from app.domain.messages import FormatName, is_sendable, sendable
-from app.domain.tool_output import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, TOOL_SEARCH
+from app.domain.search import MOST_QUERY as MOST_QUESTION
+from app.domain.tool_output import (
+    COMPACT_CONTEXT,
+    GREP,
+    READ_BYTES,
+    READ_LINES,
+    RECALL,
+    TOOL_SEARCH,
+)
 
 MOST_LINES: Final = 2000
 MOST_BYTES: Final = 51_200
@@ -91,7 +99,14 @@ class CompactContext:
     """Compact the conversation now (E7, G6)."""
 
 
-Ask = ReadLines | GrepLines | ReadBytes | SearchTools | CompactContext
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Show messages of the whole log that a question is about, seen or no longer seen (A6)."""
+
+    query: str
+
+
+Ask = ReadLines | GrepLines | ReadBytes | SearchTools | CompactContext | Recall
 _Value = str | int | bool
 
 
@@ -291,6 +306,21 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                 "Free space in the context: a summary takes the place of earlier messages.",
                 (),
                 CompactContext,
+            ),
+            AgentTool(
+                RECALL,
+                "Search the whole conversation, with all that was summarised or is no longer"
+                " shown. Answers with excerpts of the messages that fit best.",
+                (
+                    Parameter(
+                        "query",
+                        "string",
+                        "What to look for: the words that stood there, names above all.",
+                        least=1,
+                        most=MOST_QUESTION,
+                    ),
+                ),
+                Recall,
             ),
         )
     }

@@ -21,7 +21,7 @@ from app.domain.errors import ContextError, ValidationError
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
 from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
-from app.domain.policy import Policy
+from app.domain.policy import Policy, StatusPreamble
 from app.domain.prompt import Tail
 from app.domain.sections import (
     PromptSection,
@@ -268,6 +268,13 @@ class Frame:
         if ask.dynamic:
             sections = merge_sections([sections, ask.dynamic])
         return dynamic_texts(sections, ask.status)
+
+    def derives_status(self, ask: Ask) -> bool:
+        """Whether nobody says what the agent is doing besides, so that it is worked out (B4)."""
+        if self.policy.status_preamble is StatusPreamble.NONE or ask.status is not None:
+            return False
+        sections = (*self.sections, *ask.dynamic)
+        return all(section.kind is not SectionKind.STATUS for section in sections)
 
     def tail(self, texts: tuple[str, ...]) -> Tail:
         """Return texts as a tail in the role that the model's provider takes them in."""

@@ -242,8 +242,8 @@ class Times:
     """When the messages of a batch are from, as the active window sees them (B2).
 
     `given` are the times they give themselves; whoever gives none, or one that is yet to come, is
-    from `now`. `newest` is the newest time up to each, so that it never falls. The first `answering`
-    messages are results of calls from before the batch.
+    from `now`. `newest` is the newest time up to each, so that it never falls. The first
+    `answering` messages are results of calls from before the batch.
     """
 
     now: datetime

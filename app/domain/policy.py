@@ -83,6 +83,13 @@ class DynamicPosition(StrEnum):
     BEFORE_WINDOW = "before_window"
 
 
+class StatusPreamble(StrEnum):
+    """Whether a build without a status is told of the agent's other conversations (B4)."""
+
+    AUTO = "auto"
+    NONE = "none"
+
+
 Auto = Literal["auto"]
 """A value that is worked out (decision 22)."""
 OWN_TOOLS = (
@@ -91,6 +98,7 @@ OWN_TOOLS = (
     "read_result",
     "tool_search",
     "compact_context",
+    "recall",
 )
 """The tools that the service offers to an LLM (L1)."""
 AgentTools = Literal["auto", "none"]
@@ -189,6 +197,7 @@ class Policy:
     gc: GcPolicy = field(default_factory=GcPolicy)
     tool_deferral_threshold: float = 0.10
     dynamic_position: DynamicPosition = DynamicPosition.TAIL
+    status_preamble: StatusPreamble = StatusPreamble.AUTO
     agent_tools: AgentTools | tuple[str, ...] = "auto"
     summary_role: SummaryRole = SummaryRole.USER
     preserve_user_messages: bool = False

@@ -23,12 +23,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache, lru_cache
 from itertools import chain, islice, pairwise
 from math import log
 from typing import Final
 
 from app.domain import jsontext
+from app.domain.blobs import ToolOutputRef
 from app.domain.errors import ValidationError
 from app.domain.log import parse_stored
 from app.domain.messages import File, FormatName, Message, Part, Role, Text, ToolCall
@@ -356,7 +358,8 @@ EXCERPT: Final = 300
 _BEFORE = 60  # characters of an excerpt before its first match
 _COMMON_SHARE = 0.1
 _USUAL_SIZE = 128  # lexemes of a message that says one thing
-_MOST_READ = 32_768  # characters of a message that are looked at for its excerpt
+_MOST_READ = 1 << 20  # characters of a message that are looked at for its excerpt
+_MOST_MATCHES = 500  # places of one term among them
 
 
 def recall_terms(text: str) -> tuple[Term, ...]:
@@ -397,6 +400,22 @@ class Candidate:
     size: int = _USUAL_SIZE
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A message that answers a question, shown by an excerpt.
+
+    `output_ref` is what the rest of a cut result is read by; `tool_name` is None where it is not
+    known whose result it is.
+    """
+
+    seq: int
+    role: str
+    tool_name: str | None
+    created_at: datetime
+    excerpt: str
+    output_ref: ToolOutputRef | None
+
+
 def candidates(postings: Sequence[Postings], others: Iterable[int] = ()) -> list[Candidate]:
     """Return the messages that have any of the terms, as far as their postings tell.
 
@@ -429,7 +448,7 @@ def ranked(
 
     def key(item: Candidate) -> tuple[bool, float, int]:
         longer = log(max(item.size, _USUAL_SIZE) / _USUAL_SIZE)
-        score = sum(worth[term] for term in item.terms) / (1 + 0.15 * longer)
+        score = sum(worth[term] for term in item.terms) / (1 + 0.25 * longer)
         return len(item.terms) < len(postings), -round(score, 2), -item.seq
 
     return sorted((item for item in found if not rare or rare & item.terms), key=key)
@@ -437,42 +456,58 @@ def ranked(
 
 def excerpt(text: str, terms: Sequence[Term], worth: Sequence[float]) -> str:
     """Return about EXCERPT characters around the words of a text that matter most, on one line."""
-    start = max(0, _densest([*_matches(text[:_MOST_READ], terms)], worth) - _BEFORE)
+    start = max(0, _densest(_matches(text[:_MOST_READ], terms), worth) - _BEFORE)
     end = start + EXCERPT
     shown = " ".join(text[start:end].split())
     return f"{'…' if start else ''}{shown}{'…' if end < len(text) else ''}"
 
 
-def _densest(matches: Sequence[tuple[int, frozenset[int]]], worth: Sequence[float]) -> int:
+def _densest(matches: Sequence[tuple[int, int]], worth: Sequence[float]) -> int:
     """Return where the stretch begins that has the terms which are worth most together."""
     counts: Counter[int] = Counter()
     first, score, best, start = 0, 0.0, 0.0, 0
-    for at, found in matches:
-        score += sum(worth[term] for term in found if not counts[term])
-        counts.update(found)
+    for at, term in matches:
+        score += 0 if counts[term] else worth[term]
+        counts[term] += 1
         while at - matches[first][0] > EXCERPT - 2 * _BEFORE:
             left = matches[first][1]
-            counts.subtract(left)
-            score -= sum(worth[term] for term in left if not counts[term])
+            counts[left] -= 1
+            score -= 0 if counts[left] else worth[left]
             first += 1
         if score > best:
             best, start = score, matches[first][0]
     return start
 
 
-def _matches(text: str, terms: Sequence[Term]) -> Iterator[tuple[int, frozenset[int]]]:
-    """Yield where words stand that are looked for, and which terms they match."""
-    exact = {term.lexeme for term in terms if not term.is_prefix}
-    beginnings = tuple(term.lexeme for term in terms if term.is_prefix)
-    known: dict[str, frozenset[int]] = {}
-    pattern = _ascii_tokens() if text.isascii() else _all_tokens()
-    for match in pattern.finditer(text):
-        token = match[0]
-        if token not in known:
-            found = _lexemes_of(token) if token.isascii() else lexemes(token)
-            likely = [one for one in found if one in exact or one.startswith(beginnings)]
-            known[token] = frozenset(
-                number for number, term in enumerate(terms) if any(map(term.matches, likely))
-            )
-        if known[token]:
-            yield match.start(), known[token]
+def _matches(text: str, terms: Sequence[Term]) -> list[tuple[int, int]]:
+    """Return where words begin that are looked for, each with the number of its term."""
+    plain = text.lower() if text.isascii() else text.translate(_ALIKE)
+    found = []
+    for number, term in enumerate(terms):
+        places = (match.start() for match in re.finditer(re.escape(term.lexeme), plain))
+        begun = (at for at in places if _stands_at(text, at, term))
+        found += [(at, number) for at in islice(begun, _MOST_MATCHES)]
+    return sorted(found)
+
+
+def _stands_at(text: str, start: int, term: Term) -> bool:
+    """Whether a word begins there, and ends with the term if it has to."""
+    if _IS_SPACELESS.match(text, start):
+        return True
+    end = start + len(term.lexeme)
+    if start and text[start - 1].isalnum() and not text[start].isupper():
+        return False
+    return term.is_prefix or not text[end : end + 1].isalnum() or text[end].isupper()
+
+
+class _Alike(dict[int, str]):
+    """Folds characters one by one, so that all stay in their places."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        folded = _folded(unicodedata.normalize("NFKC", character))
+        self[code] = folded if len(folded) == 1 else character
+        return self[code]
+
+
+_ALIKE = _Alike()

@@ -63,7 +63,7 @@ from app.domain.messages import FormatName, Role
 from app.domain.payload import Payload, Request, render_payload
 from app.domain.policy import CompactionMode, StrategyName
 from app.domain.prompt import Assembler, Items, MisplacedMark, Point
-from app.domain.records import ContextRead, Epoch, Head
+from app.domain.records import ContextRead, Conversation, Epoch, Head
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.summaries import SummaryAsk
 from app.domain.turns import Entry
@@ -100,6 +100,8 @@ The last argument stands for all that a plan goes by: log, view, policy, pins.
 """
 Cut = Callable[[Situation, tuple[Span, ...]], Awaitable[CompactResult]]
 """Makes the spans of an emergency cut what the conversation shows (E6)."""
+Status = Callable[[str, Conversation], Awaitable[str | None]]
+"""Tells a tenant's conversation what its agent's others are doing, None without any (B4)."""
 
 
 class Clear(Protocol):
@@ -138,6 +140,7 @@ class ContextService:
         compact_for_build: CompactForBuild,
         cut: Cut,
         clear: Clear,
+        status: Status,
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
@@ -148,6 +151,7 @@ class ContextService:
         self._compact_for_build = compact_for_build
         self._cut = cut
         self._clear = clear
+        self._status = status
         self._new_id = new_id
 
     async def budget(self, tenant_id: str, conversation_id: str) -> Reading | None:
@@ -235,6 +239,9 @@ class ContextService:
             raise ValidationError.at(
                 "/model", "No model: name one in the request, the conversation or its agent"
             )
+        if frame.derives_status(build.ask):
+            status = await self._status(build.tenant_id, read.conversation)
+            build.ask = replace(build.ask, status=status)
         limits = frame.required_limits()
         check_tools(frame, build.ask.format)
         fixed = frame.usage(0, 0, extra_system=-frame.raw_dynamic)

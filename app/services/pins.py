@@ -1,12 +1,17 @@
-"""Pins: messages that stay in the context verbatim, whatever happens around them (D8)."""
+"""Pins: messages that stay in the context verbatim, whatever happens around them (D8).
+
+1. A pin holds a message against compactions and clearing, not in the active window: what is older
+   than that, or was cleared, is not shown. Once it is restored, its pin holds again.
+"""
 
 from __future__ import annotations
 
 from app.domain import jsontext
-from app.domain.compaction import newly_kept
+from app.domain.compaction import base_view, newly_kept
 from app.domain.errors import NotFound, ValidationError
 from app.domain.events import EventType
 from app.domain.records import Conversation
+from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
 from app.services.ports import Database, Records
 
@@ -17,9 +22,10 @@ MOST_SHARE = 0.5
 class PinService:
     """Pins and unpins messages, with their call groups or whole turns."""
 
-    def __init__(self, database: Database, frames: Frames) -> None:
+    def __init__(self, database: Database, frames: Frames, active: ActiveWindows) -> None:
         self._database = database
         self._frames = frames
+        self._active = active
 
     async def pin(
         self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
@@ -41,7 +47,8 @@ class PinService:
                     conversation_id, found.head.compaction_id
                 )
             if receipt is not None:
-                kept, tokens, messages = newly_kept(receipt.view, found.head.kept, around)
+                view = base_view(found.head, receipt.view, self._frames.policy_of(found))
+                kept, tokens, messages = newly_kept(view, found.head.kept, around)
                 if kept != found.head.kept:
                     await records.contexts.keep(conversation_id, kept, tokens, messages)
             told = jsontext.dumps({"seqs": seqs})
@@ -72,7 +79,7 @@ class PinService:
         messages = await records.log.by_ids(conversation_id, [message_id])
         if not messages:
             raise NotFound(f"No message {message_id!r}", {"id": message_id})
-        return found, messages[0].seq
+        return await self._active.settle(records, found), messages[0].seq
 
     async def _check_share(self, records: Records, conversation: Conversation) -> None:
         """Refuse pins that leave the rest of the history too little room."""
@@ -80,7 +87,9 @@ class PinService:
         limits = frame.policy_limits
         if limits is None:
             return
-        pinned = await records.contexts.pinned(conversation.conversation_id)
+        window = conversation.head.window
+        every = await records.contexts.pinned(conversation.conversation_id)
+        pinned = [entry for entry in every if window.holds(entry.seq)]
         tokens = frame.usage(sum(entry.tokens for entry in pinned), 0).conversation
         most = int((limits.capacity - frame.usage(0, 0).fixed) * MOST_SHARE)
         if tokens > most:

@@ -30,6 +30,7 @@ from app.domain.records import (
 )
 from app.domain.search import Candidate, Postings, Query, Searched, Term
 from app.domain.snapshots import Imported, Snapshot, SnapshotPart
+from app.domain.statuses import Activity
 from app.domain.summaries import Completion, ModelCall
 from app.domain.turns import Entry
 from app.domain.usage import UsageReport
@@ -325,6 +326,12 @@ class WindowRecords(Protocol):
 
         Call it in a transaction that holds the head's lock.
         """
+        ...
+
+    async def activities(
+        self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
+    ) -> list[Activity]:
+        """Return which of an agent's newest conversations had messages since, newest first."""
         ...
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 
-from app.domain.blobs import ToolOutputRef
 from app.domain.errors import NotFound
 from app.domain.records import Conversation, StoredMessage
 from app.domain.search import (
     MOST_RECALLED,
     Candidate,
     Query,
+    Recalled,
     Searched,
     Term,
     candidates,
@@ -41,24 +40,8 @@ MOST_JUDGED = 200
 """Messages whose text is looked at in one go."""
 MOST_POSTINGS = 200
 """Messages that each term of a question brings."""
-MOST_CANDIDATES = 100
+MOST_CANDIDATES = 60
 """Messages of which all terms are looked up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """A message that answers a question, shown by an excerpt.
-
-    `output_ref` is what the rest of a cut result is read by; `tool_name` is None where it is not
-    known whose result it is.
-    """
-
-    seq: int
-    role: str
-    tool_name: str | None
-    created_at: datetime
-    excerpt: str
-    output_ref: ToolOutputRef | None
 
 
 class SearchService:
@@ -171,9 +154,7 @@ class SearchService:
                 conversation_id, list(known), [terms[number] for number in cut]
             )
         judged = [
-            replace(
-                item, terms=known[item.seq].terms | {cut[place] for place in item.terms}
-            )
+            replace(item, terms=known[item.seq].terms | {cut[place] for place in item.terms})
             for item in held
         ]
         return ranked(judged, postings, head_seq)[:MOST_RECALLED], weights(postings, head_seq)

@@ -7,6 +7,7 @@
    neither touches the log.
 4. An answer ends by saying whether there is more, and how to get it. The readers bound what they
    slice; of matches, as many are shown as go into MOST_BYTES.
+5. What is recalled are a few excerpts, each with its seq: the log itself is read by others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from app.domain.agent_tools import (
     GrepLines,
     ReadBytes,
     ReadLines,
+    Recall,
     SearchTools,
     ask_of,
     found_message,
@@ -36,20 +38,27 @@ from app.domain.deferral import Found
 from app.domain.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.grep import GrepMatch, GrepResult
 from app.domain.messages import FormatName
+from app.domain.search import Recalled
 from app.domain.slices import Bytes, Lines
 
 END = "[End of output.]"
 EMPTY = "[The output is empty.]"
 NO_MATCH = "[No line matches.]"
+NOTHING_RECALLED = "[No message matches.]"
 NOT_NOW = "The context cannot be compacted at the moment. Go on without it."
 
 Reads = ReadLines | ReadBytes | GrepLines
+
+_MOST_NAME = 64
 
 Check = Callable[[str, str], Awaitable[object]]
 """Takes tenant and conversation; raises NotFound where there is no such conversation."""
 
 Compact = Callable[[str, str], Awaitable[CompactResult]]
 """Takes tenant and conversation, and compacts it whatever the pressure."""
+
+RecallOf = Callable[[str, str, str], Awaitable[Sequence[Recalled]]]
+"""Takes tenant, conversation and a question; raises NotFound where there is no conversation."""
 
 
 class Search(Protocol):
@@ -121,6 +130,7 @@ class ToolCallService:
         check: Check,
         search: Search,
         compact: Compact,
+        recall: RecallOf,
     ) -> None:
         self._lines = lines
         self._bytes = bytes
@@ -128,6 +138,7 @@ class ToolCallService:
         self._check = check
         self._search = search
         self._compact = compact
+        self._recall = recall
 
     async def answer(
         self,
@@ -161,6 +172,9 @@ class ToolCallService:
                 return Answered(message, is_error=False)
             case CompactContext():
                 return await self._compacted(*where, call, format)
+            case Recall():
+                text = _recalled_text(await self._recall(*where, ask.query))
+                return Answered(result_message(call, format, text), is_error=False)
             case _:
                 return await self._read_out(*where, call, format, ask)
 
@@ -234,6 +248,17 @@ def _compaction_text(result: CompactResult) -> str:
         f"[Compacted: {result.before_tokens:,} tokens became {result.after_tokens:,},"
         f" {result.before_msg_count:,} messages became {result.after_msg_count:,}.]"
     )
+
+
+def _recalled_text(found: Sequence[Recalled]) -> str:
+    return "\n".join(map(_recalled_line, found)) or NOTHING_RECALLED
+
+
+def _recalled_line(item: Recalled) -> str:
+    who = f"{item.role} {item.tool_name[:_MOST_NAME]}" if item.tool_name else item.role
+    ref = item.output_ref
+    more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]' if ref is not None else ""
+    return f"#{item.seq} {who} {item.created_at:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
 
 
 def _lines_text(lines: Lines, ask: ReadLines) -> str:

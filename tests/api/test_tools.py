@@ -325,6 +325,32 @@ async def test_a_model_searches_by_a_call(client: httpx.AsyncClient, format: For
     assert (await search(client, path, query="chess"))["promoted"] == ["get_weather"]
 
 
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_model_recalls_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
+    """L1, A6: `recall` answers in the format of the call, and appends nothing."""
+    path = await new_conversation(client)
+    await append(client, path, user("The staging port is 5433."), calling("c1"), result("c1", "ok"))
+    call = native(format, "recall", query="which port has staging?")
+    answer = (await send(client, path, format=format, tool_call=call)).json()
+    assert answer["is_error"] is False
+    found = text_in(format, answer["message"])
+    assert found.startswith("#1 user 20") and found.endswith(": The staging port is 5433.")
+    nothing = native(format, "recall", query="zebra ???")
+    answer = (await send(client, path, format=format, tool_call=nothing)).json()
+    assert text_in(format, answer["message"]) == "[No message matches.]"
+    assert (await client.get(path)).json()["head_seq"] == 3
+
+
+async def test_recall_is_added_where_it_is_listed(client: httpx.AsyncClient) -> None:
+    """L1: a policy may list it, and `auto` has nothing that mentions it."""
+    for listed, names in ((["recall"], ["recall"]), ("auto", [])):
+        path = await new_conversation(client, policy={"agent_tools": listed})
+        await append(client, path, user("hello"))
+        built = (await client.post(f"{path}/context", json={})).json()
+        tools = built["payload"].get("tools", [])
+        assert [tool["function"]["name"] for tool in tools] == names
+
+
 async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> None:
     """H3: with `native` Anthropic gets references."""
     path = await new_conversation(client, tools=TOOLS)

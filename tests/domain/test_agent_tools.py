@@ -20,6 +20,7 @@ from app.domain.agent_tools import (
     GrepLines,
     ReadBytes,
     ReadLines,
+    Recall,
     SearchTools,
     ask_of,
     definitions_in,
@@ -35,6 +36,7 @@ from app.domain.tool_output import (
     GREP,
     READ_BYTES,
     READ_LINES,
+    RECALL,
     TOOL_NAMES,
     TOOL_SEARCH,
 )
@@ -117,6 +119,7 @@ def test_schemas_say_what_is_required() -> None:
         READ_BYTES: ["ref_id", "offset", "limit"],
         TOOL_SEARCH: ["query", "limit"],
         COMPACT_CONTEXT: [],
+        RECALL: ["query"],
     }
     assert [schema["required"] for schema in schemas.values()] == [
         ["ref_id"],
@@ -124,6 +127,7 @@ def test_schemas_say_what_is_required() -> None:
         ["ref_id"],
         ["query"],
         [],
+        ["query"],
     ]
     assert schemas[READ_LINES]["properties"]["limit"]["maximum"] == 2000
     assert all(schema["additionalProperties"] is False for schema in schemas.values())
@@ -146,6 +150,7 @@ def test_every_tool_that_notes_name_is_there() -> None:
         "read_result",
         "tool_search",
         "compact_context",
+        "recall",
     )
 
 
@@ -304,6 +309,7 @@ def refusal(name: str, arguments: Any) -> str:
         (TOOL_SEARCH, {"ref_id": None, "query": "x"}, SearchTools("x", 5)),
         (TOOL_SEARCH, {"ref_id": None, "query": "x", "limit": "999"}, SearchTools("x", 50)),
         (COMPACT_CONTEXT, {"ref_id": None}, CompactContext()),
+        (RECALL, {"ref_id": None, "query": "the port"}, Recall("the port")),
     ],
 )
 def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask: Any) -> None:
@@ -312,7 +318,9 @@ def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask
 
 
 def test_wrong_arguments_of_the_other_tools_are_told() -> None:
-    """A search wants a query, and nothing goes with a compaction (L1)."""
+    """A search wants a query, as recalling does, and nothing goes with a compaction (L1)."""
+    assert "query is required" in refusal(RECALL, {})
+    assert "query must be 1 to 1,000 characters" in refusal(RECALL, {"query": ""})
     assert "query is required" in refusal(TOOL_SEARCH, {})
     assert "query must be 1 to 1,000 characters" in refusal(TOOL_SEARCH, {"query": "x" * 1001})
     assert refusal(COMPACT_CONTEXT, {"why": "full"}) == (
@@ -403,7 +411,8 @@ def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any)
         assert len(refused.detail) < 2000
         assert is_sendable(refused.detail)
     else:
-        assert isinstance(ask, CompactContext) or 1 <= ask.limit <= MOST_BYTES
+        unlimited = isinstance(ask, CompactContext | Recall)
+        assert unlimited or 1 <= ask.limit <= MOST_BYTES
         assert not isinstance(ask, ReadLines | ReadBytes) or 0 <= ask.offset < 2**53
 
 

@@ -66,6 +66,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("gc", "drop_compacted"): st.booleans(),
     ("tool_deferral_threshold",): st.floats(0.01, 1),
     ("dynamic_position",): st.sampled_from(["tail", "system", "before_window"]),
+    ("status_preamble",): st.sampled_from(["auto", "none"]),
     ("agent_tools",): st.sampled_from(["auto", "none"])
     | st.lists(st.sampled_from(OWN_TOOLS), max_size=3),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),

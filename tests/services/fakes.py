@@ -42,6 +42,7 @@ from app.services.outputs import Outputs
 from app.services.pins import PinService
 from app.services.ports import ContextRecords, Database, LogRecords, Records
 from app.services.receipts import ReceiptService
+from app.services.statuses import Statuses
 from app.services.summariser import Summariser, SummariserSettings
 from app.services.windows import Windows
 
@@ -262,7 +263,7 @@ class Harness:
             self.clock.now_ms,
         )
         self.receipts = ReceiptService(self.database, self.frames, self.active)
-        self.pins = PinService(self.database, self.frames)
+        self.pins = PinService(self.database, self.frames, self.active)
         self.context = self.cold()
 
     def cold(self) -> ContextService:
@@ -276,6 +277,7 @@ class Harness:
             self.compaction.compact_for_build,
             self.compaction.cut,
             self.compaction.clear,
+            Statuses(self.database, self.clock.utc).of,
             new_id,
         )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from app.domain.agent_tools import MOST_BYTES
+from app.domain.blobs import ToolOutputRef
 from app.domain.compaction import CompactResult
 from app.domain.deferral import Found
 from app.domain.errors import (
@@ -22,6 +25,7 @@ from app.domain.errors import (
 from app.domain.formats import ToolDefinition
 from app.domain.grep import GrepMatch, GrepResult
 from app.domain.messages import FormatName
+from app.domain.search import MOST_RECALLED, Recalled
 from app.domain.slices import Bytes, Lines
 from app.services.tool_calls import Answered, ToolCallService
 
@@ -54,7 +58,8 @@ class Readers:
     @property
     def service(self) -> ToolCallService:
         """The service over these readers."""
-        return ToolCallService(self.read, self.read, self.read, self.check, self.read, self.read)
+        read = self.read
+        return ToolCallService(read, read, read, self.check, read, read, read)
 
     async def call(self, name: str, **arguments: Any) -> Answered:
         """Execute one call in the form of Chat."""
@@ -341,9 +346,41 @@ async def test_a_compaction_that_fails_lets_the_model_go_on(error: ContextError)
     )
 
 
+AT = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+REST = ToolOutputRef("blob_1", 48_231, 900)
+
+
+async def test_what_is_recalled_is_a_line_for_each_message() -> None:
+    """L1, A6: seq, who, when and an excerpt; of a cut result where the rest is."""
+    found = [
+        Recalled(12, "user", None, AT, "the port is 5433", None),
+        Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST),
+    ]
+    readers = Readers(found)
+    answered = await readers.call("recall", query="which port?")
+    assert (answered.is_error, answered.message["content"]) == (
+        False,
+        "#12 user 2026-03-04 05:06: the port is 5433\n"
+        "#14 tool shell 2026-03-04 05:06: …listening on 5433…"
+        ' [48,231 bytes; ref_id="blob_1"]',
+    )
+    assert readers.asked == [(TENANT, CONVERSATION, "which port?")]
+    nothing = await Readers([]).call("recall", query="x")
+    assert (nothing.is_error, nothing.message["content"]) == (False, "[No message matches.]")
+
+
+async def test_what_is_recalled_is_bounded() -> None:
+    """L1: the longest excerpts, names and refs stay below what a view may hold."""
+    longest = Recalled(10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36))
+    answered = await Readers([longest] * MOST_RECALLED).call("recall", query="x")
+    assert len(answered.message["content"].encode()) < MOST_BYTES
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [
+        ("recall", ABSENT),
+        ("recall", ServiceUnavailable("The database does not answer")),
         ("tool_search", ABSENT),
         ("tool_search", ServiceUnavailable("The database does not answer")),
         ("compact_context", ABSENT),
@@ -354,6 +391,6 @@ async def test_what_no_search_or_compaction_can_mend_is_raised(
     name: str, error: ContextError
 ) -> None:
     """L1, M: an unknown conversation, an unknown window and a failing store are the caller's."""
-    arguments = {"query": "x"} if name == "tool_search" else {}
+    arguments = {} if name == "compact_context" else {"query": "x"}
     with pytest.raises(type(error)):
         await Readers(error).call(name, **arguments)

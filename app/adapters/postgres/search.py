@@ -24,7 +24,7 @@ from app.domain import jsontext
 from app.domain.records import StoredMessage
 from app.domain.search import Candidate, Postings, Query, Searched, Term
 
-BLOCK = 2048
+BLOCK = 1024
 """Messages whose lexemes have one key."""
 _LARGEST_GROUP = 32
 _KEY = "%"  # stands for a block's key in a query that is made once for all of them
@@ -116,16 +116,22 @@ POSTINGS = Statement(
         """
 )
 
+# Out of line and compressed as many are, words are unpacked once and not for every term.
 HOLDING = Statement(
     """
         SELECT w.seq, length(w.words) AS size, ARRAY(
             SELECT term.number
             FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
-            WHERE w.words @@ CAST(replace(term.query, '%', candidate.key) AS tsquery)
+            WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
         ) AS numbers
-        FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
-        JOIN message_words w ON w.conversation_id = CAST(:conversation_id AS uuid)
-            AND w.seq = candidate.seq
+        FROM (
+            SELECT stored.seq, candidate.key, strip(stored.words) AS words
+            FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
+            JOIN message_words stored
+                ON stored.conversation_id = CAST(:conversation_id AS uuid)
+                AND stored.seq = candidate.seq
+            OFFSET 0
+        ) AS w
         """
 )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from app.adapters.postgres.store import Session, Statement
+from app.domain import jsontext
 from app.domain.records import Head
+from app.domain.statuses import Activity
 from app.domain.views import Span
 
 # The window's times never fall from one seq to the next, so the first one after the marker is
@@ -127,6 +130,30 @@ MOVE = Statement(
             hidden_tokens = CAST(:hidden_tokens AS bigint),
             hidden_messages = CAST(:hidden_messages AS bigint)
         WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+
+# What an agent's newest conversations do: those with messages in their windows that came lately.
+ACTIVITIES = Statement(
+    """
+        SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
+            h.open_calls
+        FROM (
+            SELECT * FROM conversations
+            WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+            ORDER BY created_at DESC, conversation_id DESC
+            LIMIT CAST(:looked_at AS bigint)
+        ) c
+        JOIN heads h ON h.conversation_id = c.conversation_id
+        LEFT JOIN LATERAL (
+            SELECT m.call_ids, m.call_names FROM messages m
+            WHERE m.conversation_id = h.conversation_id AND m.role <> 'tool'
+                AND cardinality(h.open_calls) > 0
+            ORDER BY m.seq DESC LIMIT 1
+        ) calling ON true
+        WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
+        ORDER BY h.newest_at DESC, c.conversation_id
+        LIMIT CAST(:limit AS bigint)
         """
 )
 
@@ -259,6 +286,25 @@ class WindowRecords:
             hidden_messages=head.hidden_messages,
         )
 
+    async def activities(
+        self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
+    ) -> list[Activity]:
+        """Return which of an agent's newest conversations had messages since, newest first."""
+        rows = await self._session.all(
+            ACTIVITIES,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            since=since,
+            looked_at=looked_at,
+            limit=limit,
+        )
+        return [
+            Activity(
+                str(row["conversation_id"]), row["metadata"], row["newest_at"], _waits_for(row)
+            )
+            for row in rows
+        ]
+
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
         """Take all there is out of the window (B3), and tell of it; `data` is a JSON object."""
         await self._session.run(CLEAR, conversation_id=UUID(conversation_id), at=at, data=data)
@@ -268,3 +314,11 @@ class WindowRecords:
         return await self._session.run(
             CLEAR_ALL, tenant_id=tenant_id, agent_id=agent_id, at=at, data=data
         )
+
+
+def _waits_for(row: Any) -> tuple[str, ...]:
+    """Return the names of the tools whose results are still to come."""
+    if not row["call_ids"] or not row["call_names"]:
+        return ()
+    calls = zip(jsontext.loads(row["call_ids"]), jsontext.loads(row["call_names"]), strict=True)
+    return tuple(name for call_id, name in calls if call_id in row["open_calls"])

@@ -78,6 +78,8 @@ ABOUT: Mapping[str, str] = {
         "Share of the effective window that tool definitions may take before some are held back."
     ),
     "dynamic_position": "Where scratchpad, status and notes stand; `tail` keeps the cached prefix.",
+    "status_preamble": "`auto`: a build without a status names the agent's other active"
+    " conversations; `none`: it does not.",
     "agent_tools": (
         "Tools of the service added to a payload: `auto` those its texts mention, `none`, or the"
         " names listed."

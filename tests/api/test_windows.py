@@ -1,0 +1,290 @@
+"""S4's tests by their names, over HTTP: rolling windows, clears, assembly, restarts (B).
+
+Those about saving, restoring and listing snapshots are in `test_snapshots.py`, those about
+transcripts in `test_transcripts.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, assistant, calling, result, user
+from tests.conftest import serving, started
+from tests.services.fakes import Clock
+
+DAY = 86_400
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock that windows go by."""
+    return Clock()
+
+
+@pytest_asyncio.fixture
+async def client(settings: Settings, clock: Clock) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app, whose windows go by the controlled clock."""
+    async with started(create_app(settings, now=clock.utc)) as opened:
+        yield opened
+
+
+async def agent(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create an agent and return its path."""
+    answer = await client.post("/v1/agents", json={"name": "Agent", **body})
+    assert answer.status_code == 201, answer.text
+    return str(answer.headers["Location"])
+
+
+async def thread(client: httpx.AsyncClient, agent_path: str) -> str:
+    """Create a conversation of the agent and return its path."""
+    agent_id = agent_path.rsplit("/", 1)[1]
+    answer = await client.post("/v1/conversations", json={"agent_id": agent_id})
+    assert answer.status_code == 201, answer.text
+    return str(answer.headers["Location"])
+
+
+async def build(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    """Build a payload."""
+    answer = await client.post(f"{path}/context", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def texts(client: httpx.AsyncClient, path: str, **body: Any) -> list[str]:
+    """Return the contents of a payload's messages."""
+    built = await build(client, path, **body)
+    return [str(message["content"]) for message in built["payload"]["messages"]]
+
+
+# --- rolling window -------------------------------------------------------------------------
+
+
+async def test_rolling_window_returns_messages_within_window(
+    client: httpx.AsyncClient, clock: Clock
+) -> None:
+    """All that is younger than the window is shown (B2)."""
+    path = await thread(client, await agent(client))
+    for number in range(3):
+        await append(client, path, user(f"{number}"))
+        clock.pass_seconds(DAY / 4)
+    assert await texts(client, path) == ["0", "1", "2"]
+
+
+async def test_rolling_window_excludes_old_messages(
+    client: httpx.AsyncClient, clock: Clock
+) -> None:
+    """What is older is not, be it received or stamped long ago (B2)."""
+    path = await thread(client, await agent(client))
+    old = "2025-12-24T18:00:00+01:00"
+    await append(client, path, user("received"), user("stamped", timestamp=old))
+    clock.pass_seconds(DAY + 1)
+    answer = await append(client, path, user("now"), user("late", timestamp=old))
+    assert answer["budget"]["conversation"] < 12, "the answer tells of the window as it is"
+    assert await texts(client, path) == ["now"]
+
+
+async def test_rolling_window_default_is_one_day(client: httpx.AsyncClient) -> None:
+    """For agents; a conversation without one has no limit (B1, B2)."""
+    path = await agent(client)
+    shown = (await client.get(path)).json()
+    assert shown["rolling_window_seconds"] == DAY
+    assert shown["last_cleared_at"] == shown["created_at"]
+    own = await client.get(await thread(client, path))
+    assert own.json()["rolling_window_seconds"] == DAY
+    alone = await client.post("/v1/conversations", json={})
+    assert alone.json()["rolling_window_seconds"] is None
+
+
+async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clock) -> None:
+    """At creation and later; null is no limit, and a longer one shows again what was older (B1)."""
+    path = await agent(client, rolling_window_seconds=600)
+    cid = await thread(client, path)
+    await append(client, cid, user("old"))
+    clock.pass_seconds(900)
+    await append(client, cid, user("new"))
+    assert await texts(client, cid) == ["new"]
+    for seconds, shown in ((1200, ["old", "new"]), (60, ["new"]), (None, ["old", "new"])):
+        answer = await client.patch(path, json={"rolling_window_seconds": seconds})
+        assert answer.json()["rolling_window_seconds"] == seconds
+        assert await texts(client, cid) == shown
+    for wrong in (0, -1, "86400", 1.5, 10**12):
+        answer = await client.patch(path, json={"rolling_window_seconds": wrong})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/rolling_window_seconds")
+
+
+async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: Clock) -> None:
+    """A call that rolled out takes its results along, in every format (B2, A4)."""
+    path = await thread(client, await agent(client, rolling_window_seconds=600))
+    await append(client, path, user("look"), calling("c1", "c2"), result("c1"))
+    clock.pass_seconds(300)
+    await append(client, path, result("c2"), assistant("done"), user("thanks"))
+    clock.pass_seconds(300)
+    for format in ("openai_chat", "openai_responses", "anthropic", "gemini"):
+        model = "claude-3-opus" if format == "anthropic" else "gpt-4o"
+        built = await build(client, path, format=format, model=model)
+        answer = await client.post(
+            "/v1/context/validate", json={"format": format, "payload": built["payload"]}
+        )
+        assert answer.json()["valid"], answer.text
+        assert "c2" not in str(built["payload"])
+
+
+async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clock) -> None:
+    """A build has nothing to send once everything is too old (M, B2)."""
+    path = await thread(client, await agent(client))
+    await append(client, path, user("old"))
+    clock.pass_seconds(DAY)
+    answer = await client.post(f"{path}/context", json={})
+    problem = assert_problem(answer, 422, "VALIDATION_ERROR")
+    assert problem["detail"] == "Conversation has no messages in its active window"
+    assert (await client.get(f"{path}/budget")).json()["budget"]["conversation"] == 0
+
+
+@pytest.mark.parametrize("stamp", ["yesterday", "", "2026-13-01T00:00:00Z", 5, {}])
+async def test_a_timestamp_that_is_none(client: httpx.AsyncClient, stamp: Any) -> None:
+    """A message's own time is in ISO 8601, else nothing is stored (B2, A1)."""
+    path = await thread(client, await agent(client))
+    body = {"messages": [user("x"), user("y", timestamp=stamp)]}
+    answer = await client.post(f"{path}/messages", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/messages/1/timestamp")
+    assert (await client.get(path)).json()["head_seq"] == 0
+
+
+# --- clear ----------------------------------------------------------------------------------
+
+
+async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: Clock) -> None:
+    """The marker moves to now (B3)."""
+    path = await agent(client)
+    cid = await thread(client, path)
+    clock.pass_seconds(10)
+    cleared = (await client.post(f"{path}/clear")).json()
+    assert cleared["conversations"] == 1
+    assert cleared["last_cleared_at"] == clock.utc().isoformat()
+    assert (await client.get(path)).json()["last_cleared_at"] == cleared["last_cleared_at"]
+    assert (await client.get(cid)).json()["last_cleared_at"] == cleared["last_cleared_at"]
+
+
+async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClient) -> None:
+    """Of all the agent's conversations, also at equal times (B2, B3)."""
+    path = await agent(client)
+    threads = [await thread(client, path) for _ in range(2)]
+    for cid in threads:
+        await append(client, cid, user("before"))
+    await client.post(f"{path}/clear")
+    for cid in threads:
+        await append(client, cid, user("after"))
+        assert await texts(client, cid, status="") == ["after"]
+
+
+async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
+    """The transcript has them for ever (B3, A6)."""
+    path = await agent(client)
+    cid = await thread(client, path)
+    await append(client, cid, user("before"))
+    await client.post(f"{path}/clear")
+    page = (await client.get(f"{cid}/messages")).json()["data"]
+    assert [message["content"] for message in page] == ["before"]
+
+
+async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> None:
+    """What comes after a clear is shown, in a new epoch that says why (B3, G3)."""
+    path = await agent(client)
+    cid = await thread(client, path)
+    await append(client, cid, user("before"), assistant("yes"))
+    first = await build(client, cid)
+    await client.post(f"{path}/clear")
+    await append(client, cid, user("after"))
+    second = await build(client, cid)
+    assert [message["content"] for message in second["payload"]["messages"]] == ["after"]
+    assert (second["cache_break_reason"], second["epoch"]) == ("cleared", first["epoch"] + 1)
+
+
+async def test_multiple_clears_use_most_recent(client: httpx.AsyncClient, clock: Clock) -> None:
+    """The latest clear wins, whoever was cleared (B3)."""
+    path = await agent(client)
+    cid = await thread(client, path)
+    for number, cleared in enumerate((path, cid, path, cid)):
+        await append(client, cid, user(f"{number}"))
+        clock.pass_seconds(1)
+        answer = await client.post(f"{cleared}/clear")
+        assert answer.json()["last_cleared_at"] == clock.utc().isoformat()
+    await append(client, cid, user("last"))
+    assert await texts(client, cid) == ["last"]
+
+
+async def test_clear_nothing(client: httpx.AsyncClient) -> None:
+    """An unknown agent or conversation is 404; an empty one can be cleared (B3)."""
+    assert_problem(await client.post("/v1/agents/nobody/clear"), 404, "NOT_FOUND")
+    lost = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/clear"
+    assert_problem(await client.post(lost), 404, "NOT_FOUND")
+    assert_problem(await client.post("/v1/conversations/7/clear"), 404, "NOT_FOUND")
+    empty = (await client.post("/v1/conversations", json={})).headers["Location"]
+    assert (await client.post(f"{empty}/clear")).json()["head_seq"] == 0
+
+
+# --- assembly -------------------------------------------------------------------------------
+
+
+async def test_context_assembly(client: httpx.AsyncClient, clock: Clock) -> None:
+    """System prompt, agent docs, the window's messages, then the status (B4, S4)."""
+    docs = {"name": "guide", "kind": "docs", "content": "How we work."}
+    base = {"name": "base", "content": "You are an agent."}
+    path = await agent(client, sections=[docs, base], rolling_window_seconds=600)
+    cid, other = [await thread(client, path) for _ in range(2)]
+    await append(client, cid, user("old"))
+    clock.pass_seconds(600)
+    await append(client, other, user("elsewhere"))
+    await append(client, cid, user("new"))
+    system, *rest = await texts(client, cid)
+    assert system == "You are an agent.\n\nHow we work."
+    assert rest[0] == "new"
+    assert rest[1].startswith("[Status]\nOther conversations of this agent:")
+    assert other.rsplit("/", 1)[1] in rest[1] and "elsewhere" not in rest[1]
+    assert (await texts(client, cid, status="both wait"))[2] == "[Status]\nboth wait"
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+async def test_context_window_bounded_by_clear_time_or_rolling_window(
+    client: httpx.AsyncClient, clock: Clock, cleared: bool
+) -> None:
+    """Whichever is the more recent (B2)."""
+    path = await agent(client, rolling_window_seconds=600)
+    cid = await thread(client, path)
+    await append(client, cid, user("1"))
+    clock.pass_seconds(400)
+    if cleared:
+        await append(client, cid, user("2"))
+        await client.post(f"{path}/clear")
+    clock.pass_seconds(300)
+    await append(client, cid, user("3"))
+    assert await texts(client, cid) == ["3"]
+
+
+# --- restart --------------------------------------------------------------------------------
+
+
+async def test_context_and_clear_time_survive_restart(settings: Settings) -> None:
+    """A process that has just been started builds the same payload (B3, A8, S4)."""
+    with serving(create_app(settings)) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            path = await agent(client)
+            cid = await thread(client, path)
+            await append(client, cid, user("before"))
+            cleared = (await client.post(f"{path}/clear")).json()
+            await append(client, cid, user("after"), assistant("yes"))
+            before = await build(client, cid)
+    with serving(create_app(settings)) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            assert (await client.get(path)).json()["last_cleared_at"] == cleared["last_cleared_at"]
+            after = await build(client, cid)
+            assert after["payload"] == before["payload"]
+            assert after["build_id"] == before["build_id"]
