@@ -25,6 +25,7 @@ MEASUREMENTS = {
     "outputs": "benchmarks.outputs",
     "offloading": "benchmarks.offloading",
     "tool_search": "benchmarks.tool_search",
+    "resume": "benchmarks.resume",
 }
 
 

@@ -357,6 +357,7 @@ EXCERPT: Final = 300
 
 _BEFORE = 60  # characters of an excerpt before its first match
 _COMMON_SHARE = 0.1
+_LEAST_SHARE = 0.15  # of all that was asked for, by weight
 _USUAL_SIZE = 128  # lexemes of a message that says one thing
 _MOST_READ = 1 << 20  # characters of a message that are looked at for its excerpt
 _MOST_MATCHES = 500  # places of one term among them
@@ -419,9 +420,10 @@ class Recalled:
 def candidates(postings: Sequence[Postings], others: Iterable[int] = ()) -> list[Candidate]:
     """Return the messages that have any of the terms, as far as their postings tell.
 
-    `others` are known to have all of them.
+    `others` have all of them that there are in the log.
     """
-    found: dict[int, set[int]] = {seq: {*range(len(postings))} for seq in others}
+    every = [number for number, posting in enumerate(postings) if posting.seqs]
+    found = {seq: {*every} for seq in others}
     for number, posting in enumerate(postings):
         for seq in posting.seqs:
             found.setdefault(seq, set()).add(number)
@@ -439,19 +441,24 @@ def ranked(
 ) -> list[Candidate]:
     """Return candidates, the best first: those with all terms, then those with most and rarest.
 
-    A longer message has words by chance, so it is worth a little less. Where a term is wanted
-    that is not common in the conversation, only common ones do not make an answer.
+    A longer message has words by chance, so it is worth a little less. Common terms alone are no
+    answer, unless nothing else was asked for, or together they are much of it.
     """
     worth = weights(postings, head_seq)
     common = max(MOST_RECALLED, _COMMON_SHARE * head_seq)
     rare = {place for place, item in enumerate(postings) if item.estimate(head_seq) <= common}
+    known = sum(bool(item.seqs) for item in postings)
+    least = _LEAST_SHARE * sum(worth) if rare else 0.0
+
+    def score(item: Candidate) -> float:
+        return sum(worth[term] for term in item.terms)
 
     def key(item: Candidate) -> tuple[bool, float, int]:
         longer = log(max(item.size, _USUAL_SIZE) / _USUAL_SIZE)
-        score = sum(worth[term] for term in item.terms) / (1 + 0.25 * longer)
-        return len(item.terms) < len(postings), -round(score, 2), -item.seq
+        return len(item.terms) < known, -round(score(item) / (1 + 0.25 * longer), 2), -item.seq
 
-    return sorted((item for item in found if not rare or rare & item.terms), key=key)
+    answers = (item for item in found if rare & item.terms or score(item) >= least)
+    return sorted(answers, key=key)
 
 
 def excerpt(text: str, terms: Sequence[Term], worth: Sequence[float]) -> str:

@@ -7,13 +7,15 @@
    can be asked for again.
 3. Copies go in batches that never part a call from its results, but where a group alone is larger
    than a batch, or comes in several formats. Each batch is an append like any other.
-4. An import's conversation that does not exist here is made, under its own id if that is free.
+4. A window that was added to shows something else from then on: its next build starts an epoch
+   (decision 16), and replays no reasoning that was bound to the prefix it had elsewhere (K3).
+5. An import's conversation that does not exist here is made, under its own id if that is free.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -192,7 +194,7 @@ class Restores:
         return _Target(conversation_id, used)
 
     async def _home(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
-        """Return the conversation that an import's messages belong to, made if need be (rule 4)."""
+        """Return the conversation that an import's messages belong to, made if need be (rule 5)."""
         agent_id = snapshot.agent_id
         async with self._database.session() as records:
             for known_id in (source_id, stand_in(tenant_id, source_id)):
@@ -280,6 +282,18 @@ class Restores:
                 )
             added = sum(copy.id in target.added for copy in copies)
             target.count(back + added, len(copies))
+        if target.added:
+            await self._show_anew(tenant_id, target.conversation_id)
+
+    async def _show_anew(self, tenant_id: str, conversation_id: str) -> None:
+        """Have the next build of a conversation start an epoch (rule 4)."""
+        async with self._database.transaction() as records:
+            found = await records.log.lock(tenant_id, conversation_id, self._default_model)
+            if found is None:
+                raise NotFound.conversation(conversation_id)
+            version = found.head.view_version + 1
+            head = replace(found.head, view_version=version, view_cause="restored")
+            await records.windows.move(conversation_id, head)
 
     async def _found(self, target: _Target, copies: Sequence[_Copy]) -> dict[str, list[int]]:
         """Return the seqs of those copies that the target's log has already (rule 2)."""

@@ -144,10 +144,18 @@ class SearchService:
     ) -> tuple[list[Candidate], list[float]]:
         """Return the messages to show, and what each term is worth here."""
         async with self._database.session() as records:
-            *postings, having_all = await records.search.postings(
-                conversation_id, [*([term] for term in terms), terms], head_seq, MOST_POSTINGS
+            postings = await records.search.postings(
+                conversation_id, [[term] for term in terms], head_seq, MOST_POSTINGS
             )
-            found = ranked(candidates(postings, having_all.seqs), postings, head_seq)
+            having_all: Sequence[int] = ()
+            known_terms = [term for term, item in zip(terms, postings, strict=True) if item.seqs]
+            if all(item.is_cut for item in postings if item.seqs) and len(known_terms) > 1:
+                # Every term is common, so what has all of them may be older than its postings.
+                (posting,) = await records.search.postings(
+                    conversation_id, [known_terms], head_seq, MOST_POSTINGS
+                )
+                having_all = posting.seqs
+            found = ranked(candidates(postings, having_all), postings, head_seq)
             known = {item.seq: item for item in found[:MOST_CANDIDATES]}
             cut = [number for number, item in enumerate(postings) if item.is_cut]
             held = await records.search.holding(

@@ -16,10 +16,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from app.domain.errors import ServiceUnavailable
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
-from tests.conftest import execute, started
+from tests.conftest import execute, serving, started
 from tests.fake_llm import FakeLLM, answer, no_tags, slow, status
 
 FAILED = "(summary generation failed)"
@@ -394,6 +395,41 @@ async def test_deleting_a_snapshot_leaves_the_log(client: httpx.AsyncClient) -> 
     assert len(await log_of(client, path)) == 2
 
 
+async def test_an_answer_that_is_broken_off_is_no_json(settings: Settings) -> None:
+    """I2: where a reading fails midway the answer ends unfinished, never as a shorter snapshot."""
+    app = create_app(settings)
+    found = app.state.services.snapshots
+
+    class Breaking:
+        """Reads a page of a snapshot and fails."""
+
+        async def read(self, *asked: Any) -> Any:
+            """Return the snapshot with pages that break off."""
+            snapshot, pages = await found.read(*asked)
+
+            async def broken() -> AsyncIterator[list[bytes]]:
+                yield await anext(pages)
+                raise ServiceUnavailable("The database does not answer")
+
+            return snapshot, broken()
+
+    with serving(app) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            path = await new_conversation(client)
+            await append(client, path, *talk(2))
+            saved = await save(client, path)
+            assert (await read(client, saved["session_id"]))["message_count"] == 2
+            app.state.services = replace(app.state.services, snapshots=Breaking())
+            received = b""
+            with pytest.raises(httpx.RemoteProtocolError):
+                async with client.stream("GET", f"/v1/snapshots/{saved['session_id']}") as broken:
+                    async for piece in broken.aiter_bytes():
+                        received += piece
+            assert b'"messages":[' in received
+            with pytest.raises(ValueError, match="delimiter"):
+                json.loads(received)
+
+
 # --- S4: restore -----------------------------------------------------------------------------
 
 
@@ -422,6 +458,25 @@ async def test_restore_loads_saved_messages(client: httpx.AsyncClient, time: Tim
     assert (again["restored"], again["skipped"]) == (0, 3)
     assert len(await log_of(client, path)) == 4
     assert await shown(client, path) == payload
+
+
+async def test_restore_brings_back_what_was_cleared(client: httpx.AsyncClient) -> None:
+    """I4, B3: a snapshot from before a clear is restored after it, in an agent's conversations."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
+    for path in paths:
+        await append(client, path, user(f"planted in {id_of(path)}"))
+    saved = await save(client, agent)
+    assert (await client.post(f"{agent}/clear")).status_code == 200
+    assert_problem(await client.post(f"{agent}/snapshots"), 422, "VALIDATION_ERROR")
+    await append(client, paths[0], user("after the clear"))
+    done = await restore(client, saved["session_id"])
+    assert (done["restored"], done["skipped"]) == (2, 0)
+    for path in paths:
+        assert f"planted in {id_of(path)}" in await shown(client, path)
+    both = await save(client, agent)
+    assert both["message_count"] == 3
+    assert both["summary"].startswith("A window of 3 messages of 2 conversations.")
 
 
 async def test_restore_nonexistent_id_raises(client: httpx.AsyncClient) -> None:

@@ -63,15 +63,21 @@ def finds(query: str | Query, *texts: str) -> bool:
 
 
 @settings(max_examples=60)
-@given(st.lists(NAME, min_size=1, max_size=6), st.data())
-def test_every_word_is_found(names: list[str], data: st.DataObject) -> None:
-    """A6: each word of a text is found by itself, in any case, and by a beginning of it."""
+@given(st.lists(NAME, min_size=1, max_size=6), st.integers(min_value=0))
+def test_every_word_is_found(names: list[str], place: int) -> None:
+    """A6: each word and name of a text is found by itself, in any case."""
     text = " ".join(names)
-    word = data.draw(st.sampled_from(names))
-    assert finds(word, text)
-    assert finds(word.upper(), text)
-    size = data.draw(st.integers(LEAST_PREFIX, max(LEAST_PREFIX, len(word))))
-    assert finds(word[:size], text)
+    name = names[place % len(names)]
+    assert finds(name, text)
+    assert finds(name.upper(), text)
+
+
+@settings(max_examples=60)
+@given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=LEAST_PREFIX))
+def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size: int) -> None:
+    """A6: three characters of a word are enough, wherever it stands in a name."""
+    assert finds(word[:size], " ".join([*others, word]))
+    assert finds(word[:size], f"xyz/{word}.abc")
 
 
 @settings(max_examples=60)
@@ -339,6 +345,11 @@ def test_common_words_alone_are_no_answer() -> None:
     assert order(candidates([common, rare]), [common, rare], 1000) == [850, 3]
     assert order(candidates([common, Postings(())]), [common, Postings(())], 1000) == []
     assert order(candidates([common]), [common], 1000)[:2] == [999, 998]
+    third = Postings(tuple(range(402, 1000, 3)), is_cut=True)
+    asked = [third, third, third, Postings(())]
+    assert order(
+        [Candidate(8, frozenset({0, 1, 2})), Candidate(9, frozenset({0}))], asked, 1000
+    ) == [8]
     few = Postings((1, 2, 3))
     assert order(candidates([few]), [few], 3) == [3, 2, 1]
 

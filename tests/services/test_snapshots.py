@@ -11,6 +11,7 @@ import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.errors import Conflict, NotFound, ServiceUnavailable
+from app.domain.frames import Ask
 from app.domain.messages import FormatName
 from app.domain.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY, Source
 from app.services.conversations import NewConversation
@@ -22,6 +23,7 @@ from app.services.snapshots import SnapshotImport, SnapshotService
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
+    CLAUDE,
     MODEL,
     SUMMARISER,
     TENANT,
@@ -52,6 +54,7 @@ class Appends:
         self._harness = harness
         self.batches: list[list[Mapping[str, Any]]] = []
         self.fails_at: int | None = None
+        self.refuses = False
 
     async def __call__(
         self,
@@ -60,9 +63,12 @@ class Appends:
         messages: Sequence[Mapping[str, Any]],
         format: FormatName,
     ) -> None:
+        """Append a batch, or raise what was asked for."""
         if self.fails_at == len(self.batches):
             raise AWAY
         self.batches.append(list(messages))
+        if self.refuses:
+            raise Conflict("taken")
         await self._harness.log.append(tenant_id, conversation_id, Append(messages, format))
 
 
@@ -229,31 +235,27 @@ async def test_what_is_deleted_during_the_recap_is_left_out(
     assert len(await entries(snapshots, saved.session_id)) == 2
 
 
-async def test_a_conversation_deleted_during_its_recap_leaves_no_snapshot(
-    harness: Harness, snapshots: SnapshotService
+@pytest.mark.parametrize("of_agent", [False, True])
+async def test_what_is_deleted_during_its_recap_leaves_no_snapshot(
+    harness: Harness, snapshots: SnapshotService, of_agent: bool
 ) -> None:
-    """A7: nothing is stored of what is gone by then, of a conversation or of an agent."""
+    """A7: nothing is stored of a conversation or an agent that is gone by then."""
     agent_id = await harness.agent()
     conversation_id = await harness.conversation(agent_id=agent_id)
     await harness.talk(conversation_id, 1)
-    for save, given in (
-        (snapshots.save_conversation, conversation_id),
-        (snapshots.save_agent, agent_id),
-    ):
-        harness.gateway.waiting.clear()
-        harness.gateway.release.clear()
-        saving = asyncio.create_task(save(TENANT, given))
-        await harness.gateway.waiting.wait()
-        if given == agent_id:
-            await harness.agents.remove(TENANT, agent_id)
-        else:
-            await harness.conversations.remove(TENANT, conversation_id)
-            await harness.conversation(agent_id=agent_id, conversation_id=new_id())
-        harness.gateway.release.set()
-        with pytest.raises(NotFound):
-            await saving
-        if given != agent_id:
-            await harness.talk(await harness.conversation(agent_id=agent_id), 1)
+    harness.gateway.release.clear()
+    if of_agent:
+        saving = asyncio.create_task(snapshots.save_agent(TENANT, agent_id))
+    else:
+        saving = asyncio.create_task(snapshots.save_conversation(TENANT, conversation_id))
+    await harness.gateway.waiting.wait()
+    if of_agent:
+        await harness.agents.remove(TENANT, agent_id)
+    else:
+        await harness.conversations.remove(TENANT, conversation_id)
+    harness.gateway.release.set()
+    with pytest.raises(NotFound):
+        await saving
     assert await snapshots.page(TENANT, 10, None) == []
 
 
@@ -278,12 +280,12 @@ async def test_batches_keep_call_groups_together(
     """I4: copies go in batches of what an append takes, each beginning outside a group."""
     source, target = await harness.conversation(), await harness.conversation()
     for number in range(6):
-        calls = [f"c{number}-{place}" for place in range(3)]
+        calls = [f"c{number}-{place}" for place in range(4)]
         await harness.append(source, user("q"), asks(*calls), *map(result, calls))
     saved = await snapshots.save_conversation(TENANT, source)
     done = await snapshots.restore(TENANT, saved.session_id, target)
-    assert done.restored == 30
-    assert [len(batch) for batch in appends.batches] == [6, 10, 10, 4]
+    assert done.restored == 36
+    assert [len(batch) for batch in appends.batches] == [7, 6, 6, 6, 6, 5]
     assert all(batch[0]["role"] != "tool" for batch in appends.batches)
     assert await texts_in(harness, target) == await texts_in(harness, source)
 
@@ -390,24 +392,41 @@ async def test_every_format_is_restored_elsewhere(
     assert (await harness.stored(target)).head.open_calls == ()
 
 
+async def test_a_conversation_that_was_restored_into_starts_an_epoch(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """K3, decision 16: copies bring no reasoning along into a payload, nor does what was there."""
+    thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
+    spoken = {"role": "assistant", "content": [thought, {"type": "text", "text": "hello"}]}
+    source, target = await harness.conversation(), await harness.conversation()
+    for conversation_id in (source, target):
+        await harness.append(conversation_id, user("hi"))
+        await harness.append(conversation_id, spoken, format=ANTHROPIC)
+    await harness.append(target, user("go on"))
+    ask = Ask(format=ANTHROPIC, model=CLAUDE)
+    assert "c2lnbmVk" in (await harness.build(target, ask)).contents
+    saved = await snapshots.save_conversation(TENANT, source)
+    await snapshots.restore(TENANT, saved.session_id, target)
+    await harness.append(target, user("go on"))
+    built = await harness.build(target, ask)
+    assert built.raw["cache_break_reason"] == "restored"
+    assert "c2lnbmVk" not in built.contents
+    assert built.contents.count("hello") == 2
+    await snapshots.restore(TENANT, saved.session_id, target)
+    assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
+
+
 async def test_a_restore_that_meets_a_conflict_gives_up_at_last(
-    harness: Harness, snapshots: SnapshotService, appends: Appends, monkeypatch: Any
+    harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
     """I4: a target that never holds still is a conflict, told after a few attempts."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.talk(source, 1)
     saved = await snapshots.save_conversation(TENANT, source)
-    attempts = 0
-
-    async def refuse(*_: Any) -> None:
-        nonlocal attempts
-        attempts += 1
-        raise Conflict("taken")
-
-    monkeypatch.setattr(snapshots._restores, "_append", refuse)
+    appends.refuses = True
     with pytest.raises(Conflict):
         await snapshots.restore(TENANT, saved.session_id, target)
-    assert attempts == 3
+    assert len(appends.batches) == 3
 
 
 async def test_an_import_of_an_agent_comes_back_under_it(

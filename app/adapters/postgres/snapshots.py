@@ -199,16 +199,18 @@ REMOVE_OF_AGENT = Statement(
 
 LOCK_OF_CONVERSATION = Statement(
     """
-        SELECT s.session_id FROM snapshots s
-        JOIN conversations c ON c.tenant_id = s.tenant_id
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND s.session_id IN (
-                SELECT session_id FROM snapshot_parts
-                WHERE conversation_id = CAST(:conversation_id AS uuid)
-                UNION ALL
-                SELECT m.session_id FROM snapshot_messages m
-                WHERE m.tenant_id = c.tenant_id AND m.source_id = CAST(c.conversation_id AS text)
-            )
+        SELECT s.session_id
+        FROM (
+            SELECT tenant_id, session_id FROM snapshot_parts
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            UNION
+            SELECT m.tenant_id, m.session_id
+            FROM conversations c
+            JOIN snapshot_messages m ON m.tenant_id = c.tenant_id
+                AND m.source_id = CAST(c.conversation_id AS text)
+            WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+        ) AS held
+        JOIN snapshots s ON s.tenant_id = held.tenant_id AND s.session_id = held.session_id
         ORDER BY s.session_id
         FOR UPDATE OF s
         """

@@ -1,0 +1,88 @@
+"""Forks: conversations that begin as another one was at a seq, and go on by themselves (I6).
+
+1. A fork has the log up to and including that seq. Calls that are open there are closed: what would
+   answer them came later, if ever.
+2. Its active window is its source's, as far as the log goes. Where nothing of that is left, before
+   a clear or a window's length ago, all of the log is put back: whoever forks there goes on there.
+3. It shows the newest compaction of its source that says nothing of what came later, and has those
+   before it as well, so that it can be undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from app.domain.blobs import Blob
+from app.domain.compaction import kept_of, newly_kept
+from app.domain.records import Compaction, Head
+from app.domain.turns import Entry
+from app.domain.views import Span, View, overlap, spans_through
+from app.domain.window import ActiveWindow, Restored
+
+BATCH_BYTES = 64 * 2**20
+"""Bytes of blobs that are copied with one statement, unless one blob alone has more."""
+BATCH_BLOBS = 500
+"""Blobs that are."""
+_TICK = timedelta(microseconds=1)
+
+
+def is_left(window: ActiveWindow, at_seq: int) -> bool:
+    """Whether a window shows anything of the log up to a seq; of an empty log there is nothing."""
+    return at_seq == 0 or bool(spans_through(window.spans, at_seq))
+
+
+def window_at(head: Head, at_seq: int, now: datetime) -> ActiveWindow:
+    """Return the window of a fork that is made now of a conversation with this head (rule 2)."""
+    log = (Span(1, at_seq + 1),)
+    window = ActiveWindow(
+        min(head.window.since, at_seq + 1),
+        tuple(span for gap in head.window.gaps for span in overlap((gap,), log)),
+        tuple(
+            Restored(span, item.at)
+            for item in head.window.restored
+            for span in overlap((item.span,), log)
+        ),
+    )
+    if is_left(head.window, at_seq):
+        return window
+    # Later than the clear, whatever the clocks say, or the clear would take it out again.
+    after_clear = head.cleared_at + _TICK if head.cleared_at is not None else now
+    return window.with_restored(log, max(now, after_clear))
+
+
+def oldest_before(head: Head) -> datetime | None:
+    """Return a time that is older than everything in a head's window, None where there is none."""
+    return head.oldest_at - _TICK if head.oldest_at is not None else None
+
+
+def fits(view: View, at_seq: int) -> bool:
+    """Whether a view says nothing of what comes after a seq (rule 3)."""
+    hidden = view.hidden
+    return view.trimmed_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
+
+
+def kept_at(head: Head, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]) -> set[int]:
+    """Return the seqs that a fork keeps beside what this receipt of its source hides or clears.
+
+    Those are what its source keeps, if the receipt is the active one there, and every pin (D8).
+    """
+    is_active = head.compaction_id == receipt.compaction_id
+    kept = tuple(seq for seq in head.kept if seq <= at_seq) if is_active else kept_of(receipt.view)
+    pins = tuple(pinned)
+    kept, _, _ = newly_kept(receipt.view, kept, pins)
+    return {*kept, *(item.seq for item in pins)}
+
+
+def batches(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
+    """Yield blobs as they are copied together."""
+    batch: list[Blob] = []
+    size = 0
+    for blob in blobs:
+        if batch and (len(batch) == BATCH_BLOBS or size + blob.byte_size > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(blob)
+        size += blob.byte_size
+    if batch:
+        yield batch
