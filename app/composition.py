@@ -55,6 +55,7 @@ class Parts:
     summariser: Summariser
     active: ActiveWindows
     compaction: CompactionService
+    blob_store: BlobStore
     outputs: Outputs
     blobs: BlobService
     search: SearchService
@@ -119,6 +120,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         summariser=summariser,
         active=active,
         compaction=CompactionService(database, frames, summariser, leases, active, new_id, now_ms),
+        blob_store=blob_store,
         outputs=outputs,
         blobs=BlobService(
             database,

@@ -25,6 +25,7 @@ MEASUREMENTS = {
     "outputs": "benchmarks.outputs",
     "offloading": "benchmarks.offloading",
     "tool_search": "benchmarks.tool_search",
+    "transcript_search": "benchmarks.transcript_search",
     "resume": "benchmarks.resume",
 }
 

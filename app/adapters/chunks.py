@@ -73,11 +73,14 @@ class RowStore:
         """Return the raw bytes of chunks; ServiceUnavailable where only an object has them."""
         packed = [chunk.data for chunk in chunks if chunk.data is not None]
         if len(packed) < len(chunks):
-            raise ServiceUnavailable(
-                "The blob lies in an object store, and no object store is configured",
-                {"reason": "NoObjectStore"},
-            )
+            raise _no_object_store()
         return await unpack(chunks, packed)
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Refuse to copy what an earlier setting put elsewhere, which cannot be reached."""
+        raise _no_object_store()
 
     async def remove(self, object_keys: Sequence[str]) -> None:
         """Do nothing: what an earlier setting put elsewhere cannot be reached."""
@@ -90,6 +93,13 @@ class RowStore:
         found: tuple[tuple[str, str, str], ...] = ()
         for orphan in found:
             yield orphan
+
+
+def _no_object_store() -> ServiceUnavailable:
+    return ServiceUnavailable(
+        "The blob lies in an object store, and no object store is configured",
+        {"reason": "NoObjectStore"},
+    )
 
 
 async def _beside(size: int, work: Callable[[], _Result]) -> _Result:

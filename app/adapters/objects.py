@@ -53,7 +53,7 @@ class ObjectWriter:
             stored.append(replace(place, object_start=self._size, object_size=len(data)))
             self._size += len(data)
         if packed:
-            await self._send(b"".join(packed))
+            await self.send(b"".join(packed))
         return stored
 
     async def finish(self) -> str | None:
@@ -72,7 +72,8 @@ class ObjectWriter:
                 async with self._store.answering():
                     await self._sink.__aexit__(Aborted, Aborted(), None)
 
-    async def _send(self, data: bytes) -> None:
+    async def send(self, data: bytes | memoryview) -> None:
+        """Write bytes as they are to stand in the object."""
         async with self._store.answering() as opened:
             if self._sink is None:
                 from obstore import open_writer_async
@@ -121,6 +122,38 @@ class ObjectStore:
             got = await opened.get_range_async(object_key, start=start, end=end)
         view = memoryview(got)
         return await unpack(chunks, [view[at - start : at - start + size] for at, size in places])
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Copy an object to a content of another conversation, and return the key it has there."""
+        key = _key(tenant_id, conversation_id, content_id)
+        if self._url.startswith("file:"):
+            await self._rewrite(object_key, key)
+        else:
+            async with self.answering() as opened:
+                await opened.copy_async(object_key, key)
+        return key
+
+    async def _rewrite(self, object_key: str, key: str) -> None:
+        """Write an object anew under another key.
+
+        A folder would make a link, which is as old as the object itself: a sweep of orphans would
+        take it before there are rows that name it.
+        """
+        async with self.answering() as opened:
+            pieces = (await opened.get_async(object_key)).stream(min_chunk_size=PART_BYTES)
+        writer = ObjectWriter(self, key)
+        try:
+            while True:
+                async with self.answering():
+                    piece = await anext(pieces, None)
+                if piece is None:
+                    break
+                await writer.send(memoryview(piece))
+            await writer.finish()
+        finally:
+            await writer.abort()
 
     async def remove(self, object_keys: Sequence[str]) -> None:
         """Delete objects; those that are not there are no error."""

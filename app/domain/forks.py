@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from app.domain.blobs import Blob
@@ -30,6 +31,19 @@ _TICK = timedelta(microseconds=1)
 def is_left(window: ActiveWindow, at_seq: int) -> bool:
     """Whether a window shows anything of the log up to a seq; of an empty log there is nothing."""
     return at_seq == 0 or bool(spans_through(window.spans, at_seq))
+
+
+def head_at(head: Head, at_seq: int) -> Head:
+    """Return what is known of a fork's head before its log is there.
+
+    To leave a conversation alone until it has grown is said of all of its log (decision 24).
+    """
+    return replace(
+        head,
+        head_seq=at_seq,
+        cleared_seq=min(head.cleared_seq, at_seq),
+        resume_at=head.resume_at if at_seq == head.head_seq else 0,
+    )
 
 
 def window_at(head: Head, at_seq: int, now: datetime) -> ActiveWindow:

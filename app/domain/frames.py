@@ -19,6 +19,7 @@ from app.domain.budget import Limits, Usage, scaled
 from app.domain.deferral import is_fixed, plan_deferral, with_deferred
 from app.domain.errors import ContextError, ValidationError
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
+from app.domain.formats.wire import OPENAI_FORMATS
 from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
 from app.domain.policy import Policy, StatusPreamble
@@ -40,8 +41,7 @@ from app.domain.tokens import (
 from app.domain.tool_output import TOOL_SEARCH
 
 MOST_CHAT_TOOLS = 128
-_COUNTED = (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
-"""The formats with a limit to the number of tools."""
+"""So many tools OpenAI takes, in either of its formats."""
 _NEVER: Mapping[str, int] = MappingProxyType({})
 STUB_TOOL = ToolDefinition(
     name="no_tools_available",
@@ -198,7 +198,7 @@ class Frame:
         deferred = self.deferral(format)
         if not deferred:
             return self
-        search = () if TOOL_SEARCH in {tool.name for tool in self.tools} else (TOOL_SEARCH,)
+        search = () if self._has_search else (TOOL_SEARCH,)
         tokens = self.tool_tokens(Offer(search, deferred))
         return replace(self, raw_fixed=replace(self.raw_fixed, tool_descriptions=tokens))
 
@@ -213,7 +213,7 @@ class Frame:
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)
-        most = MOST_CHAT_TOOLS - len(AGENT_TOOLS) if format in _COUNTED else None
+        most = MOST_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
         return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, most)
 
     def defers_natively(self, format: FormatName) -> bool:
@@ -283,7 +283,7 @@ class Frame:
 
     def system_tokens(self, texts: Sequence[str]) -> int:
         """Return what texts cost in messages of their own, before the factor."""
-        return sum(MESSAGE_OVERHEAD + self.count(text) for text in texts)
+        return message_tokens(texts, self.count)
 
     def section_tokens(self, section: PromptSection) -> int:
         """Return what one section costs in the system prompt, counted once."""
@@ -327,12 +327,12 @@ def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
 
 def takes_all(frame: Frame, format: FormatName) -> bool:
     """Whether a format takes as many tools as there are (B4)."""
-    return format not in _COUNTED or len(frame.tools) + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS
+    return format not in OPENAI_FORMATS or len(frame.tools) + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS
 
 
 def check_tools(frame: Frame, format: FormatName) -> None:
     """Refuse more tools than a format takes, where not enough of them can be held back (B4)."""
-    if format not in _COUNTED or len(frame.tools) <= MOST_CHAT_TOOLS:
+    if format not in OPENAI_FORMATS or len(frame.tools) <= MOST_CHAT_TOOLS:
         return
     held = len(frame.deferral(format))
     if len(frame.tools) - held > MOST_CHAT_TOOLS:
@@ -354,15 +354,15 @@ def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: Coun
     skills = [section for section in static if section.kind is SectionKind.SKILL]
     skill = min(sum(count(section.content) for section in skills), whole)
     return Usage(
-        system_prompt=whole - skill + dynamic_tokens(sections, count),
+        system_prompt=whole - skill + message_tokens(dynamic_texts(sections), count),
         skill_prompts=skill,
         tool_descriptions=tool_tokens,
     )
 
 
-def dynamic_tokens(sections: Sequence[PromptSection], count: CountText) -> int:
-    """Count the dynamic ones among the sections, each as a message of its own."""
-    return sum(MESSAGE_OVERHEAD + count(text) for text in dynamic_texts(sections))
+def message_tokens(texts: Iterable[str], count: CountText) -> int:
+    """Count texts, each as a message of its own."""
+    return sum(MESSAGE_OVERHEAD + count(text) for text in texts)
 
 
 def tool_costs(tools: Iterable[ToolDefinition], count: CountText) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from typing import Any, assert_never
 import orjson
 
 from app.domain import jsontext
-from app.domain.assemblers.anthropic import CACHE_MARK
+from app.domain.assemblers import CACHE_MARKS
 from app.domain.frames import Frame, Offer
 from app.domain.messages import FormatName
 from app.domain.prompt import MOST_MARKS, Items, Mark, Point, with_marks
@@ -31,11 +31,6 @@ UNMARKED = "cache_breakpoints"
 """The step of a payload whose marks could not be laid (G7)."""
 _ANTHROPIC_MARK = {"type": "ephemeral"}
 _OPENAI_MARK = {"mode": "explicit"}
-_MARKS = {
-    FormatName.ANTHROPIC: CACHE_MARK,
-    FormatName.OPENAI_RESPONSES: b',"prompt_cache_breakpoint":'
-    + jsontext.dump_payload(_OPENAI_MARK),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +171,7 @@ def _laid(format: FormatName, wire: Sequence[bytes], marks: Iterable[Mark]) -> l
         places.setdefault(mark.item, []).append(mark.offset)
     laid = list(wire)
     for item, offsets in places.items():
-        laid[item] = with_marks(laid[item], _MARKS[format], offsets)
+        laid[item] = with_marks(laid[item], CACHE_MARKS[format], offsets)
     return laid
 
 

@@ -22,8 +22,8 @@ from app.domain.frames import (
     Ask,
     Frame,
     digest,
-    dynamic_tokens,
     fixed_usage,
+    message_tokens,
     tool_costs,
     tools_from,
 )
@@ -31,7 +31,7 @@ from app.domain.limits import INEXACT_MARGIN, ModelInfo, overlaid, resolve_windo
 from app.domain.messages import FormatName
 from app.domain.policy import CounterName, OnUnknownModel, Policy, as_json, effective
 from app.domain.records import Conversation, Epoch
-from app.domain.sections import merge_sections, section_from, static_sections
+from app.domain.sections import dynamic_texts, merge_sections, section_from, static_sections
 from app.domain.strategies import STRATEGIES
 from app.domain.tokens import CountText
 from app.services.ports import Models, Tokenizer
@@ -227,7 +227,7 @@ class Frames:
             policy_hash=hashes["policy"],
             texts={hashes[name]: text for name, text in texts.items()},
             tool_costs=costs,
-            raw_dynamic=dynamic_tokens(sections, count),
+            raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )
         return frame.usually_deferred(ask.format)
 

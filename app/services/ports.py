@@ -811,6 +811,51 @@ class SearchRecords(Protocol):
         ...
 
 
+class ForkRecords(Protocol):
+    """Sentences about copying a conversation into another one (I6)."""
+
+    async def add(
+        self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None
+    ) -> bool:
+        """Create a conversation with an empty log and all settings of another one.
+
+        `metadata` replaces that of the source. False when the id is taken; raises NotFound when
+        there is no such source.
+        """
+        ...
+
+    async def refs(self, source_id: str, through_seq: int) -> list[str]:
+        """Return the ids of the blobs that messages up to a seq refer to."""
+        ...
+
+    async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
+        """Copy blobs with their chunks; their object keys are those of the copies.
+
+        False when one of them is not any more what it was.
+        """
+        ...
+
+    async def copy_marks(
+        self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
+    ) -> None:
+        """Copy the pins and the uses of blobs up to a seq, and a receipt with all before it."""
+        ...
+
+    async def copy_messages(
+        self, source_id: str, fork_id: str, after_seq: int, through_seq: int
+    ) -> int:
+        """Copy the messages after one seq and up to another, and return how many there were."""
+        ...
+
+    async def set_head(self, fork_id: str, head: Head) -> None:
+        """Set the head of a log that was copied, but for its window and what is shown of it.
+
+        Turns, tokens and the newest time are those of the log's last message; of the tools that
+        this head mentions or has promoted, those stay that are so by then.
+        """
+        ...
+
+
 class BlobWriter(Protocol):
     """Takes the chunks of one content, in order."""
 
@@ -837,6 +882,12 @@ class BlobStore(Protocol):
 
     async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
         """Return the raw bytes of neighbouring chunks."""
+        ...
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Copy an object to a content of another conversation, and return the key it has there."""
         ...
 
     async def remove(self, object_keys: Sequence[str]) -> None:
@@ -918,6 +969,11 @@ class Records(Protocol):
     @property
     def search(self) -> SearchRecords:
         """The words of messages."""
+        ...
+
+    @property
+    def forks(self) -> ForkRecords:
+        """Copies of conversations."""
         ...
 
     @property

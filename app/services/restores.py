@@ -195,19 +195,29 @@ class Restores:
 
     async def _home(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
         """Return the conversation that an import's messages belong to, made if need be (rule 5)."""
+        homes = (source_id, stand_in(tenant_id, source_id))
         agent_id = snapshot.agent_id
         async with self._database.session() as records:
-            for known_id in (source_id, stand_in(tenant_id, source_id)):
-                if await records.conversations.find(tenant_id, known_id, self._default_model):
-                    return known_id
             if agent_id is not None and await records.agents.find(tenant_id, agent_id) is None:
                 agent_id = None
-        try:
-            await self._make(tenant_id, source_id, agent_id)
-        except Conflict:  # it is another tenant's
-            source_id = stand_in(tenant_id, source_id)
-            await self._make(tenant_id, source_id, agent_id)
-        return source_id
+        for known_id in homes:
+            if await self._exists(tenant_id, known_id):
+                return known_id
+        for known_id in homes:
+            try:
+                await self._make(tenant_id, known_id, agent_id)
+            except Conflict:  # another tenant's, or made this moment by an equal restore
+                if not await self._exists(tenant_id, known_id):
+                    continue
+            return known_id
+        raise Conflict(f"The id {source_id} is taken", {"conversation_id": source_id})
+
+    async def _exists(self, tenant_id: str, conversation_id: str) -> bool:
+        async with self._database.session() as records:
+            found = await records.conversations.find(
+                tenant_id, conversation_id, self._default_model
+            )
+        return found is not None
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]

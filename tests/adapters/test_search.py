@@ -95,8 +95,8 @@ async def test_blocks_are_searched_from_the_newest_on(
 async def test_keys_that_are_alike_do_no_harm(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A6: blocks and conversations with one key are told apart by their rows."""
-    monkeypatch.setattr(search, "_key", lambda cid, block: "same")
+    """A6: conversations whose blocks have one key are told apart by their rows."""
+    monkeypatch.setattr(search, "_key", lambda cid, block: f"same{block}/")
     mine, other = await talk(database), await talk(database)
     async with database.session() as records:
         for cid in (mine, other):

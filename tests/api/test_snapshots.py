@@ -716,6 +716,17 @@ async def test_imports_of_one_file_at_once(client: httpx.AsyncClient) -> None:
     assert len((await read(client, BARE["session_id"]))["messages"]) == 3
 
 
+async def test_restores_of_an_import_at_once_make_one_conversation(
+    client: httpx.AsyncClient,
+) -> None:
+    """I4: equal restores of an import find each other's conversation and messages."""
+    await imported(client, BARE)
+    done = await asyncio.gather(*(restore(client, BARE["session_id"]) for _ in range(3)))
+    (source,) = {item["conversation_id"] for each in done for item in each["conversations"]}
+    assert len(await log_of(client, f"/v1/conversations/{source}")) == 3
+    assert len((await client.get("/v1/conversations")).json()["data"]) == 1
+
+
 # --- deletion, collection --------------------------------------------------------------------
 
 

@@ -22,8 +22,8 @@ from app.domain.frames import (
     Frame,
     Offer,
     check_tools,
-    dynamic_tokens,
     fixed_usage,
+    message_tokens,
     tool_costs,
     tools_from,
 )
@@ -43,6 +43,7 @@ from app.domain.prompt import (
 from app.domain.sections import (
     PromptSection,
     SectionKind,
+    dynamic_texts,
     merge_sections,
     static_sections,
     system_text,
@@ -92,7 +93,7 @@ def frame_of(
         policy_hash="p",
         texts={},
         tool_costs=costs,
-        raw_dynamic=dynamic_tokens(merged, third),
+        raw_dynamic=message_tokens(dynamic_texts(merged), third),
     )
 
 
@@ -323,7 +324,7 @@ def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> 
     static = static_sections(merged)
     usage = fixed_usage(merged, 0, third)
     whole = count_system(system_text(static), third) if static else 0
-    dynamic = dynamic_tokens(merged, third)
+    dynamic = message_tokens(dynamic_texts(merged), third)
     assert usage.system_prompt + usage.skill_prompts == whole + dynamic
     assert (usage.skill_prompts > 0) == any(s.kind is SectionKind.SKILL for s in merged)
 

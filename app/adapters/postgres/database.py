@@ -9,6 +9,7 @@ from app.adapters.postgres.blobs import BlobRecords
 from app.adapters.postgres.contexts import ContextRecords
 from app.adapters.postgres.conversations import AgentRecords, ConversationRecords, TenantRecords
 from app.adapters.postgres.events import EventRecords
+from app.adapters.postgres.forks import ForkRecords
 from app.adapters.postgres.jobs import JobRecords
 from app.adapters.postgres.log import LogRecords
 from app.adapters.postgres.rows import Layers
@@ -83,6 +84,11 @@ class PostgresRecords:
     def search(self) -> SearchRecords:
         """The words of messages."""
         return SearchRecords(self._session)
+
+    @property
+    def forks(self) -> ForkRecords:
+        """Copies of conversations."""
+        return ForkRecords(self._session)
 
     @property
     def tenants(self) -> TenantRecords:

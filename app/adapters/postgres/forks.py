@@ -145,10 +145,10 @@ COPY_MARKS = Statement(
 
 COPY_MESSAGES = Statement(
     f"""
-        {_copied("messages")} FROM messages
-        WHERE conversation_id = CAST(:source_id AS uuid)
-            AND seq > CAST(:after_seq AS bigint) AND seq <= CAST(:through_seq AS bigint)
-        ORDER BY seq
+        {_copied("messages", "m")} FROM messages m
+        WHERE m.conversation_id = CAST(:source_id AS uuid)
+            AND m.seq > CAST(:after_seq AS bigint) AND m.seq <= CAST(:through_seq AS bigint)
+        ORDER BY m.seq
         """
 )
 
@@ -197,9 +197,7 @@ class ForkRecords:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def add(
-        self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None
-    ) -> bool:
+    async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
         """Create a conversation with an empty log and all settings of another one.
 
         `metadata` replaces that of the source. False when the id is taken; raises NotFound when

@@ -125,12 +125,13 @@ HOLDING = Statement(
             WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
         ) AS numbers
         FROM (
-            SELECT stored.seq, candidate.key, strip(stored.words) AS words
+            SELECT candidate.seq, candidate.key, stored.words
             FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
-            JOIN message_words stored
-                ON stored.conversation_id = CAST(:conversation_id AS uuid)
-                AND stored.seq = candidate.seq
-            OFFSET 0
+            CROSS JOIN LATERAL (
+                SELECT strip(words) AS words FROM message_words
+                WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
+                OFFSET 0
+            ) AS stored
         ) AS w
         """
 )
@@ -247,7 +248,7 @@ class SearchRecords:
 def _key(conversation_id: str, block: int) -> str:
     """Return what the lexemes of a block begin with (rule 1).
 
-    Two blocks with one key would be no harm: the rows themselves tell whose they are.
+    Conversations that share one would do no harm: the rows themselves tell whose they are.
     """
     digest = blake2b(UUID(conversation_id).bytes + block.to_bytes(8), digest_size=6).digest()
     return b64encode(digest).decode()
