@@ -22,6 +22,7 @@ from app.api import (
     conversations,
     errors,
     events,
+    forks,
     health,
     jobs,
     messages,
@@ -44,6 +45,7 @@ from app.services.context import ContextService
 from app.services.conversations import ConversationService, NewConversation
 from app.services.earlier import EarlierBuilds
 from app.services.events import EventService
+from app.services.forks import ForkService
 from app.services.jobs import JobService
 from app.services.log import Append, LogService
 from app.services.pins import PinService
@@ -56,6 +58,7 @@ from app.services.stateless import StatelessService
 from app.services.statuses import Statuses
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
+from app.services.transcripts import TranscriptService
 from app.services.usage import UsageService
 from app.services.validation import ValidationService
 from app.services.windows import Windows
@@ -73,6 +76,7 @@ ROUTERS = (
     usage.router,
     compactions.router,
     conversations.router,
+    forks.router,
     events.router,
     jobs.router,
     agents.router,
@@ -189,9 +193,12 @@ def _services(settings: Settings, parts: Parts) -> Services:
             poll_seconds=settings.events_poll_seconds,
             most_streams=settings.events_max_streams,
         ),
+        forks=ForkService(database, frames, parts.active, parts.blob_store, new_id),
         registry=RegistryService(database, parts.registry),
+        search=parts.search,
         snapshots=_snapshots(settings, parts, log, talks),
         stateless=StatelessService(parts.summariser, frames, parts.registry, database, utc_now),
+        transcripts=TranscriptService(database, frames, parts.active, log.originals),
         validation=ValidationService(database, frames, parts.registry),
         is_ready=Readiness(parts.store).is_ready,
     )

@@ -29,6 +29,7 @@ _ORDER = (
     "outputs",
     "offloading",
     "tool_search",
+    "transcript_search",
     "resume",
 )
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -34,6 +35,8 @@ BATCH = 500
 SEED = 11
 GOAL_SECONDS = 0.020
 PLANTED = "The zanzibar lighthouse keeper counts forty-two pelicans at dusk."
+
+_Search = Callable[[Parts, str, str], Awaitable[Sequence[Any]]]
 
 PAGES = (
     ("the planted sentence", "zanzibar lighthouse keeper counts forty-two pelicans at dusk"),
@@ -130,12 +133,12 @@ async def _page(parts: Parts, conversation_id: str, query: str) -> Sequence[Any]
 async def _say_searches(section: Section, parts: Parts, conversation_id: str, rounds: int) -> float:
     """Time every query, and return the slowest one's p95 in seconds."""
     rows, worst = [], 0.0
-    asked = [(name, query, _page) for name, query in PAGES]
+    asked: list[tuple[str, str, _Search]] = [(name, query, _page) for name, query in PAGES]
     asked += [(name, query, _recall) for name, query in QUESTIONS]
     for name, query, search in asked:
         report(f"transcript_search: {name}")
         found = await search(parts, conversation_id, query)
-        spent = await _times(lambda: search(parts, conversation_id, query), rounds)  # noqa: B023
+        spent = await _times(partial(search, parts, conversation_id, query), rounds)
         worst = max(worst, p95(spent))
         rows.append((name, str(len(found)), ms(p50(spent)), ms(p95(spent)), ms(max(spent))))
     section.say(f"Times in ms over {rounds} searches each.")
@@ -159,16 +162,20 @@ async def _times(work: Callable[[], Awaitable[Any]], rounds: int) -> list[float]
 async def _sizes(url: str) -> str:
     connection = await asyncpg.connect(url)
     try:
-        words, index, messages = await connection.fetchrow(
-            """
-            SELECT pg_table_size('message_words') / 1048576,
-                pg_indexes_size('message_words') / 1048576,
-                pg_total_relation_size('messages') / 1048576
-            """
+        return str(
+            await connection.fetchval(
+                """
+                SELECT format(
+                    'Words take %s and their indexes %s, the messages %s.',
+                    pg_size_pretty(pg_table_size('message_words')),
+                    pg_size_pretty(pg_indexes_size('message_words')),
+                    pg_size_pretty(pg_total_relation_size('messages'))
+                )
+                """
+            )
         )
     finally:
         await connection.close()
-    return f"Words take {words:,} MiB and their indexes {index:,}, the messages {messages:,}."
 
 
 async def _say_appends(
@@ -178,10 +185,8 @@ async def _say_appends(
     message = {"role": "user", "content": "one more message about the server " * 20}
     for _ in range(5 * rounds):
         for conversation_id, found in spent.items():
-            found += await _times(
-                lambda: log.append(TENANT, conversation_id, Append([message])),  # noqa: B023
-                1,
-            )
+            append = partial(log.append, TENANT, conversation_id, Append([message]))
+            found.extend(await _times(append, 1))
     mine, others = p50(spent[searched]), p50(spent[other])
     section.say(
         f"An append takes {ms(mine)} ms in the searched log and {ms(others)} ms in one that was"

@@ -29,6 +29,16 @@ def decode_seq(cursor: str) -> tuple[str, int]:
     raise _bad()
 
 
+def decode_moment(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
+    """Read the order, and the time, conversation and seq that a page of an agent's ended with."""
+    match _values(cursor):
+        case ["agent_messages", "asc" | "desc" as order, str(time), str(talk), int(seq)]:
+            at = _time(time)
+            if at is not None and UUID.fullmatch(talk) and 0 <= seq <= MOST_SEQ:
+                return order, (at, talk, seq)
+    raise _bad()
+
+
 def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
     """Read the creation time and the id that a page of `kind` ended with."""
     match _values(cursor):

@@ -18,15 +18,18 @@ from app.services.context import ContextService
 from app.services.conversations import ConversationService
 from app.services.earlier import EarlierBuilds
 from app.services.events import EventService
+from app.services.forks import ForkService
 from app.services.jobs import JobService
 from app.services.log import LogService
 from app.services.pins import PinService
 from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
+from app.services.search import SearchService
 from app.services.snapshots import SnapshotService
 from app.services.stateless import StatelessService
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
+from app.services.transcripts import TranscriptService
 from app.services.usage import UsageService
 from app.services.validation import ValidationService
 
@@ -50,12 +53,15 @@ class Services:
     receipts: ReceiptService
     pins: PinService
     events: EventService
+    forks: ForkService
     jobs: JobService
     registry: RegistryService
+    search: SearchService
     snapshots: SnapshotService
     stateless: StatelessService
     tools: ToolSearchService
     tool_calls: ToolCallService
+    transcripts: TranscriptService
     usage: UsageService
     validation: ValidationService
     is_ready: Callable[[], Awaitable[bool]]

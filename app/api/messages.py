@@ -1,7 +1,11 @@
-"""`/v1/conversations/{id}/messages`: appending to the log and reading it back (A1, A2, A6)."""
+"""`/v1/conversations/{id}/messages`: appending to the log and reading it back (A1, A2, A6).
+
+An agent's messages are those of all its conversations, by time.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -9,10 +13,12 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from app.api import cursors
 from app.api.deps import (
     TENANT,
+    AgentPath,
     ConversationPath,
     Cursor,
     IdempotencyKey,
     Limit,
+    agent_id_from,
     conversation_id_from,
     services,
 )
@@ -32,8 +38,10 @@ from app.domain.errors import (
 )
 from app.domain.messages import is_sendable
 from app.domain.records import Conversation, StoredMessage
+from app.domain.search import MOST_QUERY
 from app.services.log import Append
-from app.services.outputs import Content, Original
+from app.services.outputs import Content
+from app.services.transcripts import Listed, Shown
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
@@ -45,6 +53,11 @@ MessagePath = Annotated[
 Scope = Annotated[
     Literal["message", "turn"],
     Query(description="`turn`: everything from its user message up to the next one."),
+]
+
+Contents = Annotated[
+    Literal["view", "full"] | None,
+    Query(description="Of offloaded results the view, or all; by default all up to 64 KiB."),
 ]
 
 _PATH = "/v1/conversations/{conversation_id}/messages"
@@ -105,16 +118,26 @@ async def list_messages(
     before_seq: Annotated[
         int, Query(ge=0, le=MOST_SEQ, description="Only messages before this seq.")
     ] = MOST_SEQ,
-    content: Annotated[
-        Literal["view", "full"] | None,
-        Query(description="Of offloaded results the view, or all; by default all up to 64 KiB."),
+    q: Annotated[
+        str | None,
+        Query(
+            max_length=MOST_QUERY,
+            description="Only messages with these words, compacted away or not. All words are"
+            ' needed, `"words in quotes"` in a row, `-word` and `-"words"` not at all. Case and'
+            " accents do not matter. A word of three letters or more finds what begins with it, and"
+            " `words` finds `app/words.py` and `readWords`, too. Searched are texts, names of"
+            " tools, their arguments and their results as the log has them.",
+            examples=['trip "Bergen in May" -hotel'],
+        ),
     ] = None,
+    content: Contents = None,
 ) -> Response:
     """Return the messages as they came, each with its seq, turn, token count and time.
 
-    The log is never rewritten, whatever is compacted. Send `after_seq` and `before_seq` along
-    with a cursor. A tool result has its `output_ref`; `content_truncated` tells that its view
-    stands in its place. With `content=full` a page may have fewer messages than `limit`.
+    The log is never rewritten, whatever is compacted; `visibility` tells how the context shows
+    each message now. Send `after_seq`, `before_seq` and `q` along with a cursor. A tool result
+    has its `output_ref`; `content_truncated` tells that its view stands in its place. With
+    `content=full` a page may have fewer messages than `limit`.
     """
     known_id = conversation_id_from(conversation_id)
     given_order: str = order
@@ -124,7 +147,9 @@ async def list_messages(
             after_seq = max(after_seq, seq)
         else:
             before_seq = min(before_seq, seq)
-    conversation, page = await services(request).log.page(
+    found = services(request)
+    read = found.log.page if q is None else partial(found.search.page, query_text=q)
+    conversation, page = await read(
         TENANT,
         known_id,
         after_seq=after_seq,
@@ -133,6 +158,46 @@ async def list_messages(
         limit=limit + 1,
     )
     return await transcript(request, conversation, page, given_order, limit, content)
+
+
+@router.get(
+    "/v1/agents/{agent_id}/messages",
+    operation_id="list_agent_messages",
+    summary="Read an agent's transcript",
+    response_model=MessagePage,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def list_agent_messages(
+    request: Request,
+    agent_id: AgentPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    order: Annotated[
+        Literal["asc", "desc"], Query(description="By time; a cursor keeps the order of its page.")
+    ] = "asc",
+    content: Contents = None,
+) -> Response:
+    """Return the messages of all the agent's conversations in the order of their times.
+
+    That is the time a message gives for itself, or else when it was received, but never before
+    that of an earlier message of its conversation. Each message is as in the transcript of its
+    conversation, which it names. With large results a page may have fewer than `limit`.
+    """
+    known_id = agent_id_from(agent_id)
+    given_order: str = order
+    after = None
+    if cursor:
+        given_order, after = cursors.decode_moment(cursor)
+    transcripts = services(request).transcripts
+    page = await transcripts.of_agent(TENANT, known_id, after, given_order, limit + 1)
+    shown = await transcripts.shown(TENANT, page[:limit], _wanted(content))
+    following = None
+    if len(page) > len(shown):
+        last = shown[-1].listed
+        assert last.at is not None
+        place = (last.at.isoformat(), last.conversation.conversation_id, last.message.seq)
+        following = cursors.encode("agent_messages", given_order, *place)
+    return Json({"data": [_item(found) for found in shown], "next_cursor": following})
 
 
 @router.put(
@@ -197,18 +262,21 @@ async def transcript(
     content: str | None,
 ) -> Response:
     """Return a page of up to `limit` messages, of which one more was read if there is one."""
-    known_id = conversation.conversation_id
-    wanted = Content(content) if content is not None else Content.AUTO
-    shown = await services(request).log.originals(known_id, messages[:limit], wanted)
+    page = [Listed(conversation, message) for message in messages[:limit]]
+    shown = await services(request).transcripts.shown(TENANT, page, _wanted(content))
     more = len(messages) > len(shown)
-    following = cursors.encode("messages", order, shown[-1].message.seq) if more else None
-    items = [_item(original, conversation) for original in shown]
-    return Json({"data": items, "next_cursor": following})
+    following = cursors.encode("messages", order, shown[-1].listed.message.seq) if more else None
+    return Json({"data": [_item(found) for found in shown], "next_cursor": following})
 
 
-def _item(original: Original, conversation: Conversation) -> dict[str, Any]:
+def _wanted(content: str | None) -> Content:
+    return Content(content) if content is not None else Content.AUTO
+
+
+def _item(shown: Shown) -> dict[str, Any]:
     """Return the message as it came, with the service's fields; those it hides are in `given`."""
-    message, body = original.message, original.piece
+    message, body = shown.listed.message, shown.original.piece
+    conversation = shown.listed.conversation
     own = {
         "id": message.id,
         "seq": message.seq,
@@ -220,8 +288,10 @@ def _item(original: Original, conversation: Conversation) -> dict[str, Any]:
         "conversation_id": conversation.conversation_id,
         "agent_id": conversation.agent_id,
         "output_ref": message.output_ref,
-        "content_truncated": original.is_truncated,
-        "content_collected": original.is_collected,
+        "content_truncated": shown.original.is_truncated,
+        "content_collected": shown.original.is_collected,
+        "pinned": shown.pinned,
+        "visibility": shown.visibility,
     }
     hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
     return {**body, **own, "given": hidden or None}

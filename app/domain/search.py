@@ -355,6 +355,7 @@ MOST_RECALL_TERMS: Final = 24
 EXCERPT: Final = 300
 """Characters of an excerpt."""
 
+_LEAST_INFLECTED = 6  # characters of a word that has an ending
 _BEFORE = 60  # characters of an excerpt before its first match
 _COMMON_SHARE = 0.1
 _LEAST_SHARE = 0.15  # of all that was asked for, by weight
@@ -364,7 +365,7 @@ _MOST_MATCHES = 500  # places of one term among them
 
 
 def recall_terms(text: str) -> tuple[Term, ...]:
-    """Return what a question in natural language looks for, as far as it is read.
+    """Return what a question in natural language looks for; of very many words the longest.
 
     Words find others of their stem: they are cut by what endings take up in most languages.
     Joined ones stand for their parts as well as for themselves.
@@ -379,7 +380,8 @@ def recall_terms(text: str) -> tuple[Term, ...]:
             found.update(dict.fromkeys(_beginning(_stem(part)) for part in parts))
             if len(parts) > 1:
                 found.update(dict.fromkeys(_of(token)))
-    return tuple(islice(found, MOST_RECALL_TERMS))
+    longest = sorted(found, key=lambda term: -len(term.lexeme))
+    return tuple(found) if len(found) <= MOST_RECALL_TERMS else tuple(longest[:MOST_RECALL_TERMS])
 
 
 def _stem(word: str) -> str:
@@ -387,9 +389,6 @@ def _stem(word: str) -> str:
         return word
     plain = word.removesuffix("s") if not word.endswith("ss") else word
     return plain[: len(plain) - len(plain) // 4] if len(plain) >= _LEAST_INFLECTED else plain
-
-
-_LEAST_INFLECTED = 6
 
 
 @dataclass(frozen=True, slots=True)

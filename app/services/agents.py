@@ -200,11 +200,11 @@ class AgentService:
         deleted: Counter[str] = Counter()
         async with self._database.transaction() as records:
             await self._get(records, tenant_id, agent_id, lock=True)
-            deleted.update(await records.agents.remove(tenant_id, agent_id))
-            ids = await records.conversations.ids_of_agent(tenant_id, agent_id)
-            for conversation_id in ids:
+            ids = sorted(await records.conversations.ids_of_agent(tenant_id, agent_id))
+            for conversation_id in ids:  # locked in the order in which a clear locks them
                 await records.log.lock(tenant_id, conversation_id, None)
                 deleted.update(await records.conversations.remove(conversation_id))
+            deleted.update(await records.agents.remove(tenant_id, agent_id))
         await self._forget(tenant_id, ids)
         return dict(deleted)
 

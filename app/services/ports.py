@@ -814,9 +814,7 @@ class SearchRecords(Protocol):
 class ForkRecords(Protocol):
     """Sentences about copying a conversation into another one (I6)."""
 
-    async def add(
-        self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None
-    ) -> bool:
+    async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
         """Create a conversation with an empty log and all settings of another one.
 
         `metadata` replaces that of the source. False when the id is taken; raises NotFound when
@@ -852,6 +850,44 @@ class ForkRecords(Protocol):
 
         Turns, tokens and the newest time are those of the log's last message; of the tools that
         this head mentions or has promoted, those stay that are so by then.
+        """
+        ...
+
+
+class TranscriptRecords(Protocol):
+    """Sentences about messages of several conversations at once (A6)."""
+
+    async def of_agent(
+        self,
+        tenant_id: str,
+        agent_id: str,
+        after: tuple[datetime, str, int] | None,
+        order: str,
+        limit: int,
+    ) -> list[tuple[str, datetime, StoredMessage]]:
+        """Return a page of the messages of an agent's conversations in the order of their times.
+
+        Each comes with its conversation's id and its time as the active window sees it; `after`
+        are time, conversation and seq that the page starts after.
+        """
+        ...
+
+    async def conversations(
+        self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
+    ) -> list[Conversation]:
+        """Return those of the conversations that there are, with their layers."""
+        ...
+
+    async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """Return which of these messages, by conversation and seq, pins hold (D8)."""
+        ...
+
+    async def chains(
+        self, newest: Mapping[str, str], limit: int
+    ) -> Mapping[str, Sequence[Compaction]]:
+        """Return receipts by conversation: one, then what it was based on, up to `limit` of them.
+
+        `newest` names the receipt to begin with, by conversation.
         """
         ...
 
@@ -969,6 +1005,11 @@ class Records(Protocol):
     @property
     def search(self) -> SearchRecords:
         """The words of messages."""
+        ...
+
+    @property
+    def transcripts(self) -> TranscriptRecords:
+        """Messages of several conversations."""
         ...
 
     @property

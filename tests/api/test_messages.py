@@ -41,6 +41,8 @@ SERVICE_FIELDS = {
     "conversation_id",
     "agent_id",
     "given",
+    "pinned",
+    "visibility",
 }
 JSON = {"content-type": "application/json"}
 

@@ -12,6 +12,7 @@ from openai.types.responses import ResponseInputItemParam
 
 from app.domain.errors import ValidationError
 from app.domain.formats import as_given, gather, openai_responses
+from app.domain.formats.wire import OPENAI_FORMATS
 from app.domain.messages import (
     EMPTY_MESSAGE,
     EMPTY_RESULT,
@@ -415,7 +416,9 @@ def sayings(message: Message) -> list[Any]:
                 found.append((part.data, part.data is not None and part.media_type, part.detail))
             case File():
                 data = (part.data, part.data is not None and (part.media_type, part.name))
-                found.append((*data, part.data is None and (part.file_id or part.url)))
+                # An id that nobody knows whose it is stands back behind a URL.
+                by_id = part.file_id and (part.format in OPENAI_FORMATS or not part.url)
+                found.append((*data, part.data is None and (by_id and part.file_id or part.url)))
             case ToolCall():
                 found.append((part.id, part.name, part.arguments, part.custom))
             case Reasoning() | Opaque():

@@ -318,7 +318,9 @@ def test_a_question_looks_for_stems_and_parts() -> None:
     assert terms_of("клавиатурой") == ["клавиатур"]
     assert terms_of("知識管理") == ["知識", "識管", "管理"]
     assert terms_of("?!") == []
-    assert len(recall_terms("w1 w2 w3 " * 3 + " ".join(map(str, range(99))))) == MOST_RECALL_TERMS
+    many = " ".join(f"w{number}" for number in range(99))
+    assert len(recall_terms(many)) == MOST_RECALL_TERMS
+    assert "lighthouse"[:8] in terms_of(f"{many} lighthouse")
 
 
 def order(found: list[Candidate], postings: list[Postings], head: int) -> list[int]:

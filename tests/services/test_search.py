@@ -10,12 +10,15 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.jobs import Entry
 from app.domain.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.messages import FormatName
 from app.domain.records import StoredMessage
 from app.domain.search import MOST_RECALLED, Recalled
 from app.services import search
+from app.services.compaction import CompactAsk
 from app.services.search import SearchService
+from app.worker import Worker
 from tests.services.fakes import (
     TENANT,
     Harness,
@@ -251,6 +254,36 @@ async def test_a_worker_indexes_what_a_compaction_hides(
     assert span is not None
     await service.prepare(TENANT, planted)
     assert await words_of(harness, planted) == span.end - 1
+
+
+@pytest.mark.parametrize("failure", [None, ServiceUnavailable("No database"), KeyError("zebra")])
+async def test_the_worker_indexes_and_does_not_fail_for_it(
+    harness: Harness,
+    service: SearchService,
+    planted: str,
+    failure: Exception | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A6, E6: after its work a worker indexes; what goes wrong there brings no work back."""
+    done = []
+
+    async def prepare(tenant_id: str, conversation_id: str) -> None:
+        done.append(conversation_id)
+        if failure is not None:
+            raise failure
+        await service.prepare(tenant_id, conversation_id)
+
+    async def work(tenant_id: str, conversation_id: str, _job_id: str | None) -> None:
+        assert not done
+        await harness.compaction.compact(tenant_id, conversation_id, CompactAsk())
+
+    store = harness.database.store
+    worker = Worker(PostgresDatabase(store), harness.queue, "", work, prepare=prepare)
+    assert await worker._handle(Entry(TENANT, planted)) is None
+    assert done == [planted]
+    assert (await words_of(harness, planted) > 0) is (failure is None)
+    assert ("search_not_prepared" in caplog.messages) is (failure is not None)
+    assert "zebra" not in caplog.text
 
 
 async def test_searches_at_once_do_no_harm(

@@ -16,6 +16,7 @@ from app.adapters.postgres.rows import Layers
 from app.adapters.postgres.search import SearchRecords
 from app.adapters.postgres.snapshots import SnapshotRecords
 from app.adapters.postgres.store import Session, Store
+from app.adapters.postgres.transcripts import TranscriptRecords
 from app.adapters.postgres.usage import UsageRecords
 from app.adapters.postgres.windows import WindowRecords
 from app.domain.records import Conversation
@@ -84,6 +85,11 @@ class PostgresRecords:
     def search(self) -> SearchRecords:
         """The words of messages."""
         return SearchRecords(self._session)
+
+    @property
+    def transcripts(self) -> TranscriptRecords:
+        """Messages of several conversations."""
+        return TranscriptRecords(self._session)
 
     @property
     def forks(self) -> ForkRecords:

@@ -13,6 +13,7 @@ from app.api.schemas.fields import MOST_SEQ, Answered, Asked, Format, MessageObj
 from app.api.schemas.pages import Page
 from app.domain.budget import Pressure
 from app.domain.messages import FormatName
+from app.domain.visibility import State
 
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
 
@@ -123,6 +124,24 @@ class Appended(Answered):
     )
 
 
+class Visibility(Answered):
+    """How the current context shows a message, which is what a build would start from now."""
+
+    state: State = Field(
+        description="`verbatim`: as it came. `cleared`: a tool result that gave way to its"
+        " placeholder. `summarised`: a summary stands for it. `left_out`: hidden to fit the window,"
+        " with no summary that tells of it. `outside`: outside the active window, by time, by a"
+        " clear, or because a sliding window went on."
+    )
+    compaction_id: str | None = Field(
+        description="The compaction that made that summary, or that cleared or hid it; null for"
+        " other states, and where hundreds of compactions came since."
+    )
+    restored_at: datetime | None = Field(
+        description="When it was put back into the active window; null unless it is there for that."
+    )
+
+
 class StoredMessage(Answered):
     """A message as it came, with what the service knows of it."""
 
@@ -142,6 +161,8 @@ class StoredMessage(Answered):
     )
     content_truncated: bool = Field(description="Whether the view of a result stands in its place.")
     content_collected: bool = Field(description="Whether the whole result was collected.")
+    pinned: bool = Field(description="Whether a pin holds it, so that no compaction hides it.")
+    visibility: Visibility = Field(description="How the current context shows it.")
     given: dict[str, Any] | None = Field(
         description="Fields of the message as it came that the service's own of the same name hide;"
         " null when there are none."
@@ -162,12 +183,18 @@ _STORED: dict[str, Any] = {
     "output_ref": None,
     "content_truncated": False,
     "content_collected": False,
+    "pinned": False,
+    "visibility": {
+        "state": "summarised",
+        "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+        "restored_at": None,
+    },
     "given": None,
 }
 
 
 class MessagePage(Page[StoredMessage]):
-    """Messages of a conversation, in the order asked for."""
+    """Messages in the order asked for."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"data": [_STORED], "next_cursor": None}]}

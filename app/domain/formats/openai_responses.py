@@ -60,6 +60,10 @@ _OWN_FIELDS = (
     "output_ref",
     "content_truncated",
     "content_collected",
+    "visibility",
+    "pinned",
+    "restored_at",
+    "restored_from",
     "given",
 )
 """What the service says of an item where the log is read: it may come back with the item."""
