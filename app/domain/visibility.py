@@ -5,7 +5,7 @@
 2. Every message has one state. It is shown, `verbatim` or `cleared`; it is in the active window
    and hidden, `summarised` or `left_out`; or it is `outside`.
 3. A summary tells of what the compaction that made it hid. What that one still showed in the middle
-   of its range, and was hidden later, is left out.
+   of its range was either taken into another summary when it was hidden, or left out.
 4. What hid or cleared a message is the oldest receipt of an unbroken row: those after it hide or
    clear it as well. Receipts come newest first, as far back as they were read.
 """
@@ -85,18 +85,26 @@ def visibilities(
     it, the active one first. Those that are pinned are shown wherever a window slides.
     """
     states = {item.seq: _state_of(item, view, slid) for item in entries}
-    causes: dict[int, str] = {}
+    causes: dict[int, Compaction] = {}
+    untold: set[int] = set()
     for summary, seqs in _by_summary(states, view.summaries).items():
         maker = _maker_of(summary, receipts)
-        if maker is None:
-            continue
-        told = {seq for seq in seqs if _told_by(maker.view, seq)}
-        causes |= dict.fromkeys(told, maker.compaction_id)
-        states |= dict.fromkeys(seqs - told, State.LEFT_OUT)
-    causes |= _causes(_in_state(states, State.LEFT_OUT), receipts, _hidden_in)
+        if maker is not None:
+            told = {seq for seq in seqs if _is_hidden(maker.view, seq)}
+            causes |= dict.fromkeys(told, maker)
+            untold |= seqs - told
+    left_out = _in_state(states, State.LEFT_OUT)
+    causes |= _causes([*left_out, *untold], receipts, _hidden_in)
     causes |= _causes(_in_state(states, State.CLEARED), receipts, _cleared_in)
+    for seq in untold:
+        if seq not in causes or not _tells_of(causes[seq], seq):
+            states[seq] = State.LEFT_OUT
     return {
-        seq: Visibility(state, causes.get(seq), _restored_at(seq, restored))
+        seq: Visibility(
+            state,
+            causes[seq].compaction_id if seq in causes else None,
+            _restored_at(seq, restored),
+        )
         for seq, state in states.items()
     }
 
@@ -150,21 +158,25 @@ def _maker_of(summary: Summary, receipts: Iterable[Compaction]) -> Compaction | 
     return None
 
 
-def _told_by(view: View, seq: int) -> bool:
-    """Whether a summary that was made for this view tells of a message (rule 3)."""
+def _is_hidden(view: View, seq: int) -> bool:
     return _holds(view.window, seq) and not view.shows(seq)
+
+
+def _tells_of(receipt: Compaction, seq: int) -> bool:
+    """Whether a summary that this one made took in a message from beside its range (rule 3)."""
+    return any(_holds(made.sources, seq) for made in receipt.made)
 
 
 def _causes(
     seqs: Sequence[int],
     receipts: Sequence[Compaction],
     reach: Callable[[View], tuple[Span, ...]],
-) -> dict[int, str]:
+) -> dict[int, Compaction]:
     """Return the receipt that hid, or cleared, each of these messages first (rule 4).
 
     Of those that all receipts did it to nothing is said, unless there is no older receipt.
     """
-    found: dict[int, str] = {}
+    found: dict[int, Compaction] = {}
     left = union(Span(seq, seq + 1) for seq in seqs)
     for place, receipt in enumerate(receipts):
         if not left:
@@ -175,7 +187,7 @@ def _causes(
         elif receipt.parent_id is not None:
             break
         here = minus(left, before)
-        found |= {seq: receipt.compaction_id for seq in _seqs_of(here)}
+        found |= dict.fromkeys(_seqs_of(here), receipt)
         left = before
     return found
 

@@ -40,7 +40,7 @@ MOST_JUDGED = 200
 """Messages whose text is looked at in one go."""
 MOST_POSTINGS = 200
 """Messages that each term of a question brings."""
-MOST_CANDIDATES = 60
+MOST_CANDIDATES = 40
 """Messages of which all terms are looked up."""
 
 

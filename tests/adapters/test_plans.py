@@ -10,6 +10,7 @@ import pytest
 from app.adapters.postgres.contexts import READ, ROWS
 from app.adapters.postgres.log import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
 from app.adapters.postgres.store import Statement
+from app.adapters.postgres.windows import COUNT, FIND_GAPS, FIND_OLDEST, FIND_START
 
 
 @pytest.mark.parametrize(
@@ -22,8 +23,15 @@ from app.adapters.postgres.store import Statement
         (PAGE["desc"], 1),
         (OPEN_CALLS, 1),
         (TOOL_NAMES, 2),
+        (FIND_START, 2),
+        (FIND_GAPS, 2),
+        (FIND_OLDEST, 1),
+        (COUNT, 1),
     ],
-    ids=["read", "rows", "entries", "asc", "desc", "open_calls", "tool_names"],
+    ids=[
+        *("read", "rows", "entries", "asc", "desc", "open_calls", "tool_names"),
+        *("start", "gaps", "oldest", "count"),
+    ],
 )
 async def test_reads_go_by_seq_before_there_are_statistics(
     database_url: str, statement: Statement, scans: int

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
@@ -192,10 +192,11 @@ class SearchRecords:
         limit: int,
     ) -> list[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
+        groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
         rows = await self._session.all(
             FIND[order],
             conversation_id=UUID(conversation_id),
-            queries=_by_block(conversation_id, _asked(query), after_seq, before_seq, order),
+            queries=_by_group(groups, _asked(query)),
             after_seq=after_seq,
             before_seq=before_seq,
             limit=limit,
@@ -206,17 +207,13 @@ class SearchRecords:
         self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
     ) -> list[Postings]:
         """Return for each group of terms which messages have all of it, the newest `most`."""
-        asked = [_all_of(group) for group in terms]
-        before_seq = head_seq + 1
+        groups = _grouped_keys(conversation_id, 0, head_seq + 1, "desc")
         rows = await self._session.all(
             POSTINGS,
             conversation_id=UUID(conversation_id),
-            terms=[
-                "\n".join(_by_block(conversation_id, query, 0, before_seq, "desc"))
-                for query in asked
-            ],
+            terms=["\n".join(_by_group(groups, _all_of(group))) for group in terms],
             after_seq=0,
-            before_seq=before_seq,
+            before_seq=head_seq + 1,
             limit=most,
         )
         return [Postings(tuple(row["seqs"]), len(row["seqs"]) == most) for row in rows]
@@ -265,25 +262,26 @@ def _all_of(terms: Sequence[Term]) -> str:
     return " & ".join(f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}" for term in terms)
 
 
-def _by_block(
-    conversation_id: str, asked: str, after_seq: int, before_seq: int, order: str
-) -> list[str]:
-    """Return a query for each group of blocks between two seqs, in the order wanted (rule 2)."""
+def _grouped_keys(
+    conversation_id: str, after_seq: int, before_seq: int, order: str
+) -> list[list[str]]:
+    """Return the keys of the blocks between two seqs, in groups and in the order of rule 2."""
     blocks = range((after_seq + 1) // BLOCK, (before_seq - 1) // BLOCK + 1)
-    if order == "desc":
-        blocks = blocks[::-1]
-    return [
-        " | ".join([f"({asked.replace(_KEY, _key(conversation_id, block))})" for block in group])
-        for group in _groups(blocks)
+    keys = [
+        _key(conversation_id, block) for block in (blocks if order == "asc" else reversed(blocks))
     ]
-
-
-def _groups(blocks: range) -> Iterator[range]:
-    start, size = 0, 1
-    while start < len(blocks):
-        yield blocks[start : start + size]
+    groups: list[list[str]] = []
+    start = 0
+    while start < len(keys):
+        size = min(max(start, 1), _LARGEST_GROUP)
+        groups.append(keys[start : start + size])
         start += size
-        size = min(start, _LARGEST_GROUP)
+    return groups
+
+
+def _by_group(groups: Sequence[Sequence[str]], asked: str) -> list[str]:
+    """Return a query for each group of blocks."""
+    return [" | ".join([f"({asked.replace(_KEY, key)})" for key in keys]) for keys in groups]
 
 
 def _searched_from(row: Any) -> Searched:
