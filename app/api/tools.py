@@ -44,7 +44,7 @@ async def list_tool_definitions(
         FormatName, Query(description="The provider's format.")
     ] = FormatName.OPENAI_CHAT,
 ) -> Response:
-    """Return the tools a model reads stored output with, finds tools and messages, frees space.
+    """Return the tools that read stored output, find tools and earlier messages, and free space.
 
     Add them to the tools of the model, and send the calls it makes to `…/tool-calls`.
     """

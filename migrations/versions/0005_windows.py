@@ -60,7 +60,13 @@ def upgrade() -> None:
         )
         """
     )
-    op.execute("CREATE INDEX message_words_by_word ON message_words USING gin (words)")
+    # Every search also reads what waits to be put into the index: let that be little.
+    op.execute(
+        """
+        CREATE INDEX message_words_by_word ON message_words USING gin (words)
+        WITH (gin_pending_list_limit = 128)
+        """
+    )
     op.execute(
         """
         CREATE TABLE snapshots (

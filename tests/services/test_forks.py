@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.chunks import RowStore
@@ -57,7 +57,7 @@ from tests.services.test_blobs import Process
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}
-PLAIN = {"budget": {"notice_at": 1.0}}
+PLAIN = {"budget": {"notice_at": 1.0}, "status_preamble": "none"}
 SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
 CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
 LARGE = "a line of output\n" * 600
@@ -193,7 +193,7 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     await assert_alike(harness, cid, copy)
     cold = await harness.build(copy, service=harness.cold())
     assert cold.text == (await built(harness, copy)).text
-    before, after = (await harness.stored(item) for item in (cid, copy))
+    before, after = await harness.stored(cid), await harness.stored(copy)
     assert (after.counter, after.settings, after.versions, after.agent_id, after.metadata) == (
         *(before.counter, before.settings, before.versions, before.agent_id, before.metadata),
     )
@@ -400,10 +400,10 @@ async def test_a_window_is_cut_with_its_parts(harness: Harness) -> None:
         locked = await records.log.lock(TENANT, cid, None)
         assert locked is not None
         await harness.active.rejoin(records, locked, [Span(2, 3)])
-    assert await texts(harness, cid) == ["2", "3", "5", "7"]
+    assert (await texts(harness, cid))[1:] == ["2", "3", "5", "7"]
     for at_seq, seen in ((7, "2357"), (6, "235"), (5, "235"), (4, "23"), (3, "23"), (2, "2")):
         copy = await fork(harness, cid, at_seq)
-        assert [text for text in await texts(harness, copy) if len(text) == 1] == [*seen]
+        assert (await texts(harness, copy))[1:] == [*seen]
         await check_sums(harness, copy)
     assert await texts(harness, await fork(harness, cid, 1)) == ["1"]
 
@@ -497,7 +497,7 @@ async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None
             pass
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(story=stories(), places=st.lists(st.integers(0, 10**6), min_size=3, max_size=3))
 async def test_a_fork_anywhere_counts_as_its_rows_say(
     database: PostgresDatabase, story: Any, places: list[int]

@@ -153,7 +153,12 @@ message_words = sa.Table(
     sa.Column("conversation_id", sa.Uuid, primary_key=True),
     sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("words", TSVECTOR, nullable=False),
-    sa.Index("message_words_by_word", "words", postgresql_using="gin"),
+    sa.Index(
+        "message_words_by_word",
+        "words",
+        postgresql_using="gin",
+        postgresql_with={"gin_pending_list_limit": 128},
+    ),
 )
 
 # A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
