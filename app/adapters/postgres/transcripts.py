@@ -24,7 +24,8 @@ _AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS
 
 # The window's times never fall from one seq to the next, so where a page goes on in a conversation
 # is found by halving. Only as many conversations as the page has messages can have one on it: those
-# whose next message comes first.
+# whose next message comes first. Each row is the first of an ordered range: asked for by its seq
+# alone, a plan made before there are statistics looks for it in another index, and walks the log.
 _OF_AGENT = f"""
     WITH nearest AS (
         SELECT talk.conversation_id, m.seq, {_TIME} AS at
@@ -32,7 +33,9 @@ _OF_AGENT = f"""
             SELECT c.conversation_id, h.head_seq
             FROM conversations c
             JOIN heads h ON h.conversation_id = c.conversation_id
-            WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+            WHERE c.tenant_id = CAST(:tenant_id AS text)
+                AND c.agent_id BETWEEN CAST(:agent_id AS text) AND CAST(:agent_id AS text)
+            ORDER BY c.agent_id, c.created_at OFFSET 0
         ) talk
         CROSS JOIN LATERAL (
             WITH RECURSIVE search (low, high) AS (
@@ -47,8 +50,11 @@ _OF_AGENT = f"""
                     FROM (
                         SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
                     ) part
-                    JOIN messages m ON m.conversation_id = talk.conversation_id
-                        AND m.seq = part.middle
+                    CROSS JOIN LATERAL (
+                        SELECT conversation_id, seq, at, created_at FROM messages
+                        WHERE conversation_id = talk.conversation_id AND seq >= part.middle
+                        ORDER BY seq LIMIT 1
+                    ) m
                 ) probe
             )
             SELECT low FROM search WHERE low = high
@@ -75,8 +81,8 @@ _OF_AGENT = f"""
     FROM page
     CROSS JOIN LATERAL (
         SELECT {STORED_COLUMNS} FROM messages
-        WHERE conversation_id = page.conversation_id AND seq = page.seq
-        LIMIT 1
+        WHERE conversation_id = page.conversation_id AND seq >= page.seq
+        ORDER BY seq LIMIT 1
     ) m
     ORDER BY page.at {{order}}, page.conversation_id {{order}}, page.seq {{order}}
 """
@@ -134,11 +140,11 @@ PINNED = Statement(
             WHERE conversation_id = wanted.conversation_id AND seq <= wanted.seq
             ORDER BY seq DESC LIMIT 1
         ) pin
-        WHERE pin.seq = wanted.seq OR NOT EXISTS (
-            SELECT FROM messages m
-            WHERE m.conversation_id = wanted.conversation_id
-                AND m.seq > pin.seq AND m.seq <= wanted.seq AND m.role <> 'tool'
-        )
+        WHERE pin.seq = wanted.seq OR wanted.seq < coalesce((
+            SELECT seq FROM messages
+            WHERE conversation_id = wanted.conversation_id AND seq > pin.seq AND role <> 'tool'
+            ORDER BY seq LIMIT 1
+        ), wanted.seq + 1)
         """
 )
 
