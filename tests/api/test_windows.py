@@ -234,8 +234,8 @@ async def test_clear_nothing(client: httpx.AsyncClient) -> None:
 # --- assembly -------------------------------------------------------------------------------
 
 
-async def test_context_assembly(client: httpx.AsyncClient, clock: Clock) -> None:
-    """System prompt, agent docs, the window's messages, then the status (B4, S4)."""
+async def assembled(client: httpx.AsyncClient, clock: Clock) -> list[str]:
+    """Return the messages of a payload that holds all that an agent has to say."""
     docs = {"name": "guide", "kind": "docs", "content": "How we work."}
     base = {"name": "base", "content": "You are an agent."}
     path = await agent(client, sections=[docs, base], rolling_window_seconds=600)
@@ -244,12 +244,34 @@ async def test_context_assembly(client: httpx.AsyncClient, clock: Clock) -> None
     clock.pass_seconds(600)
     await append(client, other, user("elsewhere"))
     await append(client, cid, user("new"))
-    system, *rest = await texts(client, cid)
-    assert system == "You are an agent.\n\nHow we work."
-    assert rest[0] == "new"
-    assert rest[1].startswith("[Status]\nOther conversations of this agent:")
-    assert other.rsplit("/", 1)[1] in rest[1] and "elsewhere" not in rest[1]
     assert (await texts(client, cid, status="both wait"))[2] == "[Status]\nboth wait"
+    shown = await texts(client, cid)
+    return [text.replace(other.rsplit("/", 1)[1], "OTHER") for text in shown]
+
+
+async def test_context_includes_system_prompt(client: httpx.AsyncClient, clock: Clock) -> None:
+    """The agent's sections come first (B4)."""
+    assert (await assembled(client, clock))[0].startswith("You are an agent.")
+
+
+async def test_context_includes_agent_docs(client: httpx.AsyncClient, clock: Clock) -> None:
+    """Its docs follow them in the system prompt (B4)."""
+    assert (await assembled(client, clock))[0] == "You are an agent.\n\nHow we work."
+
+
+async def test_context_includes_rolling_window_messages(
+    client: httpx.AsyncClient, clock: Clock
+) -> None:
+    """Then the window's messages of this conversation alone (B4)."""
+    shown = await assembled(client, clock)
+    assert (shown[1], len(shown)) == ("new", 3)
+
+
+async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: Clock) -> None:
+    """And last what the agent's other conversations do, without their words (B4)."""
+    status = (await assembled(client, clock))[-1]
+    assert status.startswith("[Status]\nOther conversations of this agent:\n- OTHER: last message")
+    assert "elsewhere" not in status
 
 
 @pytest.mark.parametrize("cleared", [True, False])
@@ -272,19 +294,93 @@ async def test_context_window_bounded_by_clear_time_or_rolling_window(
 # --- restart --------------------------------------------------------------------------------
 
 
-async def test_context_and_clear_time_survive_restart(settings: Settings) -> None:
-    """A process that has just been started builds the same payload (B3, A8, S4)."""
-    with serving(create_app(settings)) as url:
-        async with httpx.AsyncClient(base_url=url) as client:
-            path = await agent(client)
-            cid = await thread(client, path)
-            await append(client, cid, user("before"))
-            cleared = (await client.post(f"{path}/clear")).json()
-            await append(client, cid, user("after"), assistant("yes"))
-            before = await build(client, cid)
-    with serving(create_app(settings)) as url:
-        async with httpx.AsyncClient(base_url=url) as client:
-            assert (await client.get(path)).json()["last_cleared_at"] == cleared["last_cleared_at"]
-            after = await build(client, cid)
-            assert after["payload"] == before["payload"]
-            assert after["build_id"] == before["build_id"]
+async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
+    """Return what one process said of an agent and a payload, and what the next one says."""
+    said = []
+    path = cid = ""
+    for _ in range(2):
+        with serving(create_app(settings)) as url:
+            async with httpx.AsyncClient(base_url=url) as client:
+                if not path:
+                    path = await agent(client)
+                    cid = await thread(client, path)
+                    await append(client, cid, user("before"))
+                    await client.post(f"{path}/clear")
+                    await append(client, cid, user("after"), assistant("yes"))
+                shown = (await client.get(path)).json()
+                said.append([await build(client, cid), shown["last_cleared_at"]])
+    before, after = said
+    return before, after
+
+
+async def test_context_survives_restart_via_sqlite(settings: Settings) -> None:
+    """A new process builds the same payload, here out of PostgreSQL (A8, S4)."""
+    (before, _), (after, _) = await before_and_after(settings)
+    assert [item["content"] for item in after["payload"]["messages"]] == ["after", "yes"]
+    assert (after["payload"], after["build_id"]) == (before["payload"], before["build_id"])
+
+
+async def test_clear_time_survives_restart(settings: Settings) -> None:
+    """So does the marker (B3, A8, S4)."""
+    (_, before), (_, after) = await before_and_after(settings)
+    assert after == before
+
+
+# --- S4's commands --------------------------------------------------------------------------
+
+
+async def test_context_clear_command_advances_clear_time(
+    client: httpx.AsyncClient, clock: Clock
+) -> None:
+    """`/context clear` is one request, and its answer says since when (B3, S4)."""
+    path = await agent(client)
+    before = (await client.get(path)).json()["last_cleared_at"]
+    clock.pass_seconds(60)
+    after = (await client.post(f"{path}/clear")).json()["last_cleared_at"]
+    assert (before != after, after) == (True, clock.utc().isoformat())
+
+
+async def test_context_save_command_creates_snapshot(client: httpx.AsyncClient) -> None:
+    """`/context save [description]` too, for all of the agent's conversations (I1, S4)."""
+    path = await agent(client)
+    for _ in range(2):
+        await append(client, await thread(client, path), user("hello"), assistant("hi"))
+    answer = await client.post(f"{path}/snapshots", json={"description": "auth refactor"})
+    assert answer.status_code == 201, answer.text
+    saved = answer.json()
+    assert (saved["description"], saved["message_count"]) == ("auth refactor", 4)
+    assert answer.headers["Location"] == f"/v1/snapshots/{saved['session_id']}"
+
+
+async def test_context_history_command_returns_embed(client: httpx.AsyncClient) -> None:
+    """`/context history` has all that a list needs to show (I3, S4)."""
+    path = await agent(client)
+    await append(client, await thread(client, path), user("hello"), assistant("hi"))
+    await client.post(f"{path}/snapshots", json={"description": "first"})
+    (listed,) = (await client.get(f"{path}/snapshots")).json()["data"]
+    shown = {"session_id", "timestamp", "description", "summary", "message_count"}
+    assert shown <= listed.keys() and "messages" not in listed
+    assert (listed["description"], listed["message_count"]) == ("first", 2)
+
+
+async def test_context_restore_command_loads_session(client: httpx.AsyncClient) -> None:
+    """`/context restore <session_id>` brings the window back, once (I4, S4)."""
+    path = await agent(client)
+    cid = await thread(client, path)
+    await append(client, cid, user("hello"), assistant("hi"))
+    saved = (await client.post(f"{path}/snapshots", json={})).json()
+    await client.post(f"{path}/clear")
+    await append(client, cid, user("anew"))
+    for restored in (2, 0):
+        answer = await client.post(f"/v1/snapshots/{saved['session_id']}/restore", json={})
+        assert answer.json()["restored"] == restored, answer.text
+        assert await texts(client, cid) == ["hello", "hi", "anew"]
+
+
+@pytest.mark.parametrize("command", ["clear", "snapshots"])
+async def test_context_commands_no_active_agent_in_channel(
+    client: httpx.AsyncClient, command: str
+) -> None:
+    """Without such an agent there is nothing to clear or save (B3, I1, S4)."""
+    assert_problem(await client.post(f"/v1/agents/nobody/{command}", json={}), 404, "NOT_FOUND")
+    assert_problem(await client.get("/v1/agents/nobody/snapshots"), 404, "NOT_FOUND")

@@ -1,0 +1,116 @@
+"""Deleting leaves nothing behind, whatever was made of a conversation (A7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import httpx
+
+from app.adapters.postgres.tables import metadata
+from tests.api.talk import append, assistant, calling, result, talk, user
+
+KEPT = {
+    # What is the tenant's own, not an agent's or a conversation's.
+    "models",
+    "calibrations",
+    "creations",
+    "summariser_calls",
+}
+
+
+async def rows(url: str) -> dict[str, int]:
+    """Return how many rows each table has that holds what belongs to agents."""
+    connection = await asyncpg.connect(url)
+    try:
+        return {
+            name: await connection.fetchval(f"SELECT count(*) FROM {name}")
+            for name in sorted(metadata.tables)
+            if name not in KEPT
+        }
+    finally:
+        await connection.close()
+
+
+async def post(client: httpx.AsyncClient, path: str, body: Any = None) -> dict[str, Any]:
+    """Post and return the answer, which is no problem."""
+    answer = await client.post(path, json=body if body is not None else {})
+    assert answer.status_code in (200, 201, 202), answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def lived(client: httpx.AsyncClient, agent_id: str) -> str:
+    """Return a conversation to which everything has happened that leaves a row."""
+    made = await post(
+        client,
+        "/v1/conversations",
+        {
+            "agent_id": agent_id,
+            "sections": [{"name": "base", "content": "You help."}],
+            "policy": {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}},
+        },
+    )
+    path = f"/v1/conversations/{made['conversation_id']}"
+    key = {"Idempotency-Key": "once"}
+    await client.post(f"{path}/messages", json={"messages": talk(8)}, headers=key)
+    await append(client, path, user("look"), calling("c1"), result("c1", "x" * 9000))
+    last = await append(client, path, assistant("done"))
+    pinned = last["messages"][0]["id"]
+    assert (await client.put(f"{path}/messages/{pinned}/pin")).status_code == 200
+    await client.post(f"{path}/blobs", content=b"raw", headers={"Content-Type": "text/plain"})
+    built = await post(client, f"{path}/context", {"status": "busy"})
+    usage = {"prompt_tokens": built["tokens_used"], "completion_tokens": 5}
+    await post(client, f"{path}/usage", {"usage": usage, "build_id": built["build_id"]})
+    assert (await post(client, f"{path}/compact"))["compacted"]
+    await post(client, f"{path}/compact?wait=false")
+    await post(client, f"{path}/context")
+    assert (await client.get(f"{path}/messages?q=word")).json()["data"]
+    await post(client, f"{path}/snapshots")
+    await post(client, f"/v1/agents/{agent_id}/snapshots")
+    await post(client, f"{path}/clear")
+    await post(client, f"{path}/fork")
+    return path
+
+
+async def test_deleting_an_agent_leaves_no_row(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """Every table is counted, before and after; the answer says how much it was (A7)."""
+    agent_id = (await post(client, "/v1/agents", {"name": "Agent", "tools": [TOOL]}))["agent_id"]
+    await lived(client, agent_id)
+    before = await rows(database_url)
+    empty = {name for name, count in before.items() if not count}
+    assert empty <= {"blob_uploads", "compaction_leases", "snapshot_messages"}
+    answer = await client.delete(f"/v1/agents/{agent_id}")
+    assert answer.status_code == 200, answer.text
+    after = await rows(database_url)
+    assert {name: count for name, count in after.items() if count} == {}
+    deleted = answer.json()["deleted"]
+    assert {name: count for name, count in deleted.items() if count} == {
+        name: count for name, count in before.items() if count
+    }
+
+
+async def test_deleting_a_conversation_leaves_the_others(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """What is another's stays, row by row (A7)."""
+    agent_id = (await post(client, "/v1/agents", {"name": "Agent"}))["agent_id"]
+    first = await lived(client, agent_id)
+    before = await rows(database_url)
+    made = await post(client, "/v1/conversations", {"agent_id": agent_id})
+    second = f"/v1/conversations/{made['conversation_id']}"
+    await append(client, second, *talk(4))
+    await post(client, f"{second}/context", {"status": ""})
+    await post(client, f"{second}/snapshots")
+    assert (await client.delete(second)).status_code == 200
+    assert await rows(database_url) == before
+    page = (await client.get(f"{first}/messages")).json()["data"]
+    assert len(page) == 12
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "shell", "description": "Run.", "parameters": {"type": "object"}},
+}
