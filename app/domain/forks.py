@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from app.domain.blobs import Blob
-from app.domain.compaction import kept_of, newly_kept
+from app.domain.compaction import kept_of
 from app.domain.records import Compaction, Head
 from app.domain.turns import Entry
 from app.domain.views import Span, View, overlap, spans_through
@@ -76,16 +76,16 @@ def fits(view: View, at_seq: int) -> bool:
     return view.trimmed_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
 
 
-def kept_at(head: Head, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]) -> set[int]:
+def kept_at(
+    head: Head, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
+) -> tuple[int, ...]:
     """Return the seqs that a fork keeps beside what this receipt of its source hides or clears.
 
     Those are what its source keeps, if the receipt is the active one there, and every pin (D8).
     """
     is_active = head.compaction_id == receipt.compaction_id
     kept = tuple(seq for seq in head.kept if seq <= at_seq) if is_active else kept_of(receipt.view)
-    pins = tuple(pinned)
-    kept, _, _ = newly_kept(receipt.view, kept, pins)
-    return {*kept, *(item.seq for item in pins)}
+    return tuple(sorted({*kept, *(item.seq for item in pinned)}))
 
 
 def batches(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:

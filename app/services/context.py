@@ -349,7 +349,13 @@ class ContextService:
     async def _gather(self, build: Build, picture: Picture, prior: Epoch | None) -> None:
         """Get the entries of the view and, where they were read with it, its folded window."""
         read, view, window = picture.read, picture.view, build.held
-        warm = prior is not None and build.held_epoch_id == prior.epoch_id
+        head = read.conversation.head
+        # Only what was shown by the same view goes on from rows in hand.
+        warm = (
+            prior is not None
+            and build.held_epoch_id == prior.epoch_id
+            and prior.view_version == head.view_version
+        )
         if warm and window is not None and window.view == view and _fits(window, picture):
             self._extend(window, read.rows)
             picture.show(window)

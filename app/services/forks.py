@@ -278,7 +278,7 @@ class ForkService:
         fork_id, head = made.conversation_id, made.head
         pinned = await records.contexts.pinned(fork_id)
         kept = kept_at(before, head.head_seq, receipt, pinned)
-        ground = replace(made, head=replace(head, kept=tuple(sorted(kept))))
+        ground = replace(made, head=replace(head, kept=kept))
         shown = await shown_of(records, self._frames, ground, receipt)
         if shown.compaction_id is None:
             return
@@ -290,6 +290,8 @@ class ForkService:
             resume_at=head.resume_at,
         )
         assert applied, "nobody else knows the fork yet, and the view shows every pin"
+        # What is kept at an edge of the hidden range is hidden again unless the head says so.
+        await records.contexts.keep(fork_id, kept, 0, 0)
 
     async def _find(
         self, records: Records, tenant_id: str, conversation_id: str

@@ -120,6 +120,8 @@ class TranscriptService:
         There may be fewer than were given, at least one: a page with large results ends early.
         Raises NotFound for a conversation that is deleted meanwhile.
         """
+        if not page:
+            return []
         found = await self._as_they_came(page, content)
         talks = await self._talks(tenant_id, [listed for listed, _ in found])
         async with self._database.session() as records:

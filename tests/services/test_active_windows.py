@@ -31,7 +31,7 @@ from tests.services.fakes import (
 )
 
 DAY = 86_400
-PLAIN = {"agent_tools": "none", "budget": {"notice_at": 1.0}}
+PLAIN = {"agent_tools": "none", "status_preamble": "none", "budget": {"notice_at": 1.0}}
 
 
 @pytest.fixture
@@ -302,6 +302,17 @@ async def test_a_compaction_of_restored_ranges(harness: Harness) -> None:
     assert build.count() == build["tokens_used"] and "secret" not in build.contents
     await harness.undo(cid)
     assert await shown(harness, cid) == before
+
+
+async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) -> None:
+    """A window that looks as before is read anew: what came between is in it (I4, B3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("1"), says("2"))
+    await harness.build(cid)
+    await harness.append(cid, user("3"), says("4"))
+    await harness.conversations.clear(TENANT, cid)
+    await rejoin(harness, cid, Span(1, 5))
+    assert await shown(harness, cid) == ["1", "2", "3", "4"]
 
 
 async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conversation:

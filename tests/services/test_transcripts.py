@@ -111,7 +111,9 @@ class Story:
         place = 1 + amount % max(1, len(self.roles))
         match kind:
             case "say":
-                await self._append(user(f"m{seq}. hello"), says(f"m{seq + 1}. yes"))
+                words = "well " * (amount % 60)
+                for turn in range(seq, seq + 2 * (1 + amount % 3), 2):
+                    await self._append(user(f"m{turn}. {words}"), says(f"m{turn + 1}. {words}"))
                 self.awaited = []
             case "call":
                 self.awaited = [f"c{seq}a", f"c{seq}b"]
@@ -182,13 +184,13 @@ class _Spoken:
 
 def stories() -> st.SearchStrategy[list[tuple[str, int]]]:
     """What happens, in which order, and how much of it."""
-    often = ["say", "say", "call", "call", "answer", "compact", "compact"]
+    often = ["say", "say", "call", "call", "answer", "compact", "compact"] * 2
     rest = ["cut", "clear", "pin", "unpin", "undo", "restore", "pass", *STRATEGIES]
     kinds = st.sampled_from([*often, *rest])
-    return st.lists(st.tuples(kinds, st.integers(0, 900)), min_size=8, max_size=20)
+    return st.lists(st.tuples(kinds, st.integers(0, 900)), min_size=12, max_size=24)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 async def test_the_marks_say_what_a_build_shows(
     database: PostgresDatabase, story: list[tuple[str, int]]
@@ -197,7 +199,8 @@ async def test_the_marks_say_what_a_build_shows(
     harness = harness_over(database)
     agent = await harness.agent(2400)
     told = Story(harness, await harness.conversation(agent_id=agent))
-    for kind, amount in [*story[:6], ("build", 0), *story[6:], ("build", 0)]:
+    before, after = story[: len(story) // 2], story[len(story) // 2 :]
+    for kind, amount in [("say", 332), *before, ("build", 0), *after, ("build", 0)]:
         await told.happens(kind, amount)
         if kind == "build":
             await check(told)

@@ -14,7 +14,8 @@ from app.domain.statuses import Activity
 from app.domain.views import Span
 
 # The window's times never fall from one seq to the next, so the first one after the marker is
-# found by halving; a call group that begins before it is left out with all its results.
+# found by halving, in the order of the log's key, or a plan made for an empty log would walk it
+# each time; a call group that begins before it is left out with all its results.
 FIND_START = Statement(
     """
         WITH RECURSIVE search (low, high) AS (
@@ -29,8 +30,12 @@ FIND_START = Statement(
                 FROM (
                     SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
                 ) part
-                JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
-                    AND m.seq = part.middle
+                JOIN LATERAL (
+                    SELECT * FROM messages
+                    WHERE conversation_id = CAST(:conversation_id AS uuid)
+                        AND seq >= part.middle
+                    ORDER BY seq LIMIT 1
+                ) m ON true
             ) probe
         )
         SELECT coalesce((
