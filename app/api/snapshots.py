@@ -228,7 +228,8 @@ async def get_snapshot(
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
     }
-    first = await anext(pages, [])  # a database that is away is an error and no broken answer
+    # A database that is away is an error and no broken answer.
+    first: list[bytes] = await anext(pages, [])
     body = _written(snapshot, first, pages)
     return StreamingResponse(body, headers=headers, media_type="application/json")
 

@@ -29,8 +29,10 @@ from app.domain.views import (
     Summary,
     View,
     hidden_by,
+    minus,
     overlap,
     spans_beside,
+    union,
 )
 
 LEAST_SUMMARY_TOKENS = 64
@@ -250,15 +252,17 @@ def chunks_for(plan: Compact, view: View, chunk_size: int) -> list[Span]:
 def base_view(head: Head, active: View | None, policy: Policy) -> View:
     """Return what a head shows when nothing has to be reduced: the active compaction's view.
 
-    A window that was moved since shows less of it, or more; a summary that is wholly outside it
-    is not shown any more (B3).
+    A window that was moved since shows less of it, or more: what was outside when the compaction
+    ran is shown once it is inside. A summary that is wholly outside is not shown any more (B3).
     """
     window = head.window.spans
     if active is None:
         return View(spans=window, window=window)
+    hidden = minus(active.window, active.spans)
+    kept = overlap(union(Span(seq, seq + 1) for seq in head.kept), window)
     view = replace(
         active,
-        spans=spans_beside(active.hidden, head.kept, window),
+        spans=union((*minus(window, hidden), *kept)),
         untrimmed=tuple(seq for seq in head.kept if seq <= active.trimmed_through),
         summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
         window=window,

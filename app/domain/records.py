@@ -270,13 +270,17 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a head is to show: a view, whose receipt made it, and what it takes out of the log."""
+    """What a head is to show: a view, whose receipt made it, and what it takes out of the log.
+
+    `kept` are the seqs it shows whole although the receipt hid or cleared them.
+    """
 
     view: View
     compaction_id: str | None
     summary_tokens: int
     hidden_tokens: int
     hidden_messages: int
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ from app.domain.views import ENDLESS, WHOLE, Span, minus, union
 
 DEFAULT_ROLLING_WINDOW_SECONDS = 86_400
 """What an agent has that says nothing else (B1)."""
+EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+"""No message is older: databases take the first moment there is for minus infinity."""
+OUT_OF_DATE = -1
+"""The length that a window is said to have been moved by when it has to be moved in any case."""
 STEPS = 24
 """So many steps make a rolling window (decision 10)."""
 
@@ -148,18 +152,22 @@ def still_restored(
 
 
 def time_from(text: str) -> datetime | None:
-    """Read a message's own time, UTC where it names no zone; None for what is no ISO 8601 time."""
+    """Read a message's own time, UTC where it names no zone.
+
+    None for what is no ISO 8601 time, or one before all others.
+    """
     try:
         given = datetime.fromisoformat(text)
         if given.tzinfo is None:
             given = given.replace(tzinfo=UTC)
-        return given.astimezone(UTC)
+        given = given.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+    return given if given >= EARLIEST else None
 
 
 def _before(now: datetime, span: timedelta) -> datetime:
     try:
-        return now - span
+        return max(now - span, EARLIEST)
     except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
+        return EARLIEST

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from app.domain.compaction import as_shown, base_view, kept_of, summary_cost
+from app.domain.compaction import as_shown, base_view, summary_cost
 from app.domain.errors import NotFound
 from app.domain.records import Compaction, Conversation, Head, Shown
 from app.domain.turns import Entry
 from app.domain.views import Span, View, overlap, spans_through
-from app.domain.window import ActiveWindow, marker_of, still_restored
+from app.domain.window import OUT_OF_DATE, ActiveWindow, marker_of, still_restored
 from app.services.frames import Frames
 from app.services.ports import Database, Records
 
@@ -48,7 +48,7 @@ class ActiveWindows:
         seconds = conversation.rolling_window_seconds
         # What nothing was built from yet has no prefix that a step ahead could keep.
         is_built = await records.windows.has_epochs(conversation_id)
-        steps_ahead = is_built and head.window_seconds == seconds
+        steps_ahead = is_built and head.window_seconds in (seconds, OUT_OF_DATE)
         marker = marker_of(head.cleared_at, seconds, now, steps_ahead=steps_ahead)
         window = ActiveWindow(head.cleared_seq + 1)
         if marker is not None:
@@ -68,15 +68,20 @@ class ActiveWindows:
     ) -> Conversation:
         """Put ranges of the log back into the window, as far as they are not in it (I4).
 
-        Call it in a transaction that holds the head's lock.
+        Call groups come back whole. Call it in a transaction that holds the head's lock.
         """
         conversation = await self.settle(records, conversation)
         now, window = _after_clear(self.now(), conversation.head), conversation.head.window
-        stored = overlap(spans, (Span(1, conversation.head.head_seq + 1),))
-        after = window.with_restored(stored, now)
+        conversation_id, head_seq = conversation.conversation_id, conversation.head.head_seq
+        stored = overlap(spans, (Span(1, head_seq + 1),))
+        whole = await records.windows.whole_groups(conversation_id, stored, head_seq)
+        after = window.with_restored(whole, now)
         if after == window:
             return conversation
         oldest_at = _oldest(conversation.head.oldest_at, now)
+        named = await records.windows.mentions_in(conversation_id, whole)
+        mentions = tuple(dict.fromkeys((*conversation.head.mentions, *sorted(named))))
+        conversation = replace(conversation, head=replace(conversation.head, mentions=mentions))
         return await self._move(records, conversation, after, oldest_at, "restored")
 
     async def _move(
@@ -147,6 +152,7 @@ async def shown_of(
         summary_cost(view, frames.counter(conversation.counter)),
         head.tokens - sum(entry.tokens for entry in left),
         head.head_seq - len(left),
+        tuple(filter(view.shows, head.kept)),
     )
 
 
@@ -159,7 +165,7 @@ def _showing(head: Head, shown: Shown, cause: str | None) -> Head:
         view_cause=cause or head.view_cause,
         compaction_id=shown.compaction_id,
         span=view.hidden if has_view else None,
-        kept=kept_of(view) if has_view else (),
+        kept=shown.kept,
         trimmed_through=view.trimmed_through if has_view else 0,
         summary_tokens=shown.summary_tokens,
         hidden_tokens=shown.hidden_tokens,

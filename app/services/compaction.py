@@ -27,6 +27,7 @@ from app.domain.compaction import (
     chunks_for,
     due_line,
     fresh_spans,
+    kept_of,
     node_room,
     own_tools_cost,
     plan_for,
@@ -640,6 +641,7 @@ class CompactionService:
             receipt.summary_tokens,
             receipt.hidden_tokens,
             receipt.hidden_messages,
+            kept_of(receipt.view),
         )
         told = {**asdict(result_of(receipt)), "trigger": receipt.trigger}
         if resume is None:

@@ -290,8 +290,6 @@ class ForkService:
             resume_at=head.resume_at,
         )
         assert applied, "nobody else knows the fork yet, and the view shows every pin"
-        # What is kept at an edge of the hidden range is hidden again unless the head says so.
-        await records.contexts.keep(fork_id, kept, 0, 0)
 
     async def _find(
         self, records: Records, tenant_id: str, conversation_id: str
@@ -318,19 +316,21 @@ def _taken(conversation_id: str) -> Conflict:
 
 
 async def _in_window(records: Records, fork_id: str, head: Head, before: Head) -> Head:
-    """Return a fork's head with what its window leaves out, and how old the oldest in it is."""
+    """Return a fork's head with what its window leaves out, and what is known of the rest."""
     window = head.window
     spans = spans_through(window.spans, head.head_seq)
     tokens = head.tokens - await records.windows.tokens_in(fork_id, spans)
     messages = head.head_seq - sum(span.end - span.start for span in spans)
-    oldest_at = before.oldest_at
+    oldest_at, mentions = before.oldest_at, before.mentions
     if (head.head_seq, window) != (before.head_seq, before.window):
         times = [item.at for item in window.restored]
         first = await records.windows.oldest_at(fork_id, window.since, oldest_before(before))
         oldest_at = min([*times, first] if first is not None else times, default=None)
+        mentions = tuple(sorted(await records.windows.mentions_in(fork_id, spans)))
     return replace(
         head,
         oldest_at=oldest_at,
+        mentions=mentions,
         outside_tokens=tokens,
         outside_messages=messages,
         hidden_tokens=tokens,

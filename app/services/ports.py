@@ -313,6 +313,16 @@ class WindowRecords(Protocol):
         """Return the time of the oldest message from a seq on that is newer than the marker."""
         ...
 
+    async def whole_groups(
+        self, conversation_id: str, spans: Sequence[Span], head_seq: int
+    ) -> list[Span]:
+        """Return these spans, each up to the end of its last call group."""
+        ...
+
+    async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the own tools that the views of results in these spans name (L1)."""
+        ...
+
     async def has_epochs(self, conversation_id: str) -> bool:
         """Whether a payload was ever built, so that there is a prefix to keep."""
         ...
@@ -848,8 +858,8 @@ class ForkRecords(Protocol):
     async def set_head(self, fork_id: str, head: Head) -> None:
         """Set the head of a log that was copied, but for its window and what is shown of it.
 
-        Turns, tokens and the newest time are those of the log's last message; of the tools that
-        this head mentions or has promoted, those stay that are so by then.
+        Turns, tokens and the newest time are those of the log's last message. Tools stay promoted
+        if the turn they were promoted in is not yet to come.
         """
         ...
 

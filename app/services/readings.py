@@ -24,6 +24,8 @@ from app.domain.usage import (
     judged_tokens,
     should_compact,
 )
+from app.domain.views import Span, overlap
+from app.domain.visibility import last_from
 from app.services.frames import Frames
 from app.services.ports import Records
 
@@ -57,12 +59,15 @@ async def read_shown(records: Records, frame: Frame, conversation: Conversation)
     window.
     """
     head = conversation.head
-    if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
-        before = head.head_seq - frame.policy.sliding_window.keep_last_n
-        if before > 0:
-            newest = head.tokens - await records.log.total_at(conversation.conversation_id, before)
-            return min(newest, head.shown_tokens)
-    return head.shown_tokens
+    if frame.policy.strategy is not StrategyName.SLIDING_WINDOW:
+        return head.shown_tokens
+    window, count = head.window.spans, frame.policy.sliding_window.keep_last_n
+    newest = Span(last_from(window, head.head_seq, count), head.head_seq + 1)
+    if newest.start <= window[0].start:
+        return head.shown_tokens
+    shown = overlap(window, (newest,))
+    tokens = await records.windows.tokens_in(conversation.conversation_id, shown)
+    return min(tokens, head.shown_tokens)
 
 
 def usage_of(frame: Frame, conversation: Conversation, shown: int) -> Usage:

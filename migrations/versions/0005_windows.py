@@ -29,6 +29,7 @@ def upgrade() -> None:
             ADD COLUMN parts TEXT DEFAULT '' NOT NULL,
             ADD COLUMN outside_tokens BIGINT DEFAULT 0 NOT NULL,
             ADD COLUMN outside_messages BIGINT DEFAULT 0 NOT NULL,
+            ADD COLUMN open_outside BOOLEAN DEFAULT false NOT NULL,
             ADD COLUMN window_seconds BIGINT,
             ADD COLUMN cleared_at TIMESTAMP WITH TIME ZONE,
             ADD COLUMN cleared_seq BIGINT DEFAULT 0 NOT NULL,
@@ -127,8 +128,8 @@ def downgrade() -> None:
     op.execute("DROP INDEX messages_late")
     op.execute("ALTER TABLE messages DROP COLUMN at, DROP COLUMN late_at")
     columns = (
-        *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
-        *("cleared_at", "cleared_seq", "oldest_at", "newest_at", "newest_before"),
+        *("since", "parts", "outside_tokens", "outside_messages", "open_outside"),
+        *("window_seconds", "cleared_at", "cleared_seq", "oldest_at", "newest_at", "newest_before"),
     )
     op.execute("ALTER TABLE heads " + ", ".join(f"DROP COLUMN {name}" for name in columns))
     op.execute("ALTER TABLE agents DROP COLUMN rolling_window_seconds, DROP COLUMN last_cleared_at")

@@ -418,7 +418,7 @@ def sayings(message: Message) -> list[Any]:
                 data = (part.data, part.data is not None and (part.media_type, part.name))
                 # An id that nobody knows whose it is stands back behind a URL.
                 by_id = part.file_id and (part.format in OPENAI_FORMATS or not part.url)
-                found.append((*data, part.data is None and (by_id and part.file_id or part.url)))
+                found.append((*data, part.data is None and ((by_id and part.file_id) or part.url)))
             case ToolCall():
                 found.append((part.id, part.name, part.arguments, part.custom))
             case Reasoning() | Opaque():

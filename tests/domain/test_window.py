@@ -24,6 +24,7 @@ from app.domain.views import (
     view_from,
 )
 from app.domain.window import (
+    EARLIEST,
     NO_LIMIT,
     STEPS,
     ActiveWindow,
@@ -145,7 +146,7 @@ def test_a_window_without_limit() -> None:
         (NOW - timedelta(seconds=30), 60, NOW - timedelta(seconds=30)),
         (NOW - timedelta(seconds=90), 60, NOW - timedelta(seconds=60)),
         (None, 10**9, NOW - timedelta(seconds=10**9)),
-        (None, 10**11, datetime.min.replace(tzinfo=UTC)),
+        (None, 10**11, EARLIEST),
     ],
 )
 def test_the_marker(
@@ -202,6 +203,8 @@ def test_when_a_window_has_to_move(
         ("20260105T120000Z", NOW),
         ("2026-01-05", NOW - timedelta(hours=12)),
         ("0001-01-01T00:00:00+14:00", None),
+        ("0001-01-01T00:00:00Z", None),
+        ("0001-01-02T00:00:00Z", EARLIEST),
         ("9999-12-31T23:59:59-14:00", None),
         ("noon", None),
         ("", None),

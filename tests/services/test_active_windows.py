@@ -315,6 +315,154 @@ async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) ->
     assert await shown(harness, cid) == ["1", "2", "3", "4"]
 
 
+@pytest.mark.parametrize("edge", ["first", "last"])
+@pytest.mark.parametrize("then", ["settled", "undone"])
+async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
+    harness: Harness, edge: str, then: str
+) -> None:
+    """Whatever moves the window or undoes a compaction, the pin is shown (D8, B2, E8)."""
+    agent = await harness.agent(7200)
+    policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
+    cid = await harness.conversation(policy, agent_id=agent)
+    await harness.talk(cid, 12, words=80)
+    assert (await harness.compact(cid)).compacted
+    span = (await harness.stored(cid)).head.span
+    assert span is not None
+    pinned = span.start if edge == "first" else span.end - 1
+    if then == "undone":
+        await harness.talk(cid, 12, words=80)
+        assert (await harness.compact(cid)).compacted
+    await harness.pin(cid, pinned)
+    before = (await harness.build(cid)).contents
+    if then == "undone":
+        await harness.undo(cid)
+    else:
+        patch = Patch(frozenset({"rolling_window_seconds"}), rolling_window_seconds=3600)
+        await harness.agents.change(TENANT, agent, patch)
+        await harness.context.budget(TENANT, cid)
+    head = (await harness.stored(cid)).head
+    assert pinned in head.kept
+    words = f"{'answer' if pinned % 2 == 0 else 'question'} {(pinned - 1) // 2} "
+    build = await harness.build(cid)
+    for model in (None, "gpt-4o-mini"):
+        build = await harness.build(cid, Ask(CHAT, model), service=harness.cold())
+        texts = [text for item in build.messages if (text := item["content"])[0] != "["]
+        assert any(text.startswith(words) for text in texts)
+        assert build.count() == build["tokens_used"]
+    assert words in before
+    assert (await used(harness, cid)) == build["tokens_used"]
+
+
+async def used(harness: Harness, conversation_id: str) -> int:
+    """Return the tokens that the budget tells of."""
+    reading = await harness.context.budget(TENANT, conversation_id)
+    assert reading is not None
+    return reading.budget.used_tokens
+
+
+async def test_a_result_of_a_group_that_came_late(harness: Harness) -> None:
+    """It is outside with its group, whatever is in the window before it (B2, C1)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("before"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("in"), {**asks("c1"), "timestamp": at(harness, 1)})
+    assert await shown(harness, cid) == ["in"]
+    answer = await harness.append(cid, result("c1", "one " * 50))
+    build = await harness.build(cid)
+    assert [item["content"] for item in build.messages] == ["in"]
+    assert answer.budget is not None
+    assert answer.budget.used_tokens == build["tokens_used"] == await used(harness, cid)
+
+
+async def test_a_window_with_a_late_group_alone_is_empty(harness: Harness) -> None:
+    """Then there is nothing to build, and never an empty payload (B2, M)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("before"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, {**asks("c1"), "timestamp": at(harness, 1)})
+    assert await used(harness, cid) == 0
+    await harness.append(cid, result("c1", "one"))
+    with pytest.raises(ValidationError, match="in its active window"):
+        await harness.build(cid)
+
+
+async def test_a_result_of_a_restored_call_is_shown(harness: Harness) -> None:
+    """The call that is open at the end was put back, so its result belongs there (I4, A3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("look"), asks("c1"))
+    await harness.conversations.clear(TENANT, cid)
+    await rejoin(harness, cid, Span(1, 3))
+    await harness.build(cid)
+    await harness.append(cid, result("c1", "found"))
+    build = await harness.build(cid)
+    assert build.messages[-1]["content"] == "found"
+    assert build["tokens_used"] == await used(harness, cid) == build.count()
+
+
+async def test_a_group_is_restored_whole(harness: Harness) -> None:
+    """Results that came after the snapshot come back with their call (I4, A4)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
+    await harness.append(cid, result("c2", "two"), says("done"))
+    await harness.conversations.clear(TENANT, cid)
+    await rejoin(harness, cid, Span(1, 4))
+    texts = await shown(harness, cid)
+    assert texts[0] == "look" and texts[2:] == ["one", "two"]
+
+
+async def test_what_joins_inside_a_hidden_range_is_shown(harness: Harness) -> None:
+    """A compaction hides what was in the window when it ran, and nothing else (I4, B2)."""
+    cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
+    await harness.talk(cid, 4, words=60)
+    await harness.append(cid, user("between"), says("them"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.talk(cid, 6, words=60)
+    await rejoin(harness, cid, Span(1, 5))
+    assert (await harness.compact(cid)).compacted
+    await rejoin(harness, cid, Span(9, 11))
+    build = await harness.build(cid)
+    texts = [item["content"] for item in build.messages]
+    assert texts.index("between") + 1 == texts.index("them")
+    assert build["tokens_used"] == await used(harness, cid) == build.count()
+    cold = await harness.build(cid, service=harness.cold())
+    assert cold.text == build.text
+    assert (await harness.compact(cid)).compacted
+    build = await harness.build(cid)
+    assert build.count() == build["tokens_used"]
+
+
+async def test_a_clear_forgets_which_tools_were_named(database: PostgresDatabase) -> None:
+    """The budget counts own tools for what the window names; restored results name them again."""
+    harness = Harness(WatchedDatabase(database), service_policy={"budget": {"notice_at": 1.0}})
+    cid = await harness.conversation()
+    large = "line\n" * 20_000
+    await harness.append(cid, user("look"), asks("c1"), result("c1", large), says("done"))
+    full = await used(harness, cid)
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("anew"))
+    build = await harness.build(cid)
+    assert build["tokens_used"] == await used(harness, cid) < 100
+    await rejoin(harness, cid, Span(1, 5))
+    build = await harness.build(cid)
+    assert build["tokens_used"] == await used(harness, cid) > full
+
+
+async def test_a_sliding_window_counts_what_is_in_the_active_one(harness: Harness) -> None:
+    """The last N messages are those of the window, gaps left out (D2, B2, C1)."""
+    cid = await harness.conversation(
+        {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
+    )
+    await harness.append(cid, user("before"))
+    await harness.conversations.clear(TENANT, cid)
+    late = {"timestamp": at(harness, 60)}
+    for number in range(6):
+        await harness.append(cid, user(f"{number} " + "why " * 40), says("because " * 40))
+        await harness.append(cid, {**user("late " * 90), **late})
+    build = await harness.build(cid)
+    assert len(build.messages) == 4 and "late" not in build.contents
+    assert build["tokens_used"] == await used(harness, cid)
+
+
 async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conversation:
     """Put spans back into the window."""
     async with harness.database.transaction() as records:
@@ -368,18 +516,19 @@ async def test_windows_against_a_plain_model(database: PostgresDatabase, story: 
     model = Story(2400)
     for number, (kind, amount) in enumerate([*story, ("build", 0)]):
         now = harness.clock.utc()
+        received = now + timedelta(microseconds=1)  # later than any clear before
         match kind:
             case "say" | "late":
                 late = amount if kind == "late" else 0
                 own = now - timedelta(seconds=late)
                 stamp = {"timestamp": own.isoformat()} if late else {}
                 await harness.append(cid, {**user(f"m{number}"), **stamp})
-                model.add([f"m{number}"], [own if late else now + timedelta(microseconds=1)])
+                model.add([f"m{number}"], [own if late else received])
             case "call":
                 own = now - timedelta(seconds=amount)
                 answer = {**result(f"c{number}", f"r{number}"), "timestamp": own.isoformat()}
                 await harness.append(cid, asks(f"c{number}"), answer)
-                model.add([f"r{number}"], [own if amount else now, now])
+                model.add([f"r{number}"], [own if amount else received, received])
             case "pass":
                 harness.clock.pass_seconds(amount)
             case "clear":

@@ -89,6 +89,13 @@ class WatchedStore:
         self.opened += [chunk.number for chunk in chunks]
         return await self.kept.read(object_key, chunks)
 
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Copy an object."""
+        self.check()
+        return await self.kept.copy(tenant_id, conversation_id, content_id, object_key)
+
     async def remove(self, object_keys: Sequence[str]) -> None:
         """Delete objects."""
         self.check()

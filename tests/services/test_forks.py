@@ -53,14 +53,13 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.test_blobs import Process
+from tests.services.test_blobs import LARGE, Process
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}
 PLAIN = {"budget": {"notice_at": 1.0}, "status_preamble": "none"}
 SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
 CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
-LARGE = "a line of output\n" * 600
 HOUR = 3600
 
 
@@ -417,6 +416,23 @@ async def test_own_tools_are_those_that_are_mentioned(harness: Harness) -> None:
     assert mentions
     for at_seq, named in ((5, mentions), (4, ()), (0, ())):
         assert (await harness.stored(await fork(harness, cid, at_seq))).head.mentions == named
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("anew"))
+    for at_seq, named in ((6, ()), (5, mentions), (4, ())):
+        assert (await harness.stored(await fork(harness, cid, at_seq))).head.mentions == named
+
+
+async def test_promoted_tools_stay_so_for_their_turn(harness: Harness) -> None:
+    """What was found in a turn is so in a fork of it, and not in one that has yet to come (H2)."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 3)
+    async with harness.database.session() as records:
+        await records.log.promote(cid, ["found"])
+    copies = [await fork(harness, cid, at_seq) for at_seq in (6, 5, 4, 0)]
+    heads = [(await harness.stored(copy)).head for copy in copies]
+    assert [head.promoted_now for head in heads] == [("found",), ("found",), (), ()]
+    await harness.append(copies[2], user("the third turn, again"))
+    assert (await harness.stored(copies[2])).head.promoted_now == ()
 
 
 # --- sums -------------------------------------------------------------------------------------

@@ -605,7 +605,7 @@ class ContextRecords:
             compaction_id=UUID(shown.compaction_id) if shown.compaction_id else None,
             span_start=hidden.start if hidden is not None else None,
             span_end=hidden.end if hidden is not None else None,
-            kept=list(kept_of(view)),
+            kept=list(shown.kept),
             trimmed_through=view.trimmed_through,
             window_starts=[span.start for span in view.window],
             window_ends=[span.end for span in view.window],

@@ -152,8 +152,7 @@ COPY_MESSAGES = Statement(
         """
 )
 
-# The log's sums are those of its last row. A tool is mentioned where the view of a result names it;
-# inside the texts of an output, quotes are escaped.
+# The log's sums are those of its last row; what was promoted is so for that turn alone.
 SET_HEAD = Statement(
     """
         UPDATE heads h
@@ -164,16 +163,6 @@ SET_HEAD = Statement(
                 THEN CAST(:promoted AS text[]) ELSE '{}' END,
             promoted_turn = CASE WHEN CAST(:promoted_turn AS bigint) <= last.turn
                 THEN CAST(:promoted_turn AS bigint) ELSE 0 END,
-            mentions = ARRAY(
-                SELECT item.name
-                FROM unnest(CAST(:mentions AS text[])) WITH ORDINALITY AS item (name, position)
-                WHERE EXISTS (
-                    SELECT FROM messages m
-                    WHERE m.conversation_id = CAST(:fork_id AS uuid)
-                        AND m.output LIKE '%"mentions":[%"' || item.name || '"%'
-                )
-                ORDER BY item.position
-            ),
             window_seconds = CAST(:window_seconds AS bigint),
             cleared_at = CAST(:cleared_at AS timestamptz),
             cleared_seq = CAST(:cleared_seq AS bigint),
@@ -262,8 +251,8 @@ class ForkRecords:
     async def set_head(self, fork_id: str, head: Head) -> None:
         """Set the head of a log that was copied, but for its window and what is shown of it.
 
-        Turns, tokens and the newest time are those of the log's last message; of the tools that
-        this head mentions or has promoted, those stay that are so by then.
+        Turns, tokens and the newest time are those of the log's last message. Tools stay promoted
+        if the turn they were promoted in is not yet to come.
         """
         await self._session.run(
             SET_HEAD,
@@ -272,7 +261,6 @@ class ForkRecords:
             resume_at=head.resume_at,
             promoted=list(head.promoted),
             promoted_turn=head.promoted_turn,
-            mentions=list(head.mentions),
             window_seconds=head.window_seconds,
             cleared_at=head.cleared_at,
             cleared_seq=head.cleared_seq,

@@ -26,6 +26,7 @@ from app.domain.log import BatchShape, Draft, times_of
 from app.domain.messages import Role
 from app.domain.records import Conversation, StoredMessage
 from app.domain.turns import Entry, entry, pinned_seqs
+from app.domain.window import OUT_OF_DATE
 
 STORED_COLUMNS = """message_id, seq, turn, role, format, tokens, reasoning_tokens, body, output,
     created_at"""
@@ -41,10 +42,11 @@ _AS_HELD = """(
     ))
 )"""
 
-# The results that a batch begins with answer calls of before. Where the active window begins with
-# the batch, those calls are outside it, and their results stay outside as well (B2).
-_IS_EMPTY = "h.since > h.head_seq"
-_OUTSIDE = f"CASE WHEN {_IS_EMPTY} THEN CAST(:{{what}} AS bigint) ELSE 0 END"
+# The results that a batch begins with answer calls of before. Where those are outside the active
+# window, their results stay outside as well (B2). Most times the window then begins after them;
+# where it has begun before, it is out of date until somebody moves it.
+_BEGINS_AFTER = "h.open_outside AND h.since > h.head_seq"
+_OUTSIDE = f"CASE WHEN {_BEGINS_AFTER} THEN CAST(:{{what}} AS bigint) ELSE 0 END"
 
 # Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
 # The head row is the guard: the update finds it only in the state the batch was made for, and
@@ -73,7 +75,7 @@ _APPEND = f"""
                 newest_before = h.newest_at,
                 newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
                 oldest_at = CASE
-                    WHEN NOT ({_IS_EMPTY}) THEN least(
+                    WHEN NOT h.open_outside THEN least(
                         h.oldest_at, CAST(:oldest_given AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
                     WHEN CAST(:only_answers AS boolean) THEN h.oldest_at
@@ -81,6 +83,12 @@ _APPEND = f"""
                         h.oldest_at, CAST(:oldest_given_after AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
                 END,
+                window_seconds = CASE
+                    WHEN h.open_outside AND h.since <= h.head_seq
+                        AND CAST(:answering AS bigint) > 0 THEN {OUT_OF_DATE}
+                    ELSE h.window_seconds
+                END,
+                open_outside = h.open_outside AND NOT CAST(:resets AS boolean),
                 since = h.since + {_OUTSIDE.format(what="answering")},
                 outside_messages = h.outside_messages + {_OUTSIDE.format(what="answering")},
                 outside_tokens = h.outside_tokens + {_OUTSIDE.format(what="answering_tokens")},

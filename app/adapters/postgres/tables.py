@@ -94,6 +94,8 @@ heads = sa.Table(
     sa.Column("parts", sa.Text, nullable=False, server_default=""),
     sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
+    # Whether the calls that are open are outside the window, so that their results will be.
+    sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
     # The rolling window that it was last moved by.
     sa.Column("window_seconds", sa.BigInteger),
     sa.Column("cleared_at", sa.DateTime(timezone=True)),

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.adapters.postgres.store import Session, Statement
 from app.domain import jsontext
+from app.domain.offload import output_from
 from app.domain.records import Head
 from app.domain.statuses import Activity
 from app.domain.views import Span
@@ -92,6 +93,30 @@ FIND_OLDEST = Statement(
         """
 )
 
+# A range that ends between the results of a group takes in the rest of them.
+FIND_ENDS = Statement(
+    """
+        SELECT coalesce((
+            SELECT m.seq FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq >= edge.past AND m.role <> 'tool'
+            ORDER BY m.seq LIMIT 1
+        ), CAST(:head_seq AS bigint) + 1) AS past
+        FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
+        ORDER BY edge.position
+        """
+)
+
+OUTPUTS = Statement(
+    """
+        SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+            AS part (start, past)
+        JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= part.start AND m.seq < part.past
+        WHERE m.output IS NOT NULL
+        """
+)
+
 HAS_EPOCHS = Statement(
     """
         SELECT EXISTS (
@@ -125,6 +150,7 @@ MOVE = Statement(
             outside_tokens = CAST(:outside_tokens AS bigint),
             outside_messages = CAST(:outside_messages AS bigint),
             window_seconds = CAST(:window_seconds AS bigint),
+            open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
             oldest_at = CAST(:oldest_at AS timestamptz),
             view_version = CAST(:view_version AS bigint),
             view_cause = CAST(:view_cause AS text),
@@ -173,7 +199,8 @@ _CLEAR = """
         view_version = h.view_version + 1, view_cause = 'cleared',
         compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
         trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
-        promoted = '{}', event_seq = h.event_seq + 1
+        promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
+        event_seq = h.event_seq + 1
 """
 _TELL = """
     INSERT INTO events (conversation_id, event_seq, type, data, created_at)
@@ -265,6 +292,28 @@ class WindowRecords:
         )
         return int(row["tokens"]) if row is not None else 0
 
+    async def whole_groups(
+        self, conversation_id: str, spans: Sequence[Span], head_seq: int
+    ) -> list[Span]:
+        """Return these spans, each up to the end of its last call group."""
+        rows = await self._session.all(
+            FIND_ENDS,
+            conversation_id=UUID(conversation_id),
+            head_seq=head_seq,
+            ends=[span.end for span in spans],
+        )
+        return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
+
+    async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the own tools that the views of results in these spans name (L1)."""
+        rows = await self._session.all(
+            OUTPUTS,
+            conversation_id=UUID(conversation_id),
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
+        )
+        return frozenset(name for row in rows for name in output_from(row["output"]).mentions)
+
     async def move(self, conversation_id: str, head: Head) -> None:
         """Store the window of a head, and what is shown of it.
 
@@ -278,6 +327,8 @@ class WindowRecords:
             outside_tokens=head.outside_tokens,
             outside_messages=head.outside_messages,
             window_seconds=head.window_seconds,
+            open_outside=bool(head.open_calls) and not head.window.holds(head.head_seq),
+            mentions=list(head.mentions),
             oldest_at=head.oldest_at,
             view_version=head.view_version,
             view_cause=head.view_cause,

@@ -144,6 +144,10 @@ class SnapshotFile(Snapshot):
     )
 
 
+MOST_IMPORTED = 50_000
+"""Checking so many messages takes some seconds of a thread."""
+
+
 class SnapshotImport(Asked):
     """A snapshot that was downloaded, or made elsewhere in the same shape."""
 
@@ -192,6 +196,7 @@ class SnapshotImport(Asked):
     imported: bool | None = Field(default=None, description="What is said here does not matter.")
     messages: list[MessageObject] = Field(
         min_length=1,
+        max_length=MOST_IMPORTED,
         description="Messages as a snapshot shows them, or bare ones: OpenAI chat unless `format`"
         " names another. Those without `conversation_id` belong together; tool results must answer"
         " calls of their conversation.",

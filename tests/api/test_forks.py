@@ -1,0 +1,133 @@
+"""`/v1/conversations/{id}/fork` (I6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+
+ID = "0199a1b2-9f8e-7d6c-8b5a-4c3d2e1f0a9b"
+
+
+async def fork(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    """Make a fork and return the answer."""
+    answer = await client.post(f"{path}/fork", json=body)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def contents(client: httpx.AsyncClient, path: str) -> list[Any]:
+    """Return the contents of a payload's messages."""
+    answer = await client.post(f"{path}/context", json={})
+    assert answer.status_code == 200, answer.text
+    return [message["content"] for message in answer.json()["payload"]["messages"]]
+
+
+async def test_a_fork_is_shown_as_any_conversation(client: httpx.AsyncClient) -> None:
+    """I6, decision 32: 201 with Location, the conversation as GET has it, and its origin."""
+    path = await new_conversation(client, metadata={"a": 1}, model="gpt-4o-mini")
+    await append(client, path, *talk(4))
+    answer = await client.post(f"{path}/fork")
+    made = answer.json()
+    assert answer.status_code == 201
+    origin = {"conversation_id": path.rpartition("/")[2], "at_seq": 4}
+    assert made.pop("forked_from") == origin
+    assert answer.headers["location"] == f"/v1/conversations/{made['conversation_id']}"
+    assert (await client.get(answer.headers["location"])).json() == made
+    shown = (await client.get(path)).json()
+    own = ("conversation_id", "created_at", "updated_at")
+    assert made == shown | {name: made[name] for name in own}
+    assert await contents(client, answer.headers["location"]) == await contents(client, path)
+
+
+async def test_what_may_be_said(client: httpx.AsyncClient) -> None:
+    """I6: where it ends, the id it has and its own metadata."""
+    path = await new_conversation(client, metadata={"a": 1})
+    await append(client, path, *talk(4))
+    made = await fork(client, path, at_seq=3, conversation_id=ID.upper(), metadata={"b": 2})
+    assert (made["conversation_id"], made["head_seq"], made["metadata"]) == (ID, 3, {"b": 2})
+    assert made["forked_from"]["at_seq"] == 3
+    empty = await fork(client, path, at_seq=0, metadata=None)
+    assert (empty["head_seq"], empty["tokens"], empty["metadata"]) == (0, 0, {"a": 1})
+    nested = await fork(client, f"/v1/conversations/{ID}", at_seq=2)
+    assert nested["forked_from"] == {"conversation_id": ID, "at_seq": 2}
+
+
+async def test_open_calls_are_closed(client: httpx.AsyncClient) -> None:
+    """I6, A3: a result that comes later is a conflict in the fork, and none in its source."""
+    path = await new_conversation(client)
+    await append(client, path, user("look"), calling("c1"))
+    made = await fork(client, path)
+    copy = f"/v1/conversations/{made['conversation_id']}"
+    late = {"messages": [result("c1")]}
+    assert_problem(await client.post(f"{copy}/messages", json=late), 409, "UNPAIRED_TOOL_RESULT")
+    await append(client, path, result("c1"))
+
+
+async def test_each_is_deleted_alone(client: httpx.AsyncClient) -> None:
+    """A7, I6: the fork has everything it needs, a large result among it."""
+    path = await new_conversation(client)
+    output = "a line of output\n" * 10_000
+    done = await append(client, path, user("look"), calling("c1"), result("c1", output))
+    made = await fork(client, path)
+    copy = f"/v1/conversations/{made['conversation_id']}"
+    ref = done["messages"][2]["output_ref"]["id"]
+    deleted = (await client.delete(path)).json()["deleted"]
+    assert deleted["messages"] == 3 and deleted["blobs"] == 1
+    assert (await client.get(f"{copy}/blobs/{ref}/content")).text == output
+    again = (await client.delete(copy)).json()["deleted"]
+    assert {name: again[name] for name in ("messages", "blobs", "blob_chunks")} == {
+        name: deleted[name] for name in ("messages", "blobs", "blob_chunks")
+    }
+
+
+async def test_a_repeated_key(client: httpx.AsyncClient) -> None:
+    """A2, decision 8: the same key and body give the first fork, another body a conflict."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    key = {"Idempotency-Key": "fork-1"}
+    first = await client.post(f"{path}/fork", json={}, headers=key)
+    await append(client, path, *talk(2))
+    again = await client.post(f"{path}/fork", json={}, headers=key)
+    assert again.status_code == 201 and again.json() == first.json()
+    assert again.headers["location"] == first.headers["location"]
+    other = await client.post(f"{path}/fork", json={"at_seq": 1}, headers=key)
+    assert_problem(other, 409, "CONFLICT")
+    elsewhere = await client.post("/v1/conversations", json={}, headers=key)
+    assert_problem(elsewhere, 409, "CONFLICT")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"at_seq": 3}, "/at_seq"),
+    ({"at_seq": -1}, "/at_seq"),
+    ({"at_seq": 2**63}, "/at_seq"),
+    ({"at_seq": "1"}, "/at_seq"),
+    ({"at_seq": 1.5}, "/at_seq"),
+    ({"at_seq": True}, "/at_seq"),
+    ({"conversation_id": "nonsense"}, "/conversation_id"),
+    ({"metadata": []}, "/metadata"),
+    ({"metadata": {"a": "x" * 70_000}}, "/metadata"),
+    ({"seq": 1}, "/seq"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
+async def test_wrong_forks(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
+    """M: what cannot be is refused at its place."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    assert_problem(await client.post(f"{path}/fork", json=body), 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_what_is_not_there_and_what_is_taken(client: httpx.AsyncClient) -> None:
+    """M, decision 7: an unknown source is not found, and a taken id is a conflict."""
+    for unknown in (ID, "nothing"):
+        answer = await client.post(f"/v1/conversations/{unknown}/fork", json={})
+        assert_problem(answer, 404, "NOT_FOUND")
+    path = await new_conversation(client, conversation_id=ID)
+    taken = await client.post(f"{path}/fork", json={"conversation_id": ID})
+    assert assert_problem(taken, 409, "CONFLICT")["conversation_id"] == ID
