@@ -16,6 +16,7 @@ from app.settings import Settings, policy_variables, variable
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+WINDOWS = (ROOT / "docs" / "windows-and-snapshots.md").read_text(encoding="utf-8")
 TOOL_OUTPUT = (ROOT / "docs" / "tool-output.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
 
@@ -62,6 +63,26 @@ def test_the_session_from_offload_to_read_can_be_pasted(served: str, tmp_path: P
     assert " 14143\t14142 FAILED test_case_14142\n" in said
     assert "00000 passed test_case_0\n0000" in said
     assert "19999 passed test_case_19999\nblob_" in said
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+def test_a_day_of_an_agent_can_be_pasted(served: str) -> None:
+    """The session of docs/windows-and-snapshots.md runs as printed (B2, B3, I1, I4, I6, A6)."""
+    (script,) = re.findall(r"```sh\n(.*?)```", WINDOWS, re.DOTALL)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script.replace(LOCAL, served)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, cleared, anew, restored, both, found, *marks, fork = done.stdout.splitlines()
+    assert "login page" in first and "vault-7" not in first
+    assert (cleared, restored) == ("1", "2")
+    assert "backups" in anew and "login page" not in anew
+    assert "login page" in both and "backups" in both
+    assert found == "Rotated: vault-7."
+    assert marks == ["1 outside", "2 outside", "3 verbatim", "4 verbatim", "5 verbatim"]
+    assert "login page" in fork and "backups" not in fork
 
 
 def test_the_python_session_can_be_pasted(served: str) -> None:

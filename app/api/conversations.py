@@ -91,7 +91,7 @@ async def create_conversation(
     )
     made = await services(request).conversations.create(TENANT, new)
     location = f"/v1/conversations/{made.conversation.conversation_id}"
-    return Json(_full(made), 201, headers={"Location": location})
+    return Json(shown_conversation(made), 201, headers={"Location": location})
 
 
 @router.get(
@@ -128,7 +128,7 @@ async def list_conversations(
 async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Return a conversation with the effective value of every setting."""
     known_id = conversation_id_from(conversation_id)
-    return Json(_full(await services(request).conversations.get(TENANT, known_id)))
+    return Json(shown_conversation(await services(request).conversations.get(TENANT, known_id)))
 
 
 @router.patch(
@@ -152,7 +152,9 @@ async def change_conversation(
         metadata=body.metadata,
     )
     known_id = conversation_id_from(conversation_id)
-    return Json(_full(await services(request).conversations.change(TENANT, known_id, patch)))
+    return Json(
+        shown_conversation(await services(request).conversations.change(TENANT, known_id, patch))
+    )
 
 
 @router.delete(
@@ -290,7 +292,8 @@ def _item(found: Conversation) -> dict[str, Any]:
     }
 
 
-def _full(found: service.ShownConversation) -> dict[str, Any]:
+def shown_conversation(found: service.ShownConversation) -> dict[str, Any]:
+    """Return a conversation with all its settings, as `ShownConversation` describes it."""
     settings = found.conversation.settings
     return _item(found.conversation) | {
         "effective_model": found.model,

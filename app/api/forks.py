@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.conversations import _full as shown_conversation
+from app.api.conversations import shown_conversation
 from app.api.deps import (
     TENANT,
     ConversationPath,
