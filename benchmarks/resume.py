@@ -51,8 +51,10 @@ def measure(quick: bool) -> Section:
         with service(data_dir, log=log) as running, Connection(running.port) as ours:
             said = messages(1, size + 10_000)
             long = _filled("compacted", said[:size], ours)
-            _grow(long, said, ours)
             short = _filled("never compacted", [], ours)
+        # Without a worker, which might still have something to compact.
+        with service(data_dir, "--no-worker", log=log) as running, Connection(running.port) as ours:
+            _grow(long, said, ours)
             _grow(short, said, ours)
         for _ in range(3 if quick else 7):
             for lane in (long, short):
