@@ -2,8 +2,9 @@
 
 1. A fork has the log up to and including that seq. Calls that are open there are closed: what would
    answer them came later, if ever.
-2. Its active window is its source's, as far as the log goes. Where nothing of that is left, before
-   a clear or a window's length ago, all of the log is put back: whoever forks there goes on there.
+2. Its active window is its source's, as far as the log goes. Where nothing of that is left at an
+   earlier seq, before a clear or a window's length ago, all of the log is put back: whoever forks
+   there goes on there. A fork at the head shows what its source shows, be it nothing.
 3. It shows the newest compaction of its source that says nothing of what came later, and has those
    before it as well, so that it can be undone.
 """
@@ -28,9 +29,9 @@ BATCH_BLOBS = 500
 _TICK = timedelta(microseconds=1)
 
 
-def is_left(window: ActiveWindow, at_seq: int) -> bool:
-    """Whether a window shows anything of the log up to a seq; of an empty log there is nothing."""
-    return at_seq == 0 or bool(spans_through(window.spans, at_seq))
+def puts_back(head: Head, at_seq: int) -> bool:
+    """Whether a fork at a seq has back what its source shows nothing of any more (rule 2)."""
+    return 0 < at_seq < head.head_seq and not spans_through(head.window.spans, at_seq)
 
 
 def head_at(head: Head, at_seq: int) -> Head:
@@ -58,7 +59,7 @@ def window_at(head: Head, at_seq: int, now: datetime) -> ActiveWindow:
             for span in overlap((item.span,), log)
         ),
     )
-    if is_left(head.window, at_seq):
+    if not puts_back(head, at_seq):
         return window
     # Later than the clear, whatever the clocks say, or the clear would take it out again.
     after_clear = head.cleared_at + _TICK if head.cleared_at is not None else now

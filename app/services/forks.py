@@ -23,9 +23,9 @@ from app.domain.forks import (
     batches,
     fits,
     head_at,
-    is_left,
     kept_at,
     oldest_before,
+    puts_back,
     window_at,
 )
 from app.domain.frames import digest
@@ -167,7 +167,7 @@ class ForkService:
         It is one of those that led to what the source shows. Where nothing of the source's window
         is left, it may be any that was not undone: what led to them is not shown any more.
         """
-        if not is_left(source.head.window, at_seq):
+        if puts_back(source.head, at_seq):
             return await self._receipt_of_before(records, source, at_seq)
         compaction_id = source.head.compaction_id
         while compaction_id is not None:

@@ -226,6 +226,7 @@ CHUNK_BEFORE_LINE = Statement(
         """
 )
 
+# What is outside the active window was not compacted, though it may lie between what was.
 # A seq lies in one of a part's spans when it is past an odd number of their edges.
 COLLECTABLE = Statement(
     f"""
@@ -239,6 +240,7 @@ COLLECTABLE = Statement(
             GROUP BY used.blob_id
             HAVING bool_and(
                 used.seq >= h.span_start AND used.seq < h.span_end AND used.seq <> ALL (h.kept)
+                AND used.seq >= h.since
                 AND NOT EXISTS (
                     SELECT FROM snapshot_parts part
                     WHERE part.conversation_id = CAST(:conversation_id AS uuid)
