@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.contexts import READ
 from app.adapters.postgres.conversations import FIND_CONVERSATION
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.log import APPEND, LOCK
+from app.adapters.postgres.log import APPENDS, LOCK
 from app.adapters.postgres.store import Statement
 from app.adapters.postgres.usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
 from app.domain.calibration import Calibration, Tally
@@ -100,14 +100,18 @@ async def plan_of(database_url: str, statement: Statement) -> str:
     ("statement", "index"),
     [
         (READ, "calibrations_pkey"),
-        (APPEND, "calibrations_pkey"),
+        *((statement, "calibrations_pkey") for statement in APPENDS.values()),
         (LOCK, "calibrations_pkey"),
         (FIND_CONVERSATION, "calibrations_pkey"),
         (NEWEST_REPORT, "usage_reports_pkey"),
         (NEWEST_EPOCH, "epochs_pkey"),
         (HAS_REASONING, "messages_pkey"),
     ],
-    ids=["read", "append", "lock", "find", "report", "epoch", "reasoning"],
+    ids=[
+        "read",
+        *(f"append{kind}" for kind in APPENDS),
+        *("lock", "find", "report", "epoch", "reasoning"),
+    ],
 )
 async def test_lookups_use_their_index(database_url: str, statement: Statement, index: str) -> None:
     """Cost model: the hot statements find a calibration by its key, a report by its age (J3)."""

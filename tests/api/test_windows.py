@@ -123,9 +123,9 @@ async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clo
 async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: Clock) -> None:
     """A call that rolled out takes its results along, in every format (B2, A4)."""
     path = await thread(client, await agent(client, rolling_window_seconds=600))
-    await append(client, path, user("look"), calling("c1", "c2"), result("c1"))
+    await append(client, path, user("look"), calling("call-one", "call-two"), result("call-one"))
     clock.pass_seconds(300)
-    await append(client, path, result("c2"), assistant("done"), user("thanks"))
+    await append(client, path, result("call-two"), assistant("done"), user("thanks"))
     clock.pass_seconds(300)
     for format in ("openai_chat", "openai_responses", "anthropic", "gemini"):
         model = "claude-3-opus" if format == "anthropic" else "gpt-4o"
@@ -134,7 +134,7 @@ async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: 
             "/v1/context/validate", json={"format": format, "payload": built["payload"]}
         )
         assert answer.json()["valid"], answer.text
-        assert "c2" not in str(built["payload"])
+        assert "call-two" not in str(built["payload"])
 
 
 async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clock) -> None:

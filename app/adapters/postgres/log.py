@@ -22,7 +22,7 @@ from app.adapters.postgres.store import Session, Statement
 from app.domain import jsontext
 from app.domain.blobs import Blob, StoredChunk
 from app.domain.compaction import DueLine
-from app.domain.log import BatchShape, Draft, times_of
+from app.domain.log import BatchShape, Draft, Times, times_of
 from app.domain.messages import Role
 from app.domain.records import Conversation, StoredMessage
 from app.domain.turns import Entry, entry, pinned_seqs
@@ -48,6 +48,29 @@ _AS_HELD = """(
 _BEGINS_AFTER = "h.open_outside AND h.since > h.head_seq"
 _OUTSIDE = f"CASE WHEN {_BEGINS_AFTER} THEN CAST(:{{what}} AS bigint) ELSE 0 END"
 
+_WINDOW = f"""newest_before = h.newest_at,
+                newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
+                oldest_at = CASE
+                    WHEN NOT h.open_outside THEN least(
+                        h.oldest_at, CAST(:oldest_given AS timestamptz),
+                        greatest(CAST(:now AS timestamptz), h.newest_at))
+                    WHEN CAST(:only_answers AS boolean) THEN h.oldest_at
+                    ELSE least(
+                        h.oldest_at, CAST(:oldest_given_after AS timestamptz),
+                        greatest(CAST(:now AS timestamptz), h.newest_at))
+                END,
+                window_seconds = CASE
+                    WHEN h.open_outside AND h.since <= h.head_seq
+                        AND CAST(:answering AS bigint) > 0 THEN {OUT_OF_DATE}
+                    ELSE h.window_seconds
+                END,
+                open_outside = h.open_outside AND NOT CAST(:resets AS boolean),
+                since = h.since + {_OUTSIDE.format(what="answering")},
+                outside_messages = h.outside_messages + {_OUTSIDE.format(what="answering")},
+                outside_tokens = h.outside_tokens + {_OUTSIDE.format(what="answering_tokens")},
+                hidden_messages = h.hidden_messages + {_OUTSIDE.format(what="answering")},
+                hidden_tokens = h.hidden_tokens + {_OUTSIDE.format(what="answering_tokens")},"""
+
 # Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
 # The head row is the guard: the update finds it only in the state the batch was made for, and
 # its lock orders concurrent writers (decision 9). Nothing matches, nothing is stored.
@@ -72,28 +95,7 @@ _APPEND = f"""
                     WHEN CAST(:mentions AS text[]) <@ h.mentions THEN h.mentions
                     ELSE h.mentions || CAST(:mentions AS text[])
                 END,
-                newest_before = h.newest_at,
-                newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
-                oldest_at = CASE
-                    WHEN NOT h.open_outside THEN least(
-                        h.oldest_at, CAST(:oldest_given AS timestamptz),
-                        greatest(CAST(:now AS timestamptz), h.newest_at))
-                    WHEN CAST(:only_answers AS boolean) THEN h.oldest_at
-                    ELSE least(
-                        h.oldest_at, CAST(:oldest_given_after AS timestamptz),
-                        greatest(CAST(:now AS timestamptz), h.newest_at))
-                END,
-                window_seconds = CASE
-                    WHEN h.open_outside AND h.since <= h.head_seq
-                        AND CAST(:answering AS bigint) > 0 THEN {OUT_OF_DATE}
-                    ELSE h.window_seconds
-                END,
-                open_outside = h.open_outside AND NOT CAST(:resets AS boolean),
-                since = h.since + {_OUTSIDE.format(what="answering")},
-                outside_messages = h.outside_messages + {_OUTSIDE.format(what="answering")},
-                outside_tokens = h.outside_tokens + {_OUTSIDE.format(what="answering_tokens")},
-                hidden_messages = h.hidden_messages + {_OUTSIDE.format(what="answering")},
-                hidden_tokens = h.hidden_tokens + {_OUTSIDE.format(what="answering_tokens")},
+                {{window}}
                 open_calls = CASE
                     WHEN CAST(:resets AS boolean) THEN CAST(:leaves AS text[])
                     ELSE ARRAY(
@@ -115,7 +117,7 @@ _APPEND = f"""
                         AND known.message_id = ANY (CAST(:given_ids AS text[]))
                 )
                 AND (NOT CAST(:as_held AS boolean) OR {_AS_HELD})
-            RETURNING {HEAD_COLUMNS}, h.newest_before
+            RETURNING {HEAD_COLUMNS}, h.newest_at, h.newest_before
         ), stored AS (
             INSERT INTO messages (
                 conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
@@ -134,9 +136,7 @@ _APPEND = f"""
                 moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
                 item.call_ids, item.call_names, item.has_media, item.continues,
                 convert_from(item.body, 'UTF8'), convert_from(item.fragment, 'UTF8'),
-                item.output, item.timestamp, greatest(item.newest_at, moved.newest_before),
-                CASE WHEN item.given_at < greatest(item.newest_at, moved.newest_before)
-                    THEN item.given_at END
+                item.output, item.timestamp, {{times}}
             FROM moved, unnest(
                 CAST(:ids AS text[]), CAST(:row_turns AS bigint[]), CAST(:roles AS text[]),
                 CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
@@ -144,12 +144,10 @@ _APPEND = f"""
                 CAST(:call_names AS text[]), CAST(:has_media AS boolean[]),
                 CAST(:continues AS boolean[]), CAST(:bodies AS bytea[]),
                 CAST(:fragments AS bytea[]), CAST(:outputs AS text[]),
-                CAST(:timestamps AS text[]), CAST(:given_times AS timestamptz[]),
-                CAST(:newest_times AS timestamptz[])
+                CAST(:timestamps AS text[]){{arrays}}
             ) WITH ORDINALITY AS item (
                 id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids, call_names,
-                has_media, continues, body, fragment, output, timestamp, given_at, newest_at,
-                position
+                has_media, continues, body, fragment, output, timestamp{{columns}}, position
             )
         ){{blobs}}
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, h.due_at = now() AS became_due
@@ -157,9 +155,40 @@ _APPEND = f"""
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
         {LAYER_JOINS}
         """
-APPEND = Statement(_APPEND.format(blobs=""))
-# Blobs go with their messages or not at all (decision 29).
-APPEND_WITH_BLOBS = Statement(_APPEND.format(blobs=f", {BLOB_CTES}"))
+# Most batches begin with no result, and their messages give no times of their own: then the window
+# asks for little, and every expression less is time saved.
+_USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
+                oldest_at = least(
+                    h.oldest_at, greatest(CAST(:newest_at AS timestamptz), h.newest_at)),
+                open_outside = false,"""
+_NO_TIMES = {"times": "moved.newest_at, NULL", "arrays": "", "columns": ""}
+_TIMES = {
+    "times": """greatest(item.newest_at, moved.newest_before),
+                CASE WHEN item.given_at < greatest(item.newest_at, moved.newest_before)
+                    THEN item.given_at END""",
+    "arrays": """, CAST(:given_times AS timestamptz[]),
+                CAST(:newest_times AS timestamptz[])""",
+    "columns": ", given_at, newest_at",
+}
+
+
+def _statement(is_usual: bool, is_timed: bool, has_blobs: bool) -> Statement:
+    return Statement(
+        _APPEND.format(
+            window=_USUAL_WINDOW if is_usual else _WINDOW,
+            # Blobs go with their messages or not at all (decision 29).
+            blobs=f", {BLOB_CTES}" if has_blobs else "",
+            **(_TIMES if is_timed else _NO_TIMES),
+        )
+    )
+
+
+APPENDS = {
+    (is_usual, is_timed, has_blobs): _statement(is_usual, is_timed, has_blobs)
+    for is_usual, is_timed in ((True, False), (False, False), (False, True))
+    for has_blobs in (False, True)
+}
+"""By whether a batch is usual, whether its messages give times, and whether it has blobs."""
 
 # Both rows are locked, because only locked rows are read anew after a wait for the lock.
 LOCK = Statement(
@@ -336,6 +365,7 @@ class LogRecords:
         row = await self._append(
             blobs,
             [draft.blob_ids for draft in drafts] if has_outputs else (),
+            times,
             tenant_id=tenant_id,
             conversation_id=UUID(conversation_id),
             model=None,
@@ -395,11 +425,13 @@ class LogRecords:
         self,
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]],
         uses: Sequence[Sequence[str]],
+        times: Times,
         **values: Any,
     ) -> Any | None:
-        statement = APPEND
-        if any(uses):
-            statement, values = APPEND_WITH_BLOBS, values | append_parameters(blobs, uses)
+        if has_blobs := any(uses):
+            values |= append_parameters(blobs, uses)
+        is_timed = times.oldest_given is not None
+        statement = APPENDS[not (is_timed or times.answering), is_timed, has_blobs]
         try:
             return await self._session.first(statement, **values)
         except UniqueViolationError:
