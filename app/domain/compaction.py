@@ -28,10 +28,12 @@ from app.domain.views import (
     Span,
     Summary,
     View,
+    count_in,
     hidden_by,
     minus,
     overlap,
     spans_beside,
+    spans_of,
     union,
 )
 
@@ -259,7 +261,7 @@ def base_view(head: Head, active: View | None, policy: Policy) -> View:
     if active is None:
         return View(spans=window, window=window)
     hidden = minus(active.window, active.spans)
-    kept = overlap(union(Span(seq, seq + 1) for seq in head.kept), window)
+    kept = overlap(spans_of(head.kept), window)
     view = replace(
         active,
         spans=union((*minus(window, hidden), *kept)),
@@ -345,14 +347,10 @@ def with_note(view: View, untold: int = 0) -> View:
     kept = view.kept
     inside = overlap((hidden,), view.window)
     told = overlap((summary.span for summary in view.summaries), inside)
-    left_out = untold + _length(inside) - len(kept)
-    left_out -= _length(told) - sum(span.holds(seq) for span in told for seq in kept)
+    left_out = untold + count_in(inside) - len(kept)
+    left_out -= count_in(told) - sum(span.holds(seq) for span in told for seq in kept)
     note = f"[{left_out} earlier messages were left out to fit the window.]"
     return replace(view, note=note if left_out > 0 else None)
-
-
-def _length(spans: Iterable[Span]) -> int:
-    return sum(span.end - span.start for span in spans)
 
 
 def kept_of(view: View) -> tuple[int, ...]:

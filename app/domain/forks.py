@@ -13,20 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from app.domain.blobs import Blob
 from app.domain.compaction import kept_of
 from app.domain.records import Compaction, Head
 from app.domain.turns import Entry
 from app.domain.views import Span, View, overlap, spans_through
-from app.domain.window import ActiveWindow, Restored
+from app.domain.window import TICK, ActiveWindow, Restored, after_clear
 
 BATCH_BYTES = 64 * 2**20
 """Bytes of blobs that are copied with one statement, unless one blob alone has more."""
 BATCH_BLOBS = 500
 """Blobs that are."""
-_TICK = timedelta(microseconds=1)
 
 
 def puts_back(head: Head, at_seq: int) -> bool:
@@ -61,14 +60,13 @@ def window_at(head: Head, at_seq: int, now: datetime) -> ActiveWindow:
     )
     if not puts_back(head, at_seq):
         return window
-    # Later than the clear, whatever the clocks say, or the clear would take it out again.
-    after_clear = head.cleared_at + _TICK if head.cleared_at is not None else now
-    return window.with_restored(log, max(now, after_clear))
+    # Otherwise the clear would take it out again.
+    return window.with_restored(log, after_clear(now, head.cleared_at))
 
 
 def oldest_before(head: Head) -> datetime | None:
     """Return a time that is older than everything in a head's window, None where there is none."""
-    return head.oldest_at - _TICK if head.oldest_at is not None else None
+    return head.oldest_at - TICK if head.oldest_at is not None else None
 
 
 def fits(view: View, at_seq: int) -> bool:

@@ -29,7 +29,7 @@ from app.domain.log import Draft, draft, fold_batch
 from app.domain.messages import File, FormatName, Message, Part, Role, Text, ToolCall, is_sendable
 from app.domain.offload import Terms
 from app.domain.policy import ToolOutputPolicy
-from app.domain.views import Span
+from app.domain.views import Span, count_in
 from app.domain.window import time_from
 
 FAILED_SUMMARY = "(summary generation failed)"
@@ -124,22 +124,6 @@ class Source:
             return tuple(call.id for call in last.calls)
         parts = self.message["parts"]
         return tuple(call["id"] for call in _gemini(parts, *_GEMINI_CALL) if call.get("id"))
-
-
-def count_in(spans: Iterable[Span]) -> int:
-    """Return how many seqs lie in these spans, which do not overlap."""
-    return sum(span.end - span.start for span in spans)
-
-
-def spans_of(seqs: Iterable[int]) -> tuple[Span, ...]:
-    """Return the spans that hold exactly these seqs, ascending."""
-    spans: list[Span] = []
-    for seq in sorted(set(seqs)):
-        if spans and spans[-1].end == seq:
-            spans[-1] = Span(spans[-1].start, seq + 1)
-        else:
-            spans.append(Span(seq, seq + 1))
-    return tuple(spans)
 
 
 # --- what its summary is made of --------------------------------------------------------------

@@ -59,6 +59,16 @@ def union(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
+def spans_of(seqs: Iterable[int]) -> tuple[Span, ...]:
+    """Return the spans that hold exactly these seqs, ascending."""
+    return union(Span(seq, seq + 1) for seq in seqs)
+
+
+def count_in(spans: Iterable[Span]) -> int:
+    """Return how many seqs lie in these spans, which do not overlap."""
+    return sum(span.end - span.start for span in spans)
+
+
 def overlap(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
     """Return the seqs that lie in both, each of them ascending spans that do not touch."""
     right = tuple(others)
@@ -191,7 +201,7 @@ def spans_beside(
     """Return the seqs of a window shown verbatim around a hidden range and inside it."""
     if hidden is None:
         return window
-    inside = union(Span(seq, seq + 1) for seq in kept if hidden.holds(seq))
+    inside = spans_of(filter(hidden.holds, kept))
     return union((*minus(window, (hidden,)), *overlap(inside, window)))
 
 

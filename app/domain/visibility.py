@@ -20,7 +20,7 @@ from enum import StrEnum
 from app.domain.messages import Role
 from app.domain.records import Compaction
 from app.domain.turns import TRIMMED_TOKENS, Entry
-from app.domain.views import Span, Summary, View, minus, overlap, spans_through, union
+from app.domain.views import Span, Summary, View, minus, overlap, spans_of, spans_through
 from app.domain.window import Restored
 
 
@@ -177,7 +177,7 @@ def _causes(
     Of those that all receipts did it to nothing is said, unless there is no older receipt.
     """
     found: dict[int, Compaction] = {}
-    left = union(Span(seq, seq + 1) for seq in seqs)
+    left = spans_of(seqs)
     for place, receipt in enumerate(receipts):
         if not left:
             break
@@ -198,7 +198,7 @@ def _hidden_in(view: View) -> tuple[Span, ...]:
 
 
 def _cleared_in(view: View) -> tuple[Span, ...]:
-    whole = union(Span(seq, seq + 1) for seq in view.untrimmed)
+    whole = spans_of(view.untrimmed)
     return minus((Span(1, view.trimmed_through + 1),), whole)
 
 

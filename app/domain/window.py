@@ -26,6 +26,8 @@ DEFAULT_ROLLING_WINDOW_SECONDS = 86_400
 """What an agent has that says nothing else (B1)."""
 EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 """No message is older: databases take the first moment there is for minus infinity."""
+TICK = timedelta(microseconds=1)
+"""The least time there is between two moments."""
 OUT_OF_DATE = -1
 """The length that a window is said to have been moved by when it has to be moved in any case."""
 STEPS = 24
@@ -123,6 +125,11 @@ def marker_of(
         window = timedelta(seconds=window_seconds)
         rolled = _before(now, window - window / STEPS if steps_ahead else window)
     return max(filter(None, (cleared_at, rolled)), default=None)
+
+
+def after_clear(now: datetime, cleared_at: datetime | None) -> datetime:
+    """Return the time, which is later than the last clear whatever the clocks say."""
+    return now if cleared_at is None else max(now, cleared_at + TICK)
 
 
 def has_to_move(

@@ -11,14 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from app.domain.compaction import as_shown, base_view, summary_cost
 from app.domain.errors import NotFound
 from app.domain.records import Compaction, Conversation, Head, Shown
 from app.domain.turns import Entry
-from app.domain.views import Span, View, overlap, spans_through
-from app.domain.window import OUT_OF_DATE, ActiveWindow, marker_of, still_restored
+from app.domain.views import Span, View, count_in, overlap, spans_through
+from app.domain.window import (
+    OUT_OF_DATE,
+    ActiveWindow,
+    after_clear,
+    marker_of,
+    still_restored,
+)
 from app.services.frames import Frames
 from app.services.ports import Database, Records
 
@@ -71,7 +77,10 @@ class ActiveWindows:
         Call groups come back whole. Call it in a transaction that holds the head's lock.
         """
         conversation = await self.settle(records, conversation)
-        now, window = _after_clear(self.now(), conversation.head), conversation.head.window
+        now, window = (
+            after_clear(self.now(), conversation.head.cleared_at),
+            conversation.head.window,
+        )
         conversation_id, head_seq = conversation.conversation_id, conversation.head.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
         whole = await records.windows.whole_groups(conversation_id, stored, head_seq)
@@ -94,13 +103,8 @@ class ActiveWindows:
     ) -> Conversation:
         """Store a window, and return the conversation as it then is."""
         conversation_id, head = conversation.conversation_id, conversation.head
-        spans = spans_through(window.spans, head.head_seq)
-        inside = await records.windows.tokens_in(conversation_id, spans)
         moved = replace(
-            head,
-            window=window,
-            outside_tokens=head.tokens - inside,
-            outside_messages=head.head_seq - sum(span.end - span.start for span in spans),
+            await with_window(records, conversation_id, head, window),
             window_seconds=conversation.rolling_window_seconds,
             oldest_at=oldest_at,
         )
@@ -124,6 +128,19 @@ class ActiveWindows:
         if found is None:
             raise NotFound.conversation(conversation_id)
         return found
+
+
+async def with_window(
+    records: Records, conversation_id: str, head: Head, window: ActiveWindow
+) -> Head:
+    """Return the head with this window, and with what that leaves out of the log."""
+    spans = spans_through(window.spans, head.head_seq)
+    return replace(
+        head,
+        window=window,
+        outside_tokens=head.tokens - await records.windows.tokens_in(conversation_id, spans),
+        outside_messages=head.head_seq - count_in(spans),
+    )
 
 
 async def shown_of(
@@ -171,13 +188,6 @@ def _showing(head: Head, shown: Shown, cause: str | None) -> Head:
         hidden_tokens=shown.hidden_tokens,
         hidden_messages=shown.hidden_messages,
     )
-
-
-def _after_clear(now: datetime, head: Head) -> datetime:
-    """Return the time, which is later than the last clear whatever the clocks say."""
-    if head.cleared_at is None:
-        return now
-    return max(now, head.cleared_at + timedelta(microseconds=1))
 
 
 def _oldest(*times: datetime | None) -> datetime | None:

@@ -31,7 +31,8 @@ from app.domain.forks import (
 from app.domain.frames import digest
 from app.domain.records import Compaction, Conversation, Head
 from app.domain.views import spans_through
-from app.services.active_windows import ActiveWindows, shown_of
+from app.domain.window import ActiveWindow
+from app.services.active_windows import ActiveWindows, shown_of, with_window
 from app.services.frames import Frames
 from app.services.layers import taken_by
 from app.services.ports import BlobStore, Database, Records
@@ -266,7 +267,7 @@ class ForkService:
         made = await self._find(records, tenant_id, fork_id)
         assert made is not None, "it was added in this transaction"
         window = window_at(before, at_seq, self._active.now())
-        head = await _in_window(records, fork_id, replace(made.head, window=window), before)
+        head = await _in_window(records, fork_id, made.head, window, before)
         await records.windows.move(fork_id, head)
         if plan.receipt is not None:
             await self._compact(records, replace(made, head=head), before, plan.receipt)
@@ -315,26 +316,24 @@ def _taken(conversation_id: str) -> Conflict:
     return Conflict(f"The id {conversation_id} is taken", {"conversation_id": conversation_id})
 
 
-async def _in_window(records: Records, fork_id: str, head: Head, before: Head) -> Head:
-    """Return a fork's head with what its window leaves out, and what is known of the rest."""
-    window = head.window
-    spans = spans_through(window.spans, head.head_seq)
-    tokens = head.tokens - await records.windows.tokens_in(fork_id, spans)
-    messages = head.head_seq - sum(span.end - span.start for span in spans)
+async def _in_window(
+    records: Records, fork_id: str, head: Head, window: ActiveWindow, before: Head
+) -> Head:
+    """Return a fork's head with its window, and what is known of what that shows."""
+    head = await with_window(records, fork_id, head, window)
     oldest_at, mentions = before.oldest_at, before.mentions
     if (head.head_seq, window) != (before.head_seq, before.window):
         times = [item.at for item in window.restored]
         first = await records.windows.oldest_at(fork_id, window.since, oldest_before(before))
         oldest_at = min([*times, first] if first is not None else times, default=None)
+        spans = spans_through(window.spans, head.head_seq)
         mentions = tuple(sorted(await records.windows.mentions_in(fork_id, spans)))
     return replace(
         head,
         oldest_at=oldest_at,
         mentions=mentions,
-        outside_tokens=tokens,
-        outside_messages=messages,
-        hidden_tokens=tokens,
-        hidden_messages=messages,
+        hidden_tokens=head.outside_tokens,
+        hidden_messages=head.outside_messages,
     )
 
 

@@ -22,13 +22,11 @@ from app.domain.snapshots import (
     SUMMARY_PROMPT,
     SUMMARY_TOKENS,
     SnapshotPart,
-    count_in,
     ends_of,
     shortened,
-    spans_of,
 )
 from app.domain.summaries import SummaryAsk
-from app.domain.views import Span, minus, overlap, union
+from app.domain.views import Span, count_in, minus, overlap, spans_of, union
 from app.services.ports import Database
 from app.services.summariser import Summariser
 

@@ -31,15 +31,13 @@ from app.domain.snapshots import (
     Source,
     copied,
     copy_id,
-    count_in,
     fresh_calls,
     late_calls,
     piece_ids,
     source_of,
-    spans_of,
     stand_in,
 )
-from app.domain.views import Span, minus, spans_through
+from app.domain.views import Span, count_in, minus, spans_of, spans_through
 from app.services.active_windows import ActiveWindows
 from app.services.outputs import Content, Original, Outputs
 from app.services.ports import Database

@@ -22,7 +22,6 @@ from app.domain.snapshots import (
     Source,
     copied,
     copy_id,
-    count_in,
     ends_of,
     entry_of,
     fresh_calls,
@@ -32,10 +31,9 @@ from app.domain.snapshots import (
     read_import,
     shortened,
     source_of,
-    spans_of,
     with_calls,
 )
-from app.domain.views import Span
+from app.domain.views import Span, count_in, spans_of
 from tests.domain.histories import QUICK, RawLog, raw_logs
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
