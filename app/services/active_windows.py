@@ -77,20 +77,17 @@ class ActiveWindows:
         Call groups come back whole. Call it in a transaction that holds the head's lock.
         """
         conversation = await self.settle(records, conversation)
-        now, window = (
-            after_clear(self.now(), conversation.head.cleared_at),
-            conversation.head.window,
-        )
-        conversation_id, head_seq = conversation.conversation_id, conversation.head.head_seq
+        conversation_id, head = conversation.conversation_id, conversation.head
+        now, window, head_seq = after_clear(self.now(), head.cleared_at), head.window, head.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
         whole = await records.windows.whole_groups(conversation_id, stored, head_seq)
         after = window.with_restored(whole, now)
         if after == window:
             return conversation
-        oldest_at = _oldest(conversation.head.oldest_at, now)
+        oldest_at = _oldest(head.oldest_at, now)
         named = await records.windows.mentions_in(conversation_id, whole)
-        mentions = tuple(dict.fromkeys((*conversation.head.mentions, *sorted(named))))
-        conversation = replace(conversation, head=replace(conversation.head, mentions=mentions))
+        mentions = tuple(dict.fromkeys((*head.mentions, *sorted(named))))
+        conversation = replace(conversation, head=replace(head, mentions=mentions))
         return await self._move(records, conversation, after, oldest_at, "restored")
 
     async def _move(
