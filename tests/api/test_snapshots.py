@@ -305,6 +305,11 @@ async def test_generate_summary_handles_a_model_that_takes_too_long(
 ) -> None:
     """I1: a model that does not answer in time is one that failed."""
     hurried = replace(with_model, summarizer_timeout_seconds=0.2, summarizer_deadline_seconds=0.4)
+    # The first call loads the library, which must not be what takes too long.
+    async with started(create_app(with_model)) as client:
+        path = await new_conversation(client)
+        await append(client, path, *talk(2))
+        assert (await save(client, path))["summary"] != FAILED
     never = Event()
     fake_llm.always(slow(never))
     async with started(create_app(hurried)) as client:

@@ -26,10 +26,11 @@ from app.domain.window import NO_LIMIT, ActiveWindow, Restored
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MOST = 40
 
+log = (Span(1, MOST + 1),)
 spans = st.lists(
     st.builds(lambda start, size: Span(start, start + size), st.integers(1, 35), st.integers(1, 9)),
     max_size=4,
-).map(union)
+).map(lambda some: overlap(union(some), log))
 windows = st.builds(
     lambda since, gaps, restored: ActiveWindow(
         since,
