@@ -83,9 +83,10 @@ def serve() -> None:
     settings = read_settings()
     refuse_public_bind(settings)
     with bound(settings) as listener, leaving_on_sigterm():
-        warm_up("app.main", "uvicorn.supervisors", "uvloop")
+        warming = warm_up("app.main", "uvicorn.supervisors", "uvloop")
         with database(settings) as url:
             bring_up_to_date(settings.direct_database_url or url)
+            warming.join()
             answer(settings, listener)
 
 
@@ -101,9 +102,10 @@ def worker() -> None:
     """
     settings = read_settings()
     with leaving_on_sigterm():
-        warm_up("app.worker", "app.adapters.postgres.queue", "uvloop")
+        warming = warm_up("app.worker", "app.adapters.postgres.queue", "uvloop")
         with database(settings) as url:
             bring_up_to_date(settings.direct_database_url or url)
+            warming.join()
             do_jobs(replace(settings, database_url=url))
 
 
@@ -235,15 +237,21 @@ def leaving_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def warm_up(*modules: str) -> None:
-    """Import `modules` beside the main thread, which meanwhile waits for the database."""
+def warm_up(*modules: str) -> threading.Thread:
+    """Import `modules` beside the main thread, which meanwhile waits for the database.
+
+    It joins the thread before it imports any of them: where two threads import modules that
+    import each other, one may be handed a module that is not whole yet.
+    """
 
     def warm() -> None:
         with suppress(Exception):  # the main thread imports them again and sees for itself
             for module in modules:
                 import_module(module)
 
-    threading.Thread(target=warm, name="warm-up", daemon=True).start()
+    thread = threading.Thread(target=warm, name="warm-up", daemon=True)
+    thread.start()
+    return thread
 
 
 @contextmanager
