@@ -111,7 +111,7 @@ def conversation_id_from(text: str) -> str:
 def agent_id_from(text: str) -> str:
     """Return the id of a path; what could be no agent's id is found nowhere."""
     if len(text) > _MOST_NAME or not AGENT_ID.fullmatch(text):
-        raise NotFound(f"No agent {text!r}", {"agent_id": text})
+        raise NotFound.agent(text)
     return text
 
 

@@ -68,6 +68,11 @@ class NotFound(ContextError):
         """Return the error for a conversation that this tenant does not have."""
         return cls(f"No conversation {conversation_id}", {"conversation_id": conversation_id})
 
+    @classmethod
+    def agent(cls, agent_id: str) -> NotFound:
+        """Return the error for an agent that this tenant does not have."""
+        return cls(f"No agent {agent_id!r}", {"agent_id": agent_id})
+
 
 class Conflict(ContextError):
     """The state moved on; `facts` holds what the caller needs to try again."""

@@ -236,7 +236,7 @@ class AgentService:
     ) -> Agent:
         found = await records.agents.find(tenant_id, agent_id, lock=lock)
         if found is None:
-            raise NotFound(f"No agent {agent_id!r}", {"agent_id": agent_id})
+            raise NotFound.agent(agent_id)
         return found
 
     def _check(self, settings: Settings) -> None:

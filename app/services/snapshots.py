@@ -203,7 +203,7 @@ class SnapshotService:
             if agent_id is not None and not await records.agents.find(
                 tenant_id, agent_id, lock=True
             ):
-                raise _no_agent(agent_id)
+                raise NotFound.agent(agent_id)
             there = await records.snapshots.hold(tenant_id, snapshot.conversation_ids)
             parts = [window.part for window in windows if window.part.conversation_id in there]
             if not parts:
@@ -357,7 +357,7 @@ class SnapshotService:
         async with self._database.session() as records:
             found = await records.agents.find(tenant_id, agent_id)
         if found is None:
-            raise _no_agent(agent_id)
+            raise NotFound.agent(agent_id)
         return found
 
 
@@ -385,10 +385,6 @@ def _entry(original: Original, conversation_id: str) -> bytes:
         "content_collected": original.is_collected,
     }
     return jsontext.dump_stored(entry_of(original.piece, own))
-
-
-def _no_agent(agent_id: str) -> NotFound:
-    return NotFound(f"No agent {agent_id!r}", {"agent_id": agent_id})
 
 
 def _no_snapshot(session_id: str) -> NotFound:

@@ -100,7 +100,7 @@ class TranscriptService:
         """
         async with self._database.session() as records:
             if await records.agents.find(tenant_id, agent_id) is None:
-                raise NotFound(f"No agent {agent_id!r}", {"agent_id": agent_id})
+                raise NotFound.agent(agent_id)
             while True:
                 page = await records.transcripts.of_agent(tenant_id, agent_id, after, order, limit)
                 ids = {conversation_id for conversation_id, _, _ in page}

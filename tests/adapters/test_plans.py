@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-import asyncpg
 import pytest
 
 from app.adapters.postgres.contexts import READ, ROWS
 from app.adapters.postgres.log import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
 from app.adapters.postgres.store import Statement
 from app.adapters.postgres.windows import COUNT, FIND_GAPS, FIND_OLDEST, FIND_START
+from tests.plans import plan_of
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,6 @@ async def test_reads_go_by_seq_before_there_are_statistics(
     database_url: str, statement: Statement, scans: int
 ) -> None:
     """Cost model: a plan made for an empty log is kept, and must not walk a long one."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        await connection.execute("SET enable_seqscan = off")
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
-        await connection.execute(f"PREPARE it AS {statement.sql}")
-        nulls = ", ".join(["NULL"] * len(statement.names))
-        rows = await connection.fetch(f"EXPLAIN EXECUTE it ({nulls})")
-    finally:
-        await connection.close()
-    plan = "\n".join(row[0] for row in rows)
+    plan = await plan_of(database_url, statement)
     assert len(re.findall("using messages_pkey", plan)) == scans, plan
     assert "messages_by_id" not in plan

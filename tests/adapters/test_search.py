@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from app.adapters.postgres import search
@@ -14,23 +13,10 @@ from app.adapters.postgres.search import ADD, BLOCK, BY_SEQS, FIND, HOLDING, POS
 from app.adapters.postgres.store import Statement
 from app.domain.records import Settings
 from app.domain.search import MOST_LEXEMES, Postings, Query, Term, lexemes, query_from
+from tests.plans import plan_of
 from tests.services.fakes import TENANT, new_id
 
 BY_WORD = "Bitmap Index Scan on message_words_by_word"
-
-
-async def plan_of(database_url: str, statement: Statement) -> str:
-    """Return the plan that a process keeps which starts with an empty database."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        await connection.execute("SET enable_seqscan = off")
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
-        await connection.execute(f"PREPARE it AS {statement.sql}")
-        nulls = ", ".join(["NULL"] * len(statement.names))
-        rows = await connection.fetch(f"EXPLAIN EXECUTE it ({nulls})")
-    finally:
-        await connection.close()
-    return "\n".join(row[0] for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import re
 from functools import reduce
 from uuid import UUID
 
-import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from app.domain.records import Settings
 from app.domain.usage import TokenUsage, UsageReport
 from app.domain.views import WHOLE, Span
 from tests.conftest import execute
+from tests.plans import plan_of
 from tests.services.fakes import new_id
 
 PAYLOADS = st.tuples(st.integers(1, 10**12), st.integers(200, 10**6))
@@ -80,20 +80,6 @@ async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> Non
                 assert getattr(found, name) == getattr(report, name)
         assert await records.usage.newest_epoch(conversation_id, "openai_chat:m") is None
         assert await records.usage.last_format(conversation_id, list(FormatName)) is None
-
-
-async def plan_of(database_url: str, statement: Statement) -> str:
-    """Return the plan that a process keeps which starts with an empty database."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        await connection.execute("SET enable_seqscan = off")
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
-        await connection.execute(f"PREPARE it AS {statement.sql}")
-        nulls = ", ".join(["NULL"] * len(statement.names))
-        rows = await connection.fetch(f"EXPLAIN EXECUTE it ({nulls})")
-    finally:
-        await connection.close()
-    return "\n".join(row[0] for row in rows)
 
 
 @pytest.mark.parametrize(

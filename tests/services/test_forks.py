@@ -39,6 +39,7 @@ from app.services import forks as service
 from app.services.forks import Fork, ForkService, NewFork
 from app.services.outputs import Content
 from app.services.ports import BlobStore
+from tests.plans import plan_of
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -882,12 +883,7 @@ async def of_another_tenant(harness: Harness) -> str:
 
 
 @pytest.mark.parametrize("name", ["COPY_MESSAGES", "REFS", "COPY_MARKS"])
-async def test_copies_go_by_their_keys(connection: asyncpg.Connection, name: str) -> None:
+async def test_copies_go_by_their_keys(database_url: str, name: str) -> None:
     """Cost model: a plan made for an empty table is kept, and must not walk a long one."""
-    statement = getattr(statements, name)
-    await connection.execute("SET enable_seqscan = off")
-    await connection.execute("SET plan_cache_mode = force_generic_plan")
-    await connection.execute(f"PREPARE it AS {statement.sql}")
-    nulls = ", ".join(["NULL"] * len(statement.names))
-    plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE it ({nulls})"))
+    plan = await plan_of(database_url, getattr(statements, name))
     assert "Seq Scan" not in plan and "messages_by_id" not in plan, plan

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +24,7 @@ from app.domain.visibility import State, Visibility
 from app.services import transcripts
 from app.services.outputs import Content
 from app.services.transcripts import Listed, Shown, TranscriptService
+from tests.plans import plan_of, rows_read
 from tests.services.fakes import (
     STARTED,
     SUMMARISER,
@@ -405,26 +404,13 @@ async def test_a_page_takes_a_few_statements(
 async def test_the_plans_of_a_page_go_by_their_indexes(database_url: str) -> None:
     """Cost model: plans made for an empty database walk no log and no table of receipts."""
     for statement, most in ((OF_AGENT["asc"], 4), (OF_AGENT["desc"], 4), (PINNED, 1)):
-        plan = "\n".join(await explained(database_url, statement))
+        plan = await plan_of(database_url, statement)
         assert len(re.findall("using messages_pkey", plan)) == most, plan
         assert "messages_by_id" not in plan
     for statement in (CHAINS, CONVERSATIONS, *OF_AGENT.values(), PINNED):
-        plan = "\n".join(await explained(database_url, statement))
+        plan = await plan_of(database_url, statement)
         assert "Seq Scan" not in plan, plan
         assert "conversations_by_tenant" not in plan, plan
-
-
-async def explained(database_url: str, statement: Statement) -> list[str]:
-    """Return the plan that a process keeps for a statement."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        await connection.execute("SET enable_seqscan = off")
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
-        await connection.execute(f"PREPARE it AS {statement.sql}")
-        nulls = ", ".join(["NULL"] * len(statement.names))
-        return [row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE it ({nulls})")]
-    finally:
-        await connection.close()
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
@@ -451,28 +437,3 @@ async def test_a_page_from_the_middle_of_long_logs(
     }
     rows = await rows_read(database_url, OF_AGENT[order], values)
     assert rows < 3 * 12 + 3 + 3 * 10 + 10
-
-
-async def rows_read(database_url: str, statement: Statement, values: Mapping[str, Any]) -> int:
-    """Return how many rows of the log a statement reads."""
-    connection = await asyncpg.connect(database_url)
-    try:
-        await connection.execute("SET enable_seqscan = off")
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
-        await connection.execute(f"PREPARE it AS {statement.sql}")
-        arguments = ", ".join(f"'{value}'" for value in statement.arguments(dict(values)))
-        plan = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE it ({arguments})")
-    finally:
-        await connection.close()
-    return sum(
-        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
-        for node in nodes([json.loads(plan)[0]["Plan"]])
-        if node.get("Relation Name") == "messages"
-    )
-
-
-def nodes(plans: Sequence[Any]) -> Iterator[Any]:
-    """Yield every node of plans."""
-    for plan in plans:
-        yield plan
-        yield from nodes(plan.get("Plans", ()))

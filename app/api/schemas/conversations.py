@@ -36,6 +36,17 @@ _ITEM: dict[str, Any] = {
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
 }
+CONVERSATION: dict[str, Any] = {
+    **_ITEM,
+    "effective_model": "gpt-4o",
+    "policy": dict(DEFAULTS),
+    "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
+    "sections": [],
+    "sections_version": 0,
+    "tools": [],
+    "tools_version": 0,
+}
+"""An example, for what has more to show of one as well."""
 
 
 class ConversationCreate(Asked):
@@ -134,22 +145,7 @@ class ConversationPage(Page[ConversationItem]):
 class ShownConversation(ConversationItem):
     """A conversation with all its settings."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    **_ITEM,
-                    "effective_model": "gpt-4o",
-                    "policy": dict(DEFAULTS),
-                    "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
-                    "sections": [],
-                    "sections_version": 0,
-                    "tools": [],
-                    "tools_version": 0,
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [CONVERSATION]})
 
     effective_model: str | None = Field(description="The model after inheriting.")
     policy: ShownPolicy = Field(description="The effective policy, every setting.")

@@ -6,31 +6,16 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.conversations import ShownConversation
+from app.api.schemas.conversations import CONVERSATION, ShownConversation
 from app.api.schemas.fields import MOST_SEQ, Answered, Asked, ConversationId, Metadata
-from app.domain.policy import DEFAULTS
 
+_FORKED_AT = "2026-01-05T09:45:00.123456+00:00"
 _EXAMPLE: dict[str, Any] = {
+    **CONVERSATION,
     "conversation_id": "0199a1b2-9f8e-7d6c-8b5a-4c3d2e1f0a9b",
-    "agent_id": "support-bot",
-    "model": None,
-    "metadata": {"customer": "42"},
-    "head_seq": 12,
-    "turns": 3,
-    "message_count": 12,
-    "tokens": 1840,
-    "rolling_window_seconds": 86_400,
-    "last_cleared_at": None,
-    "created_at": "2026-01-05T09:45:00.123456+00:00",
-    "updated_at": "2026-01-05T09:45:00.123456+00:00",
-    "effective_model": "gpt-4o",
-    "policy": dict(DEFAULTS),
-    "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
-    "sections": [],
-    "sections_version": 0,
-    "tools": [],
-    "tools_version": 0,
-    "forked_from": {"conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "at_seq": 12},
+    "created_at": _FORKED_AT,
+    "updated_at": _FORKED_AT,
+    "forked_from": {"conversation_id": CONVERSATION["conversation_id"], "at_seq": 12},
 }
 
 
