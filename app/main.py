@@ -37,7 +37,9 @@ from app.api import (
 )
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
+from app.api.guard import Guard
 from app.composition import Parts, compose, new_id, utc_now
+from app.domain.keys import DEFAULT_TENANT, Caller
 from app.domain.messages import FormatName
 from app.services.agents import AgentService
 from app.services.compaction import CompactAsk
@@ -127,11 +129,16 @@ def create_app(
     # Not include_router, which would look every request up through each of the routers.
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
     errors.install(app)
+    app.add_middleware(Guard, admit=_admit_all)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
     app.state.services = _services(settings, parts)
     return app
+
+
+async def _admit_all(_authorization: str) -> Caller:
+    return Caller(DEFAULT_TENANT)
 
 
 def _services(settings: Settings, parts: Parts) -> Services:

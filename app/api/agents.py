@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request, Response
 
 from app.api import cursors
 from app.api.deps import (
-    TENANT,
     AgentPath,
     Cursor,
     IdempotencyKey,
     Limit,
     agent_id_from,
     services,
+    tenant_of,
 )
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
@@ -89,7 +89,7 @@ async def create_agent(
         request=body.model_dump(exclude_unset=True),
         rolling_window_seconds=body.rolling_window_seconds,
     )
-    made = await services(request).agents.create(TENANT, new)
+    made = await services(request).agents.create(tenant_of(request), new)
     return Json(_full(made), 201, headers={"Location": f"/v1/agents/{made.agent.agent_id}"})
 
 
@@ -103,7 +103,7 @@ async def create_agent(
 async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
-    page = await services(request).agents.list(TENANT, limit + 1, before)
+    page = await services(request).agents.list(tenant_of(request), limit + 1, before)
     following = None
     if len(page) > limit:
         last = page[limit - 1]
@@ -120,7 +120,9 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
 )
 async def get_agent(request: Request, agent_id: AgentPath) -> Response:
     """Return an agent with the effective value of every setting."""
-    return Json(_full(await services(request).agents.get(TENANT, agent_id_from(agent_id))))
+    return Json(
+        _full(await services(request).agents.get(tenant_of(request), agent_id_from(agent_id)))
+    )
 
 
 @router.patch(
@@ -147,7 +149,7 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
         rolling_window_seconds=body.rolling_window_seconds,
     )
     known_id = agent_id_from(agent_id)
-    return Json(_full(await services(request).agents.change(TENANT, known_id, patch)))
+    return Json(_full(await services(request).agents.change(tenant_of(request), known_id, patch)))
 
 
 @router.delete(
@@ -160,7 +162,7 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and say how much that was."""
     known_id = agent_id_from(agent_id)
-    return Json({"deleted": await services(request).agents.remove(TENANT, known_id)})
+    return Json({"deleted": await services(request).agents.remove(tenant_of(request), known_id)})
 
 
 @router.post(
@@ -177,7 +179,7 @@ async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
     running compactions of what came before are dropped.
     """
     known_id = agent_id_from(agent_id)
-    cleared = await services(request).agents.clear(TENANT, known_id)
+    cleared = await services(request).agents.clear(tenant_of(request), known_id)
     return Json(
         {
             "agent_id": known_id,
@@ -197,7 +199,9 @@ async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
 async def get_sections(request: Request, agent_id: AgentPath, version: Version = None) -> Response:
     """Return the agent's sections."""
     known_id = agent_id_from(agent_id)
-    found = await services(request).agents.get_list(TENANT, known_id, Versioned.SECTIONS, version)
+    found = await services(request).agents.get_list(
+        tenant_of(request), known_id, Versioned.SECTIONS, version
+    )
     return Json(shown_sections(found.body, found.version))
 
 
@@ -216,7 +220,7 @@ async def put_sections(request: Request, agent_id: AgentPath, body: SectionList)
     """
     known_id = agent_id_from(agent_id)
     found = await services(request).agents.set_sections(
-        TENANT, known_id, given(body.sections), body.expected_version
+        tenant_of(request), known_id, given(body.sections), body.expected_version
     )
     return Json(shown_sections(found.body, found.version))
 
@@ -231,7 +235,9 @@ async def put_sections(request: Request, agent_id: AgentPath, body: SectionList)
 async def get_tools(request: Request, agent_id: AgentPath, version: Version = None) -> Response:
     """Return the agent's tools as they were given."""
     known_id = agent_id_from(agent_id)
-    found = await services(request).agents.get_list(TENANT, known_id, Versioned.TOOLS, version)
+    found = await services(request).agents.get_list(
+        tenant_of(request), known_id, Versioned.TOOLS, version
+    )
     return Json(shown_tools(found.body, found.version))
 
 
@@ -250,7 +256,7 @@ async def put_tools(request: Request, agent_id: AgentPath, body: ToolList) -> Re
     """
     known_id = agent_id_from(agent_id)
     found = await services(request).agents.set_tools(
-        TENANT, known_id, body.tools, body.expected_version
+        tenant_of(request), known_id, body.tools, body.expected_version
     )
     return Json(shown_tools(found.body, found.version))
 

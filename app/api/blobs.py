@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from app.api import cursors
-from app.api.deps import TENANT, ConversationPath, Cursor, Limit, conversation_id_from, services
+from app.api.deps import ConversationPath, Cursor, Limit, conversation_id_from, services, tenant_of
 from app.api.errors import MEDIA_TYPE, problem, problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.blobs import (
@@ -119,7 +119,7 @@ async def upload_blob(
         raise ValidationError.at("/query/tool_call_id", "It holds what no database text can")
     async with aclosing(_body(request)) as pieces:
         uploaded = await services(request).blobs.upload(
-            TENANT,
+            tenant_of(request),
             known_id,
             pieces,
             media_type=_media_type(request),
@@ -145,7 +145,7 @@ async def list_blobs(
     """Return the blobs of a conversation, newest first; collected ones are left out."""
     known_id = conversation_id_from(conversation_id)
     before = cursors.decode_name(cursor, "blobs") if cursor else None
-    page = await services(request).blobs.page(TENANT, known_id, limit + 1, before)
+    page = await services(request).blobs.page(tenant_of(request), known_id, limit + 1, before)
     more = len(page) > limit
     following = cursors.encode("blobs", page[limit - 1].id) if more else None
     return Json({"data": [_item(blob) for blob in page[:limit]], "next_cursor": following})
@@ -170,7 +170,7 @@ async def collect_blobs(
     """
     known_id = conversation_id_from(conversation_id)
     dry_run = body.dry_run if body is not None else False
-    found = await services(request).blobs.collect(TENANT, known_id, dry_run=dry_run)
+    found = await services(request).blobs.collect(tenant_of(request), known_id, dry_run=dry_run)
     return Json(
         {
             "dry_run": found.dry_run,
@@ -205,7 +205,7 @@ async def delete_blob(
 ) -> Response:
     """Delete an upload that no message refers to; any other blob is a `409`."""
     known_id = conversation_id_from(conversation_id)
-    blob = await services(request).blobs.remove(TENANT, known_id, _ref_from(ref))
+    blob = await services(request).blobs.remove(tenant_of(request), known_id, _ref_from(ref))
     return Json(blob.ref)
 
 
@@ -279,7 +279,7 @@ async def read_lines(
     """
     known_id = conversation_id_from(conversation_id)
     found = await services(request).blobs.read_lines(
-        TENANT, known_id, _ref_from(ref), offset, limit
+        tenant_of(request), known_id, _ref_from(ref), offset, limit
     )
     return Json(found)
 
@@ -301,7 +301,7 @@ async def read_bytes(
     """Return the text of some bytes: from 0, following `next_offset`, the texts are the whole."""
     known_id = conversation_id_from(conversation_id)
     found = await services(request).blobs.read_bytes(
-        TENANT, known_id, _ref_from(ref), offset, limit
+        tenant_of(request), known_id, _ref_from(ref), offset, limit
     )
     return Json(found)
 
@@ -340,7 +340,7 @@ async def grep_blob(
     """
     known_id = conversation_id_from(conversation_id)
     found = await services(request).blobs.grep(
-        TENANT,
+        tenant_of(request),
         known_id,
         _ref_from(ref),
         pattern,
@@ -354,7 +354,7 @@ async def grep_blob(
 
 async def _source(request: Request, conversation_id: str, ref: str) -> Source:
     known_id = conversation_id_from(conversation_id)
-    return await services(request).blobs.find(TENANT, known_id, _ref_from(ref))
+    return await services(request).blobs.find(tenant_of(request), known_id, _ref_from(ref))
 
 
 def _ref_from(text: str) -> str:

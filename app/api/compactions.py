@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.api import cursors
-from app.api.deps import TENANT, ConversationPath, Cursor, Limit, conversation_id_from, services
+from app.api.deps import ConversationPath, Cursor, Limit, conversation_id_from, services, tenant_of
 from app.api.errors import problems_of
 from app.api.jobs import shown as shown_job
 from app.api.messages import transcript
@@ -83,9 +83,9 @@ async def compact(
             body.model, body.instructions, body.strategy, body.target_tokens, body.dry_run
         )
     if wait or ask.dry_run:
-        return Json(await services(request).compaction.compact(TENANT, known_id, ask))
+        return Json(await services(request).compaction.compact(tenant_of(request), known_id, ask))
     services(request).compaction.check(ask)
-    job = await services(request).jobs.start(TENANT, known_id, "compact", ask.as_json())
+    job = await services(request).jobs.start(tenant_of(request), known_id, "compact", ask.as_json())
     return Json(shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
 
@@ -105,7 +105,7 @@ async def list_compactions(
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
     known_id = conversation_id_from(conversation_id)
     before = cursors.decode_id(cursor, "compactions") if cursor else None
-    page = await services(request).receipts.page(TENANT, known_id, limit + 1, before)
+    page = await services(request).receipts.page(tenant_of(request), known_id, limit + 1, before)
     last = page[limit - 1].compaction.compaction_id if len(page) > limit else None
     following = cursors.encode("compactions", last) if last else None
     return Json({"data": [_item(found) for found in page[:limit]], "next_cursor": following})
@@ -124,7 +124,9 @@ async def get_compaction(
     """Return one receipt: what was hidden, what stands for it, and what that took."""
     known_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    return Json(_item(await services(request).receipts.get(TENANT, known_id, receipt_id)))
+    return Json(
+        _item(await services(request).receipts.get(tenant_of(request), known_id, receipt_id))
+    )
 
 
 @router.get(
@@ -150,7 +152,7 @@ async def expand_compaction(
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(
-        TENANT, known_id, receipt_id, after_seq, limit + 1
+        tenant_of(request), known_id, receipt_id, after_seq, limit + 1
     )
     return await transcript(request, conversation, page, "asc", limit, None)
 
@@ -172,7 +174,9 @@ async def undo_compaction(
     """
     known_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
-    return Json(_item(await services(request).receipts.undo(TENANT, known_id, receipt_id)))
+    return Json(
+        _item(await services(request).receipts.undo(tenant_of(request), known_id, receipt_id))
+    )
 
 
 def _compaction_id_from(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
+from app.api.deps import ConversationPath, conversation_id_from, services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import DirectRoute, WireRoute
 from app.api.schemas.budgets import Reading
@@ -73,9 +73,11 @@ async def build_context(
     """
     known_id = conversation_id_from(conversation_id)
     if body is None:
-        return Json((await services(request).context.build(TENANT, known_id, _ASK)).body)
+        return Json(
+            (await services(request).context.build(tenant_of(request), known_id, _ASK)).body
+        )
     known = Known(**body.known.model_dump()) if body.known is not None else None
-    built = await services(request).context.build(TENANT, known_id, _ask(body), known)
+    built = await services(request).context.build(tenant_of(request), known_id, _ask(body), known)
     return Json(built.body)
 
 
@@ -98,7 +100,7 @@ async def get_context(
     A build that was answered as a delta is read whole.
     """
     known_id = conversation_id_from(conversation_id)
-    earlier = await services(request).earlier.get(TENANT, known_id, as_of)
+    earlier = await services(request).earlier.get(tenant_of(request), known_id, as_of)
     return Json(earlier.body)
 
 
@@ -112,7 +114,7 @@ async def get_context(
 async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
     """Return the budget and pressure of the stored settings; nulls while no window is known."""
     known_id = conversation_id_from(conversation_id)
-    return Json(_reading(await services(request).context.budget(TENANT, known_id)))
+    return Json(_reading(await services(request).context.budget(tenant_of(request), known_id)))
 
 
 @router.get(
@@ -125,7 +127,7 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Res
 async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
     """Return the active summary and the seqs it stands for; nulls before any compaction."""
     known_id = conversation_id_from(conversation_id)
-    state = await services(request).receipts.state(TENANT, known_id)
+    state = await services(request).receipts.state(tenant_of(request), known_id)
     nothing = dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
     return Json(state or nothing)
 
@@ -161,7 +163,7 @@ async def overflow(
         if body.error is not None and not overflow_in(body.error):
             raise ValidationError.at("/error", "This error does not say that the input is too long")
         ask = _ask(body)
-    result, built = await services(request).context.overflow(TENANT, known_id, ask)
+    result, built = await services(request).context.overflow(tenant_of(request), known_id, ask)
     return Json({**asdict(result), "context": built.body})
 
 

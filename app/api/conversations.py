@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api import cursors
 from app.api.deps import (
-    TENANT,
     ConversationPath,
     Cursor,
     IdempotencyKey,
     Limit,
     conversation_id_from,
     services,
+    tenant_of,
 )
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
@@ -89,7 +89,7 @@ async def create_conversation(
         idempotency_key=idempotency_key,
         request=body.model_dump(exclude_unset=True),
     )
-    made = await services(request).conversations.create(TENANT, new)
+    made = await services(request).conversations.create(tenant_of(request), new)
     location = f"/v1/conversations/{made.conversation.conversation_id}"
     return Json(shown_conversation(made), 201, headers={"Location": location})
 
@@ -109,7 +109,9 @@ async def list_conversations(
 ) -> Response:
     """Return conversations, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "conversations") if cursor else None
-    page = await services(request).conversations.list(TENANT, agent_id, limit + 1, before)
+    page = await services(request).conversations.list(
+        tenant_of(request), agent_id, limit + 1, before
+    )
     following = None
     if len(page) > limit:
         last = page[limit - 1]
@@ -128,7 +130,9 @@ async def list_conversations(
 async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Return a conversation with the effective value of every setting."""
     known_id = conversation_id_from(conversation_id)
-    return Json(shown_conversation(await services(request).conversations.get(TENANT, known_id)))
+    return Json(
+        shown_conversation(await services(request).conversations.get(tenant_of(request), known_id))
+    )
 
 
 @router.patch(
@@ -153,7 +157,9 @@ async def change_conversation(
     )
     known_id = conversation_id_from(conversation_id)
     return Json(
-        shown_conversation(await services(request).conversations.change(TENANT, known_id, patch))
+        shown_conversation(
+            await services(request).conversations.change(tenant_of(request), known_id, patch)
+        )
     )
 
 
@@ -167,7 +173,9 @@ async def change_conversation(
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with everything derived from it, and say how much that was."""
     known_id = conversation_id_from(conversation_id)
-    return Json({"deleted": await services(request).conversations.remove(TENANT, known_id)})
+    return Json(
+        {"deleted": await services(request).conversations.remove(tenant_of(request), known_id)}
+    )
 
 
 @router.post(
@@ -184,7 +192,7 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
     running compaction of what came before are dropped.
     """
     known_id = conversation_id_from(conversation_id)
-    head = await services(request).conversations.clear(TENANT, known_id)
+    head = await services(request).conversations.clear(tenant_of(request), known_id)
     return Json(
         {
             "conversation_id": known_id,
@@ -207,7 +215,7 @@ async def get_sections(
     """Return the conversation's own sections, without its agent's."""
     known_id = conversation_id_from(conversation_id)
     found = await services(request).conversations.get_list(
-        TENANT, known_id, Versioned.SECTIONS, version
+        tenant_of(request), known_id, Versioned.SECTIONS, version
     )
     return Json(shown_sections(found.body, found.version))
 
@@ -229,7 +237,7 @@ async def put_sections(
     """
     known_id = conversation_id_from(conversation_id)
     found = await services(request).conversations.set_sections(
-        TENANT, known_id, given(body.sections), body.expected_version
+        tenant_of(request), known_id, given(body.sections), body.expected_version
     )
     return Json(shown_sections(found.body, found.version))
 
@@ -247,7 +255,7 @@ async def get_tools(
     """Return the conversation's own tools as they were given, without its agent's."""
     known_id = conversation_id_from(conversation_id)
     found = await services(request).conversations.get_list(
-        TENANT, known_id, Versioned.TOOLS, version
+        tenant_of(request), known_id, Versioned.TOOLS, version
     )
     return Json(shown_tools(found.body, found.version))
 
@@ -269,7 +277,7 @@ async def put_tools(
     """
     known_id = conversation_id_from(conversation_id)
     found = await services(request).conversations.set_tools(
-        TENANT, known_id, body.tools, body.expected_version
+        tenant_of(request), known_id, body.tools, body.expected_version
     )
     return Json(shown_tools(found.body, found.version))
 

@@ -10,6 +10,7 @@ from fastapi import Header, Path, Query, Request
 
 from app.api.schemas.fields import AGENT_ID, KEY_PATTERN, MOST_KEY, UUID
 from app.domain.errors import NotFound
+from app.domain.keys import Caller
 from app.domain.messages import is_sendable
 from app.services.agents import AgentService
 from app.services.blobs import BlobService
@@ -32,9 +33,6 @@ from app.services.tools import ToolSearchService
 from app.services.transcripts import TranscriptService
 from app.services.usage import UsageService
 from app.services.validation import ValidationService
-
-TENANT = "default"
-"""The tenant of every request, until there are keys (decision 7)."""
 
 _MOST_NAME = 256
 
@@ -65,6 +63,12 @@ class Services:
     usage: UsageService
     validation: ValidationService
     is_ready: Callable[[], Awaitable[bool]]
+
+
+def tenant_of(request: Request) -> str:
+    """Return the tenant whose key came with this request; `app.api.guard` has checked it."""
+    caller: Caller = request.scope["caller"]
+    return caller.tenant_id
 
 
 def services(request: Request) -> Services:

@@ -10,7 +10,7 @@ import anyio
 from fastapi import APIRouter, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
+from app.api.deps import ConversationPath, conversation_id_from, services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.events import STREAM, FirstEventId, Follow, LastEventId
@@ -53,7 +53,7 @@ async def stream_events(
     known_id = conversation_id_from(conversation_id)
     given = last_event_id or first_event_id
     after = cursor_from(given) if given else None
-    stream = await services(request).events.open(TENANT, known_id, after, follow=follow)
+    stream = await services(request).events.open(tenant_of(request), known_id, after, follow=follow)
     leaving = anyio.Event()
 
     async def end_when_leaving() -> None:

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.conversations import shown_conversation
 from app.api.deps import (
-    TENANT,
     ConversationPath,
     IdempotencyKey,
     conversation_id_from,
     services,
+    tenant_of,
 )
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
@@ -61,8 +61,8 @@ async def fork_conversation(
         request=asked.model_dump(exclude_unset=True),
     )
     source_id = conversation_id_from(conversation_id)
-    made = await services(request).forks.fork(TENANT, source_id, new)
-    shown = await services(request).conversations.get(TENANT, made.conversation_id)
+    made = await services(request).forks.fork(tenant_of(request), source_id, new)
+    shown = await services(request).conversations.get(tenant_of(request), made.conversation_id)
     told = {"conversation_id": made.source_id, "at_seq": made.at_seq}
     location = f"/v1/conversations/{made.conversation_id}"
     return Json(

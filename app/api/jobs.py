@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from app.api import errors
-from app.api.deps import TENANT, services
+from app.api.deps import services, tenant_of
 from app.api.routing import WireRoute
 from app.api.schemas import jobs as schemas
 from app.api.schemas.fields import UUID
@@ -36,7 +36,7 @@ async def get_job(request: Request, job_id: JobPath) -> Response:
     """Return how far a job has come, and its result or its error once it has ended."""
     if not UUID.fullmatch(job_id):
         raise NotFound(f"No job {job_id}", {"job_id": job_id})
-    return Json(shown(await services(request).jobs.get(TENANT, job_id.lower())))
+    return Json(shown(await services(request).jobs.get(tenant_of(request), job_id.lower())))
 
 
 def shown(job: Job) -> dict[str, Any]:

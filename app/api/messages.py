@@ -12,7 +12,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.api import cursors
 from app.api.deps import (
-    TENANT,
     AgentPath,
     ConversationPath,
     Cursor,
@@ -21,6 +20,7 @@ from app.api.deps import (
     agent_id_from,
     conversation_id_from,
     services,
+    tenant_of,
 )
 from app.api.errors import problems_of
 from app.api.routing import DirectRoute, WireRoute
@@ -93,7 +93,7 @@ async def append_messages(
     """
     known_id = conversation_id_from(conversation_id)
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
-    appended = await services(request).log.append(TENANT, known_id, batch)
+    appended = await services(request).log.append(tenant_of(request), known_id, batch)
     return Json(appended, 201, headers={"Location": f"/v1/conversations/{known_id}/messages"})
 
 
@@ -150,7 +150,7 @@ async def list_messages(
     found = services(request)
     read = found.log.page if q is None else partial(found.search.page, query_text=q)
     conversation, page = await read(
-        TENANT,
+        tenant_of(request),
         known_id,
         after_seq=after_seq,
         before_seq=before_seq,
@@ -189,8 +189,8 @@ async def list_agent_messages(
     if cursor:
         given_order, after = cursors.decode_moment(cursor)
     transcripts = services(request).transcripts
-    page = await transcripts.of_agent(TENANT, known_id, after, given_order, limit + 1)
-    shown = await transcripts.shown(TENANT, page[:limit], _wanted(content))
+    page = await transcripts.of_agent(tenant_of(request), known_id, after, given_order, limit + 1)
+    shown = await transcripts.shown(tenant_of(request), page[:limit], _wanted(content))
     following = None
     if len(page) > len(shown):
         last = shown[-1].listed
@@ -220,7 +220,7 @@ async def pin_message(
     """
     known_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.pin(
-        TENANT, known_id, message_id_from(message_id), whole_turn=scope == "turn"
+        tenant_of(request), known_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
     return Json({"seqs": seqs})
 
@@ -241,7 +241,7 @@ async def unpin_message(
     """Let the next compaction have the message again; until then it stays as it is shown."""
     known_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.unpin(
-        TENANT, known_id, message_id_from(message_id), whole_turn=scope == "turn"
+        tenant_of(request), known_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
     return Json({"seqs": seqs})
 
@@ -263,7 +263,7 @@ async def transcript(
 ) -> Response:
     """Return a page of up to `limit` messages, of which one more was read if there is one."""
     page = [Listed(conversation, message) for message in messages[:limit]]
-    shown = await services(request).transcripts.shown(TENANT, page, _wanted(content))
+    shown = await services(request).transcripts.shown(tenant_of(request), page, _wanted(content))
     more = len(messages) > len(shown)
     following = cursors.encode("messages", order, shown[-1].listed.message.seq) if more else None
     return Json({"data": [_item(found) for found in shown], "next_cursor": following})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from app.api import cursors
-from app.api.deps import TENANT, Cursor, Limit, ModelPath, model_from, services
+from app.api.deps import Cursor, Limit, ModelPath, model_from, services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.models import ModelEntry, ModelPage, ModelShown
@@ -26,7 +26,7 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
 async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Return every known model by name, with the source of each number."""
     after = cursors.decode_name(cursor, "models") if cursor else None
-    page = await services(request).registry.list(TENANT, limit, after)
+    page = await services(request).registry.list(tenant_of(request), limit, after)
     following = cursors.encode("models", page.last) if page.last is not None else None
     return Json({"data": page.models, "next_cursor": following})
 
@@ -40,7 +40,7 @@ async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None
 )
 async def get_model(request: Request, model: ModelPath) -> Response:
     """Return a model's limits and prices, your own entry laid over the bundled one."""
-    return Json(await services(request).registry.get(TENANT, model_from(model)))
+    return Json(await services(request).registry.get(tenant_of(request), model_from(model)))
 
 
 @router.put(
@@ -55,7 +55,7 @@ async def get_model(request: Request, model: ModelPath) -> Response:
 async def put_model(request: Request, model: ModelPath, body: ModelEntry) -> Response:
     """Add or replace your own entry for a model; fields left out stay with the bundled entry."""
     entry = body.model_dump(exclude_none=True)
-    return Json(await services(request).registry.put(TENANT, model_from(model), entry))
+    return Json(await services(request).registry.put(tenant_of(request), model_from(model), entry))
 
 
 @router.delete(
@@ -67,5 +67,5 @@ async def put_model(request: Request, model: ModelPath, body: ModelEntry) -> Res
 )
 async def delete_model(request: Request, model: ModelPath) -> Response:
     """Delete your own entry for a model; the bundled one counts again."""
-    await services(request).registry.remove(TENANT, model_from(model))
+    await services(request).registry.remove(tenant_of(request), model_from(model))
     return Json({"deleted": {"models": 1}})

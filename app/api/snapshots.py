@@ -13,7 +13,6 @@ from starlette.responses import StreamingResponse
 
 from app.api import cursors
 from app.api.deps import (
-    TENANT,
     AgentPath,
     ConversationPath,
     Cursor,
@@ -21,6 +20,7 @@ from app.api.deps import (
     agent_id_from,
     conversation_id_from,
     services,
+    tenant_of,
 )
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
@@ -80,7 +80,9 @@ async def save_agent_snapshot(
     """
     known_id = agent_id_from(agent_id)
     description = body.description if body is not None else None
-    return _created(await services(request).snapshots.save_agent(TENANT, known_id, description))
+    return _created(
+        await services(request).snapshots.save_agent(tenant_of(request), known_id, description)
+    )
 
 
 @router.get(
@@ -96,7 +98,7 @@ async def list_agent_snapshots(
     """Return the snapshots of the agent and of its conversations, newest first."""
     known_id = agent_id_from(agent_id)
     page = await services(request).snapshots.page_of_agent(
-        TENANT, known_id, limit + 1, _before(cursor)
+        tenant_of(request), known_id, limit + 1, _before(cursor)
     )
     return _listed(page, limit)
 
@@ -119,7 +121,9 @@ async def save_conversation_snapshot(
     """
     known_id = conversation_id_from(conversation_id)
     description = body.description if body is not None else None
-    saved = await services(request).snapshots.save_conversation(TENANT, known_id, description)
+    saved = await services(request).snapshots.save_conversation(
+        tenant_of(request), known_id, description
+    )
     return _created(saved)
 
 
@@ -136,7 +140,7 @@ async def list_conversation_snapshots(
     """Return the snapshots that hold messages of the conversation, newest first."""
     known_id = conversation_id_from(conversation_id)
     page = await services(request).snapshots.page_of_conversation(
-        TENANT, known_id, limit + 1, _before(cursor)
+        tenant_of(request), known_id, limit + 1, _before(cursor)
     )
     return _listed(page, limit)
 
@@ -161,7 +165,7 @@ async def list_snapshots(
 ) -> Response:
     """Return snapshots without their messages, newest first."""
     page = await services(request).snapshots.page(
-        TENANT,
+        tenant_of(request),
         limit + 1,
         _before(cursor),
         agent_id=agent_id,
@@ -197,7 +201,7 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
         window_end=body.window_end,
         agent_id=body.agent_id,
     )
-    return _created(await services(request).snapshots.add_import(TENANT, given))
+    return _created(await services(request).snapshots.add_import(tenant_of(request), given))
 
 
 @router.get(
@@ -221,7 +225,7 @@ async def get_snapshot(
     """
     known_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
-    snapshot, pages = await services(request).snapshots.read(TENANT, known_id, content)
+    snapshot, pages = await services(request).snapshots.read(tenant_of(request), known_id, content)
     kind = "attachment" if download else "inline"
     name = f"{snapshot.timestamp.isoformat()}_{known_id}.json"
     headers = {
@@ -244,7 +248,7 @@ async def get_snapshot(
 async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
     """Delete a snapshot, and say how much that was; the logs it was taken of stay."""
     known_id = _session_id_from(session_id)
-    return Json({"deleted": await services(request).snapshots.remove(TENANT, known_id)})
+    return Json({"deleted": await services(request).snapshots.remove(tenant_of(request), known_id)})
 
 
 @router.post(
@@ -267,7 +271,7 @@ async def restore_snapshot(
     target_id = None
     if body is not None and body.conversation_id is not None:
         target_id = body.conversation_id.lower()
-    return Json(await services(request).snapshots.restore(TENANT, known_id, target_id))
+    return Json(await services(request).snapshots.restore(tenant_of(request), known_id, target_id))
 
 
 async def _written(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.deps import services
+from app.api.deps import services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.stateless import (
@@ -41,7 +41,7 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
     Nothing is stored: keep `new_state` and send it as `cached_state` next time. `503` when the
     model fails; the state you have stays valid then.
     """
-    return Json(await services(request).stateless.build(_ask(body)))
+    return Json(await services(request).stateless.build(tenant_of(request), _ask(body)))
 
 
 @router.post(
@@ -65,7 +65,7 @@ async def needs_compression(request: Request, body: StatelessMessages) -> Respon
 )
 async def compress(request: Request, body: Compression) -> Response:
     """Return a summary of all the messages; `503` when the model fails."""
-    made = await services(request).stateless.compress(body.messages, body.model)
+    made = await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
     return Json({"summary": made.text, "model": made.model})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.deps import services
+from app.api.deps import services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.stateless import TokenCount, TokensAsk
@@ -36,4 +36,4 @@ async def count_tokens(request: Request, body: TokensAsk) -> Response:
         counter=body.counter,
         model=body.model,
     )
-    return Json(await services(request).stateless.count(ask))
+    return Json(await services(request).stateless.count(tenant_of(request), ask))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
+from app.api.deps import ConversationPath, conversation_id_from, services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.tools import (
@@ -77,7 +77,7 @@ async def answer_tool_call(
     """
     known_id = conversation_id_from(conversation_id)
     answered = await services(request).tool_calls.answer(
-        TENANT, known_id, body.format, body.tool_call, native=body.native
+        tenant_of(request), known_id, body.format, body.tool_call, native=body.native
     )
     return Json({"format": body.format, "message": answered.message, "is_error": answered.is_error})
 
@@ -101,7 +101,9 @@ async def search_tools(
     """
     known_id = conversation_id_from(conversation_id)
     tools = jsontext.dumps(body.tools or [])
-    found = await services(request).tools.search(TENANT, known_id, body.query, body.limit, tools)
+    found = await services(request).tools.search(
+        tenant_of(request), known_id, body.query, body.limit, tools
+    )
     return Json(
         {
             "format": body.format,

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.deps import TENANT, ConversationPath, conversation_id_from, services
+from app.api.deps import ConversationPath, conversation_id_from, services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.usage import UsageAnswer, UsageAsk
@@ -39,7 +39,7 @@ async def report_usage(
     known_id = conversation_id_from(conversation_id)
     asked = body or UsageAsk()
     report = Report(**{name: getattr(asked, name) for name in UsageAsk.model_fields})
-    return Json(_answer(await services(request).usage.report(TENANT, known_id, report)))
+    return Json(_answer(await services(request).usage.report(tenant_of(request), known_id, report)))
 
 
 def _answer(judged: Judged) -> dict[str, Any]:

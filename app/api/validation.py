@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.deps import TENANT, services
+from app.api.deps import services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.validation import PayloadCheck, PayloadVerdict
@@ -39,4 +39,4 @@ async def validate_payload(request: Request, body: PayloadCheck) -> Response:
         betas=None if body.betas is None else tuple(body.betas),
         prefill=body.prefill,
     )
-    return Json(await services(request).validation.validate(TENANT, ask))
+    return Json(await services(request).validation.validate(tenant_of(request), ask))

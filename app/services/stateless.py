@@ -32,8 +32,6 @@ from app.services.summariser import Summariser
 SUMMARY_TOKENS = (64, 2048)
 """The least and the most tokens a summary may take; a tenth of the limit in between."""
 
-_TENANT = "default"
-"""For whom models are called, until keys tell the tenants apart (decision 7)."""
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
@@ -131,7 +129,7 @@ class StatelessService:
             )
         )
 
-    async def build(self, ask: StatelessAsk) -> ContextResult:
+    async def build(self, tenant_id: str, ask: StatelessAsk) -> ContextResult:
         """Return what to send, with a summary of the middle where S0's rule asks for one.
 
         Raises ValidationError, or ServiceUnavailable when the model gives none: then there is
@@ -152,30 +150,32 @@ class StatelessService:
                 least, most = SUMMARY_TOKENS
                 room = max(least, min(most, ask.max_context_tokens // 10))
                 middle = list(range(plan.start, plan.end))
-                made = await self._summarise(messages, middle, ask.model, room)
+                made = await self._summarise(tenant_id, messages, middle, ask.model, room)
                 state = stateless.new_state(plan, made.text, self._now().isoformat())
                 shown = stateless.assemble(messages, made.text, ask.policy)
                 return _result(shown, summary_used=True, state=state)
 
-    async def compress(self, messages: Sequence[Any], model: str | None) -> Compressed:
+    async def compress(
+        self, tenant_id: str, messages: Sequence[Any], model: str | None
+    ) -> Compressed:
         """Return a summary of all the messages; raises as `build` does (CX-NT2)."""
         stateless.require_messages(messages)
         _require_objects(messages)
         places = list(range(len(messages)))
-        return await self._summarise(messages, places, model, SUMMARY_TOKENS[1])
+        return await self._summarise(tenant_id, messages, places, model, SUMMARY_TOKENS[1])
 
-    async def count(self, ask: CountAsk) -> TokenCount:
+    async def count(self, tenant_id: str, ask: CountAsk) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
-        calibration = await self._calibration(ask)
+        calibration = await self._calibration(tenant_id, ask)
         return await asyncio.to_thread(self._count, ask, calibration)
 
-    async def _calibration(self, ask: CountAsk) -> Calibration | None:
+    async def _calibration(self, tenant_id: str, ask: CountAsk) -> Calibration | None:
         """Return what reports say of the model's counts; without a database nobody knows."""
         if ask.model is None:
             return None
         with suppress(ServiceUnavailable):
             async with self._database.session() as records:
-                return await records.usage.find_calibration(_TENANT, ask.model, ask.counter)
+                return await records.usage.find_calibration(tenant_id, ask.model, ask.counter)
         return None
 
     def _count(self, ask: CountAsk, calibration: Calibration | None) -> TokenCount:
@@ -215,11 +215,16 @@ class StatelessService:
         return estimate(_neutral(ask.messages, range(len(ask.messages)), ask.format))
 
     async def _summarise(
-        self, messages: Sequence[Any], places: Sequence[int], model: str | None, room: int
+        self,
+        tenant_id: str,
+        messages: Sequence[Any],
+        places: Sequence[int],
+        model: str | None,
+        room: int,
     ) -> Compressed:
         chosen = self._summariser.choose_model(model, None, None)
         neutral = await asyncio.to_thread(_neutral, messages, places, FormatName.OPENAI_CHAT)
-        effort = self._summariser.effort(_TENANT)
+        effort = self._summariser.effort(tenant_id)
         made = await self._summariser.summarise(neutral, None, SummaryAsk(), chosen, room, effort)
         return Compressed(made.text, effort.model)
 
