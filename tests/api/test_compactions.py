@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
+from app.api.deps import Services
 from app.domain.keys import DEFAULT_TENANT as TENANT
-from app.domain.keys import Services
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
