@@ -1,4 +1,4 @@
-"""The command line: `context-service serve | worker | migrate | demo | openapi`.
+"""The command line: `context-service serve | worker | migrate | keys | tenants | demo | openapi`.
 
 1. A flag is another way to set its environment variable, and wins over it; so the processes
    started from here see the same settings.
@@ -12,12 +12,14 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -25,6 +27,9 @@ from app.settings import Settings, SettingsError, about, unknown_variables, vari
 
 GRACE_SECONDS = 3
 """How long running requests may take to finish after SIGTERM; the database then has 6 s."""
+
+
+T = TypeVar("T")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -81,13 +86,20 @@ def serve() -> None:
     finish and stops everything within 10 s.
     """
     settings = read_settings()
-    refuse_public_bind(settings)
-    with bound(settings) as listener, leaving_on_sigterm():
+    is_public = not settings.allow_unauthenticated and not is_loopback(settings.host)
+    if is_public and not has_database(settings):
+        refuse_public_bind(settings)
+    with leaving_on_sigterm(), ExitStack() as stack:
+        listener = None if is_public else stack.enter_context(bound(settings))
         warming = warm_up("app.main", "uvicorn.supervisors", "uvloop")
-        with database(settings) as url:
-            bring_up_to_date(settings.direct_database_url or url)
-            warming.join()
-            answer(settings, listener)
+        url = stack.enter_context(database(settings))
+        bring_up_to_date(settings.direct_database_url or url)
+        warming.join()
+        if listener is None:
+            if not has_any_key(replace(settings, database_url=url)):
+                refuse_public_bind(settings)
+            listener = stack.enter_context(bound(settings))
+        answer(settings, listener)
 
 
 @cli.command()
@@ -118,6 +130,102 @@ def migrate() -> None:
     with leaving_on_sigterm(), database(settings) as url:
         changed = bring_up_to_date(settings.direct_database_url or url)
     click.echo("The schema is up to date." if changed else "The schema was up to date.")
+
+
+@cli.group()
+def keys() -> None:
+    """Make, list and revoke API keys.
+
+    The first key ends the time in which nobody is asked for one. Requests bring theirs as
+    `Authorization: Bearer ctx_...`.
+    """
+
+
+@keys.command("create")
+@click.option("--tenant", required=True, help="whose key it is; made when there is none")
+@click.option("--name", default="", help="what the key is for, shown in lists")
+@click.option("--expires-in-days", type=click.IntRange(1, 36_500), help="never, unless given")
+@setting("database_url", "the private PostgreSQL of the data directory")
+@setting("data_dir", "./data")
+def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
+    """Make a key and print it; it is the last word of the output, and cannot be shown again."""
+    from app.keys import create
+
+    text = in_database(partial(create, tenant, name, expires_in_days))
+    click.echo(f"Made a key of tenant {tenant}. Keep it: it is not stored.", err=True)
+    click.echo(text)
+
+
+@keys.command("list")
+@click.option("--tenant", help="only this tenant's")
+@setting("database_url", "the private PostgreSQL of the data directory")
+@setting("data_dir", "./data")
+def list_keys(tenant: str | None) -> None:
+    """List keys with their tenant, age, last use and state; secrets are not among it."""
+    from app.keys import table_of_keys
+
+    click.echo(in_database(partial(table_of_keys, tenant)))
+
+
+@keys.command("revoke")
+@click.argument("key_id")
+@setting("database_url", "the private PostgreSQL of the data directory")
+@setting("data_dir", "./data")
+def revoke_key(key_id: str) -> None:
+    """End a key for good; KEY_ID is what `keys list` shows. Takes effect within 10 s."""
+    from app.keys import revoke
+
+    key = in_database(partial(revoke, key_id))
+    click.echo(f"Revoked {key.key_id} of tenant {key.tenant_id}.")
+
+
+@keys.command("uses")
+@click.argument("key_id")
+@click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True)
+@setting("database_url", "the private PostgreSQL of the data directory")
+@setting("data_dir", "./data")
+def list_uses(key_id: str, days: int) -> None:
+    """Show how often a key came, hour by hour, from where, and how often it was refused."""
+    from app.keys import table_of_uses
+
+    click.echo(in_database(partial(table_of_uses, key_id, days)))
+
+
+@cli.group()
+def tenants() -> None:
+    """List tenants, and set what each of them may do."""
+
+
+@tenants.command("list")
+@setting("database_url", "the private PostgreSQL of the data directory")
+@setting("data_dir", "./data")
+def list_tenants() -> None:
+    """List tenants with the limits that are their own."""
+    from app.keys import table_of_tenants
+
+    click.echo(in_database(table_of_tenants))
+
+
+@tenants.command("limit")
+@click.argument("tenant")
+@click.option("--requests-per-minute", type=click.IntRange(1), help="over all processes")
+@click.option("--bytes-per-day", type=click.IntRange(1), help="of request bodies")
+@click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
+@setting("database_url", "the private PostgreSQL of the data directory")
+@setting("data_dir", "./data")
+def limit_tenant(
+    tenant: str,
+    requests_per_minute: int | None,
+    bytes_per_day: int | None,
+    summarizer_calls_per_hour: int | None,
+) -> None:
+    """Give TENANT these limits; those left out are the settings' again. Takes effect in 10 s."""
+    from app.domain.allowances import Limits
+    from app.keys import set_limits
+
+    limits = Limits(requests_per_minute, bytes_per_day, summarizer_calls_per_hour)
+    in_database(partial(set_limits, tenant, limits))
+    click.echo(f"Set the limits of tenant {tenant}.")
 
 
 @cli.command()
@@ -181,14 +289,20 @@ def read_settings() -> Settings:
         raise click.ClickException(str(exc)) from exc
 
 
-def refuse_public_bind(settings: Settings) -> None:
-    """Refuse to listen where others can reach a service that asks nobody for a key (34)."""
-    if settings.allow_unauthenticated or is_loopback(settings.host):
-        return
+def has_any_key(settings: Settings) -> bool:
+    """Tell whether requests need a key."""
+    from app.keys import has_keys
+
+    return with_database(settings, has_keys)
+
+
+def refuse_public_bind(settings: Settings) -> NoReturn:
+    """Refuse to answer where others can reach a service that asks nobody for a key (34)."""
     raise click.ClickException(
         f"Refusing to listen on {settings.host}: no API key is configured, so whoever reaches it"
-        " could read every conversation. Listen on 127.0.0.1, or set"
-        " CONTEXT_ALLOW_UNAUTHENTICATED=true where something else keeps strangers out."
+        " could read every conversation. Make one with `context-service keys create --tenant"
+        " NAME`, listen on 127.0.0.1, or set CONTEXT_ALLOW_UNAUTHENTICATED=true where something"
+        " else keeps strangers out."
     )
 
 
@@ -201,6 +315,26 @@ def is_loopback(host: str) -> bool:
     except OSError as exc:
         raise click.ClickException(f"Cannot listen on {host}: {exc.strerror or exc}.") from exc
     return all(ipaddress.ip_address(address[4][0]).is_loopback for address in found)
+
+
+def in_database(work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+    """Run a command's work in the database of the settings, which is brought up to date first."""
+    settings = read_settings()
+    with leaving_on_sigterm(), database(settings) as url:
+        bring_up_to_date(settings.direct_database_url or url)
+        return with_database(replace(settings, database_url=url), work)
+
+
+def with_database(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+    """Run work of `app.keys`, whose errors end in a sentence (rule 2)."""
+    import asyncio
+
+    from app.domain.errors import ContextError
+
+    try:
+        return asyncio.run(work(settings))
+    except ContextError as exc:
+        raise click.ClickException(f"{exc}.") from exc
 
 
 @contextmanager
@@ -270,6 +404,11 @@ def database(settings: Settings) -> Iterator[str]:
         raise click.ClickException(str(exc)) from exc
 
 
+def has_database(settings: Settings) -> bool:
+    """Tell whether there is a database, or would be a new and empty one."""
+    return bool(settings.database_url) or (settings.data_dir / "postgres").exists()
+
+
 def bring_up_to_date(url: str) -> bool:
     """Migrate the database unless its schema is current; return whether there was need."""
     from app.adapters.postgres.migrate import MigrationError, is_current, migrate
@@ -288,6 +427,8 @@ def answer(settings: Settings, listener: socket.socket) -> None:
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
+    from app import logs
+
     config = uvicorn.Config(
         "app.main:build",
         factory=True,
@@ -300,13 +441,23 @@ def answer(settings: Settings, listener: socket.socket) -> None:
         timeout_graceful_shutdown=GRACE_SECONDS,
         workers=settings.workers,
     )
+    logs.configure(settings.log_level)
     host, port = listener.getsockname()[:2]
     click.echo(f"Context Service on http://{host}:{port} (docs at /docs)", err=True)
     with suppress(KeyboardInterrupt):
         if config.workers == 1:
             uvicorn.Server(config).run(sockets=[listener])
         else:
-            Multiprocess(config, sockets=[listener]).run()
+            with shared_metrics():
+                Multiprocess(config, sockets=[listener]).run()
+
+
+@contextmanager
+def shared_metrics() -> Iterator[None]:
+    """Have the processes started in the block keep their metrics in one directory."""
+    with TemporaryDirectory(prefix="context-metrics-") as directory:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
+        yield
 
 
 def do_jobs(settings: Settings) -> None:

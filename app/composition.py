@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from threading import Thread
 
 from uuid_utils import uuid7
@@ -17,19 +18,27 @@ from app.adapters.chunks import RowStore
 from app.adapters.gateway import LiteLLMGateway
 from app.adapters.models import ModelRegistry
 from app.adapters.objects import ObjectStore
+from app.adapters.postgres.backlog import Backlog
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.jobs import PostgresQueue
-from app.adapters.postgres.store import Store
+from app.adapters.postgres.store import Pooler, Store, Timeouts
+from app.adapters.telemetry import MeasuredGateway, MeasuredStore, Spans, Telemetry
 from app.adapters.tokenizer import TiktokenTokenizer
+from app.domain.allowances import Limits
 from app.domain.errors import ServiceUnavailable
+from app.domain.retention import Retention
 from app.domain.summaries import DEFAULT_SECRET_PATTERNS
 from app.services.active_windows import ActiveWindows
+from app.services.allowances import Allowances
 from app.services.blobs import BlobService
 from app.services.compaction import CompactionService
+from app.services.conversations import ConversationService
 from app.services.frames import Frames
+from app.services.keys import KeyService
 from app.services.leases import Leases
 from app.services.outputs import Outputs
 from app.services.ports import BlobStore
+from app.services.retention import RetentionService
 from app.services.search import SearchService
 from app.services.spend import SpendGuard
 from app.services.summariser import Summariser, SummariserSettings
@@ -45,6 +54,7 @@ _log = logging.getLogger("app.composition")
 class Parts:
     """The parts of one process; nothing is connected before `opened`."""
 
+    telemetry: Telemetry
     store: Store
     database: PostgresDatabase
     queue: PostgresQueue
@@ -59,6 +69,10 @@ class Parts:
     outputs: Outputs
     blobs: BlobService
     search: SearchService
+    conversations: ConversationService
+    retention: RetentionService
+    keys: KeyService
+    allowances: Allowances
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -69,8 +83,10 @@ class Parts:
         except ServiceUnavailable:
             _log.warning("database_unavailable")
         try:
-            yield
+            async with self.telemetry.running():
+                yield
         finally:
+            await self.keys.close()
             await self.gateway.close()
             await self.store.close()
 
@@ -87,18 +103,31 @@ def utc_now() -> datetime:
 
 def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     """Return the parts for these settings; active windows go by the time that `now` tells."""
-    store = Store(
+    telemetry = Telemetry(app_version(), settings.metrics_token, _spans(settings))
+    store = MeasuredStore(
         settings.database_url or "",
+        telemetry.database_failed,
         min_size=settings.pool_min_size,
         max_size=settings.pool_max_size,
+        timeouts=Timeouts(
+            settings.database_connect_seconds,
+            settings.database_statement_seconds,
+            settings.database_long_statement_seconds,
+        ),
+        pooler=Pooler(settings.database_pooler),
     )
+    telemetry.watch(store.pool, Backlog(store).waiting)
     database = PostgresDatabase(store)
+    limits = Limits(
+        settings.requests_per_minute, settings.bytes_per_day, settings.summarizer_calls_per_hour
+    )
+    allowances = Allowances(database, limits, utc_now, time.monotonic)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
     frames = Frames(registry, tokenizer, settings.policy_overrides, settings.default_model)
     # The breaker comes first: a call that is not made is not counted.
     guarded = CircuitBreaker(
-        SpendGuard(gateway, database, settings.summarizer_calls_per_hour),
+        SpendGuard(MeasuredGateway(gateway, telemetry, registry), database, allowances.limits_of),
         settings.summarizer_breaker_failures,
         settings.summarizer_breaker_seconds,
     )
@@ -109,7 +138,17 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     if settings.blob_store_url is not None:
         blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
     outputs = Outputs(database, blob_store, new_id)
+    conversations = ConversationService(
+        database, frames, settings.policy_overrides, new_id, now, outputs.forget
+    )
+    retention = Retention(
+        settings.retention_conversation_days,
+        settings.retention_event_days,
+        settings.retention_job_days,
+        settings.retention_key_use_days,
+    )
     return Parts(
+        telemetry=telemetry,
         store=store,
         database=database,
         queue=PostgresQueue(store),
@@ -119,7 +158,9 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         frames=frames,
         summariser=summariser,
         active=active,
-        compaction=CompactionService(database, frames, summariser, leases, active, new_id, now_ms),
+        compaction=CompactionService(
+            database, frames, summariser, leases, active, new_id, now_ms, telemetry
+        ),
         blob_store=blob_store,
         outputs=outputs,
         blobs=BlobService(
@@ -133,6 +174,10 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         ),
         search=SearchService(database, frames),
+        conversations=conversations,
+        retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
+        keys=KeyService(database, utc_now, time.monotonic),
+        allowances=allowances,
     )
 
 
@@ -144,6 +189,22 @@ def new_id() -> str:
 def now_ms() -> float:
     """Return the time of a clock that only goes forward."""
     return time.monotonic() * 1000
+
+
+def app_version() -> str:
+    """Return the version that is installed, `0` in a checkout that is not."""
+    try:
+        return version("context-service")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _spans(settings: Settings) -> Spans | None:
+    if settings.otlp_endpoint is None:
+        return None
+    from app.adapters.tracing import Tracing
+
+    return Tracing(settings.otlp_endpoint, app_version())
 
 
 def _summariser_settings(settings: Settings) -> SummariserSettings:

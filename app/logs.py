@@ -1,7 +1,11 @@
 """Logs: one JSON object a line on stderr, a constant event name with data beside it.
 
-Never content: what callers sent stands in no event, nor do the words of an exception, which may
-quote it. The standard library does it; structlog would be a fifth of the start-up time.
+1. Never content: what callers sent stands in no event, nor do the words of an exception, which may
+   quote it. Of an exception its kind is told, and where it happened.
+2. What other libraries log is told by its template, without what they would fill in (rule 1).
+3. A line written during a request carries its `request_id`; every line its process.
+
+The standard library does it; structlog would be a fifth of the start-up time.
 """
 
 from __future__ import annotations
@@ -9,7 +13,21 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+OURS = "app"
+"""The logger above all of the service's own."""
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the request that is being answered, empty outside of any."""
+
+_LIBRARIES = ("uvicorn", "uvicorn.error")
+"""Loggers with handlers of their own, which would write lines that are no JSON."""
 
 
 class JsonLines(logging.Formatter):
@@ -18,20 +36,57 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
-            **getattr(record, "data", {}),
+            "pid": record.process,
+            "event": _event(record),
         }
-        return json.dumps(line, default=str)
+        if current := request_id.get():
+            line["request_id"] = current
+        if record.exc_info and record.exc_info[1] is not None:
+            line |= {
+                "error": type(record.exc_info[1]).__name__,
+                "places": places(record.exc_info[1]),
+            }
+        line.update(getattr(record, "data", {}))
+        return _dumped(line)
 
 
 def configure(level: str) -> None:
-    """Send what the service logs to stderr, from this level on."""
+    """Send what the service logs to stderr, from this level on, and the warnings of libraries."""
+    # Neither is written, and looking them up is a tenth of what a line costs.
+    logging.logThreads = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    logger = logging.getLogger("app")
+    logger = logging.getLogger(OURS)
     logger.handlers = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    for name in _LIBRARIES:
+        library = logging.getLogger(name)
+        library.handlers = []
+        library.propagate = True
+
+
+def places(error: BaseException) -> list[str]:
+    """Return where an error happened, the innermost place last."""
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def _event(record: logging.LogRecord) -> str:
+    """Return the name of the event, of a library's the first line of its template (rule 2)."""
+    if record.name == OURS or record.name.startswith(f"{OURS}."):
+        return record.getMessage()
+    return str(record.msg).partition("\n")[0]
+
+
+def _dumped(line: dict[str, Any]) -> str:
+    try:
+        return orjson.dumps(line, default=str).decode()
+    except TypeError:  # a lone surrogate, which only the standard library writes
+        return json.dumps(line, default=str)

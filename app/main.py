@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI
@@ -38,13 +37,14 @@ from app.api import (
 from app.api.deps import Services
 from app.api.description import ABOUT, TAGS, describe
 from app.api.guard import Guard
-from app.composition import Parts, compose, new_id, utc_now
-from app.domain.keys import DEFAULT_TENANT, Caller
+from app.api.mcp import McpEndpoint
+from app.api.observing import Observing
+from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.messages import FormatName
 from app.services.agents import AgentService
 from app.services.compaction import CompactAsk
 from app.services.context import ContextService
-from app.services.conversations import ConversationService, NewConversation
+from app.services.conversations import NewConversation
 from app.services.earlier import EarlierBuilds
 from app.services.events import EventService
 from app.services.forks import ForkService
@@ -91,6 +91,9 @@ ROUTERS = (
     health.router,
 )
 
+MCP_MARGIN_SECONDS = 30.0
+"""What a tool called over MCP may take beyond the deadline of a compaction."""
+
 
 def build() -> FastAPI:
     """Return the app for the settings of the environment; what uvicorn calls."""
@@ -112,33 +115,47 @@ def create_app(
     parts = compose(settings, now)
     worker = worker_of(settings, parts) if with_worker else None
 
+    mcp = McpEndpoint(
+        app_version(),
+        settings.max_body_bytes,
+        settings.summarizer_deadline_seconds + MCP_MARGIN_SECONDS,
+    )
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with parts.opened(), worker.running() if worker else nullcontext():
+        async with parts.opened(), worker.running() if worker else nullcontext(), mcp.running():
             yield
 
     app = FastAPI(
         title="Context Service",
-        version=_version(),
+        version=app_version(),
         description=ABOUT,
         openapi_tags=TAGS,
         lifespan=lifespan,
         redoc_url=None,
+        # Its own would send queries and the words of exceptions; see `adapters/tracing`.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         redirect_slashes=False,
     )
     # Not include_router, which would look every request up through each of the routers.
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
+    app.router.routes.extend(mcp.routes)
     errors.install(app)
-    app.add_middleware(Guard, admit=_admit_all)
+    app.add_middleware(
+        Guard,
+        keys=parts.keys,
+        take=parts.allowances.take,
+        any_host=settings.allow_unauthenticated,
+    )
+    app.add_middleware(Observing, requests=parts.telemetry, access_log=settings.access_log)
+    if parts.telemetry.middleware is not None:
+        app.add_middleware(parts.telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
+    app.state.metrics = parts.telemetry
     app.state.services = _services(settings, parts)
     return app
-
-
-async def _admit_all(_authorization: str) -> Caller:
-    return Caller(DEFAULT_TENANT)
 
 
 def _services(settings: Settings, parts: Parts) -> Services:
@@ -153,15 +170,13 @@ def _services(settings: Settings, parts: Parts) -> Services:
         parts.active,
         new_id,
         settings.max_batch,
-    )
-    talks = ConversationService(
-        database, frames, policy, new_id, parts.active.now, parts.outputs.forget
+        parts.telemetry,
     )
     return Services(
         agents=AgentService(
             database, frames, policy, new_id, parts.active.now, parts.outputs.forget
         ),
-        conversations=talks,
+        conversations=parts.conversations,
         log=log,
         blobs=parts.blobs,
         tools=search,
@@ -188,6 +203,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             compaction.clear,
             Statuses(database, parts.active.now).of,
             new_id,
+            parts.telemetry,
         ),
         earlier=EarlierBuilds(database, frames),
         compaction=compaction,
@@ -203,7 +219,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         forks=ForkService(database, frames, parts.active, parts.blob_store, new_id),
         registry=RegistryService(database, parts.registry),
         search=parts.search,
-        snapshots=_snapshots(settings, parts, log, talks),
+        snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, frames, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, frames, parts.active, log.originals),
         validation=ValidationService(database, frames, parts.registry),
@@ -211,9 +227,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
     )
 
 
-def _snapshots(
-    settings: Settings, parts: Parts, log: LogService, talks: ConversationService
-) -> SnapshotService:
+def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotService:
     """Return the snapshots, which append to logs and make conversations as any client does."""
 
     async def append(
@@ -225,7 +239,7 @@ def _snapshots(
         await log.append(tenant_id, conversation_id, Append(copies, format))
 
     async def make(tenant_id: str, conversation_id: str, agent_id: str | None) -> None:
-        await talks.create(tenant_id, NewConversation(conversation_id, agent_id))
+        await parts.conversations.create(tenant_id, NewConversation(conversation_id, agent_id))
 
     database, frames = parts.database, parts.frames
     restores = Restores(
@@ -239,10 +253,3 @@ def _snapshots(
     )
     recaps = Recaps(database, parts.summariser)
     return SnapshotService(database, frames, recaps, restores, parts.outputs, parts.active, new_id)
-
-
-def _version() -> str:
-    try:
-        return version("context-service")
-    except PackageNotFoundError:
-        return "0"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,6 +63,10 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _days(text: str) -> timedelta:
+    return timedelta(days=_number(1, 36_500)(text))
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
@@ -84,6 +89,12 @@ def _directory(text: str) -> Path:
 def _postgres_url(text: str) -> str:
     if not text.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://")
+    return text
+
+
+def _http_url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("must begin with http:// or https://")
     return text
 
 
@@ -142,11 +153,52 @@ class Settings:
     )
     pool_min_size: int = _setting(1, "database connections kept open per process", _number(0))
     pool_max_size: int = _setting(10, "database connections at most per process", _number(1))
+    database_pooler: str = _setting(
+        "none",
+        "what is at the database's URL: `none` (PostgreSQL, or a pooler in session mode),"
+        " `transaction` (a pooler in transaction mode, such as PgBouncer), `prepared` (one that"
+        " knows prepared statements, such as PgBouncer from 1.21 on with max_prepared_statements)",
+        _one_of("none", "transaction", "prepared"),
+    )
+    database_connect_seconds: float = _setting(
+        4.0, "how long a request waits for a database connection, new or in use by others", _seconds
+    )
+    database_statement_seconds: float = _setting(
+        5.0, "how long the database may take for a statement, waits for locks included", _seconds
+    )
+    database_long_statement_seconds: float = _setting(
+        60.0,
+        "the same for the few that grow with a conversation: forks, deletions, indexing for search",
+        _seconds,
+    )
     log_level: str = _setting(
         "info", "least level that is logged", _one_of("debug", "info", "warning", "error")
     )
+    access_log: bool = _setting(
+        True, "false: no line in the log for each request that was answered", _boolean
+    )
+    metrics_token: str | None = _setting(
+        None, "what `/metrics` asks for as a Bearer token; unset: nothing", secret=True
+    )
+    metrics_port: int | None = _setting(
+        None,
+        "port on which a worker's own process answers `/metrics`; unset: none; 0 takes a free one",
+        _number(0, 65535),
+    )
+    otlp_endpoint: str | None = _setting(
+        None,
+        "OpenTelemetry collector that traces are sent to, by OTLP over HTTP, as"
+        " http://collector:4318; unset: no traces",
+        _http_url,
+    )
     allow_unauthenticated: bool = _setting(
         False, "true: listen beyond loopback although no API key guards the service", _boolean
+    )
+    requests_per_minute: int | None = _setting(
+        None, "most requests of a tenant in a minute, over all processes", _number(1)
+    )
+    bytes_per_day: int | None = _setting(
+        None, "most bytes that a tenant sends in bodies in a day, over all processes", _number(1)
     )
     max_body_bytes: int = _setting(32 * 2**20, "largest JSON body, in bytes", _number(1))
     max_blob_bytes: int = _setting(2 * 2**30, "largest upload of a tool output", _number(1))
@@ -161,6 +213,21 @@ class Settings:
     )
     blob_upload_ttl_seconds: float = _setting(
         86_400.0, "how long an upload waits for a message before it is collected", _seconds
+    )
+    retention_conversation_days: timedelta | None = _setting(
+        None,
+        "conversations that nobody appended to or changed for so many days are deleted with all"
+        " that belongs to them, unless a snapshot holds them; unset: kept for ever",
+        _days,
+    )
+    retention_event_days: timedelta | None = _setting(
+        None, "how long events can be read again; unset: for ever", _days
+    )
+    retention_job_days: timedelta = _setting(
+        timedelta(days=30), "how long jobs that have ended can be polled", _days
+    )
+    retention_key_use_days: timedelta = _setting(
+        timedelta(days=365), "how long it is kept how often a key came, and from where", _days
     )
     max_batch: int = _setting(1000, "most messages in one append", _number(1, 1000))
     window_cache_bytes: int = _setting(
@@ -223,6 +290,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.pool_min_size > self.pool_max_size:
             raise SettingsError("CONTEXT_POOL_MIN_SIZE is above CONTEXT_POOL_MAX_SIZE.")
+        if self.database_pooler != "none" and self.worker and self.direct_database_url is None:
+            raise SettingsError(
+                "Background jobs need CONTEXT_DIRECT_DATABASE_URL beside CONTEXT_DATABASE_POOLER:"
+                " set it, or CONTEXT_WORKER=false where other processes do them."
+            )
         if not self.summarizer_allowed_models and self.summarizer_model:
             allowed = (self.summarizer_model, *self.summarizer_fallback_models)
             object.__setattr__(self, "summarizer_allowed_models", allowed)

@@ -5,7 +5,8 @@ the API (E6, decisions 25, 33).
    done. A sweep puts what the queue lost there again, so nothing depends on the queue alone.
 2. Work runs at least once. What is interrupted, by an error, a shutdown or a kill, comes again.
 3. While the database is away the worker tries to come back, more and more slowly, and says so once.
-4. Tool outputs that nothing refers to are collected now and then; two workers may do so at once.
+4. Tool outputs that nothing refers to are collected now and then, and what has had its time is
+   forgotten; two workers may do so at once.
 5. Told to stop, it takes nothing more, lets running work end within its grace, and gives the rest
    back to the queue.
 """
@@ -16,8 +17,8 @@ import asyncio
 import logging
 import signal
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from app import logs
@@ -53,6 +54,12 @@ Work = Callable[[str, str, str | None], Awaitable[None]]
 Collect = Callable[[], Awaitable[int]]
 """Collects what may be collected anywhere; returns how much that was."""
 
+Forget = Callable[[], Awaitable[Mapping[str, int]]]
+"""Forgets what has had its time; returns how much that was of each kind."""
+
+Watch = Callable[[str, str | None], AbstractContextManager[object]]
+"""Takes a conversation and perhaps a job, and watches the work on it."""
+
 Prepare = Callable[[str, str], Awaitable[None]]
 """Takes tenant and conversation, and indexes for searches what is no longer shown (A6)."""
 
@@ -75,6 +82,8 @@ class Worker:
         prepare: Prepare | None = None,
         collect: Collect | None = None,
         collect_seconds: float = 3600.0,
+        forget: Forget | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._database = database
         self._queue = queue
@@ -86,6 +95,8 @@ class Worker:
         self._prepare = prepare
         self._collect = collect
         self._collect_seconds = collect_seconds
+        self._forget = forget
+        self._watch = watch or (lambda _conversation_id, _job_id: nullcontext())
         self._stopping = asyncio.Event()
         self._consumer: Consumer | None = None
 
@@ -96,6 +107,8 @@ class Worker:
         tasks = {asyncio.create_task(self._consume()), asyncio.create_task(self._sweep())}
         if self._collect is not None:
             tasks.add(asyncio.create_task(self._collect_again_and_again(self._collect)))
+        if self._forget is not None:
+            tasks.add(asyncio.create_task(self._forget_again_and_again(self._forget)))
         _log.info("worker_started", extra={"data": {"concurrency": self._concurrency}})
         try:
             yield
@@ -163,7 +176,8 @@ class Worker:
     async def _handle(self, entry: Entry) -> float | None:
         """Work on an entry; returns the seconds after which it should come again, if it should."""
         try:
-            await self._work(entry.tenant_id, entry.conversation_id, entry.job_id)
+            with self._watch(entry.conversation_id, entry.job_id):
+                await self._work(entry.tenant_id, entry.conversation_id, entry.job_id)
         except Exception as error:  # whatever it was, what is to be done must not be lost
             data = {
                 "conversation_id": entry.conversation_id,
@@ -229,6 +243,19 @@ class Worker:
                 _log.error("collection_failed", extra={"data": {"error": type(error).__name__}})
             await self._pause(self._collect_seconds)
 
+    async def _forget_again_and_again(self, forget: Forget) -> None:
+        """Forget what has had its time, from the start on."""
+        while not self._stopping.is_set():
+            try:
+                gone = await forget()
+                if gone:
+                    _log.info("forgotten", extra={"data": dict(gone)})
+            except ServiceUnavailable:
+                pass  # the next one comes
+            except Exception as error:
+                _log.error("forgetting_failed", extra={"data": {"error": type(error).__name__}})
+            await self._pause(_FORGET_SECONDS)
+
     async def _pause(self, seconds: float) -> None:
         """Wait so long, or until told to stop."""
         with suppress(TimeoutError):
@@ -254,6 +281,8 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         prepare=parts.search.prepare,
         collect=parts.blobs.collect_due,
         collect_seconds=settings.blob_gc_seconds,
+        forget=parts.retention.forget_due,
+        watch=parts.telemetry.working,
     )
 
 
@@ -266,4 +295,14 @@ async def work(settings: Settings) -> None:
         loop.add_signal_handler(number, stopped.set)
     parts = compose(settings)
     async with parts.opened(), worker_of(settings, parts).running(GRACE_SECONDS):
-        await stopped.wait()
+        with _metrics_of(settings, parts):
+            await stopped.wait()
+
+
+def _metrics_of(settings: Settings, parts: Parts) -> AbstractContextManager[object]:
+    """Answer `/metrics` where the settings name a port for it."""
+    if settings.metrics_port is None:
+        return nullcontext()
+    from app.adapters.metrics_port import answering
+
+    return answering(parts.telemetry, settings.host, settings.metrics_port)

@@ -1,7 +1,8 @@
 """Where Alembic meets the database: the service's own connection, or one from the environment.
 
 The service passes a connection (`app.adapters.postgres.migrate`). On Alembic's command line the
-database is `CONTEXT_DIRECT_DATABASE_URL`, else `CONTEXT_DATABASE_URL`.
+database is `CONTEXT_DIRECT_DATABASE_URL`, else `CONTEXT_DATABASE_URL`. Either way one process
+migrates at a time, and no statement waits or runs for long.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.adapters.postgres.migrate import LIMITS
+from app.adapters.postgres.migrate import LIMITS, alone
 from app.adapters.postgres.tables import metadata
 
 
@@ -34,7 +35,7 @@ async def run_from_environment() -> None:
     url = os.environ.get("CONTEXT_DIRECT_DATABASE_URL") or os.environ["CONTEXT_DATABASE_URL"]
     connect = partial(asyncpg.connect, url, server_settings=LIMITS)
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
-    async with engine.connect() as connection:
+    async with alone(url), engine.connect() as connection:
         await connection.run_sync(run)
 
 

@@ -1,12 +1,15 @@
 """A real PostgreSQL for every test, and the real app over it.
 
 One server runs for the whole session, shared by xdist's workers. Each worker migrates one
-template database, and each test works in a clone of it.
+template database, and each test works in a clone of it. With CONTEXT_TEST_POOLER=transaction in
+the environment services reach their databases through PgBouncer (decision 35); the tests
+themselves, and those marked `direct`, do not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -28,16 +31,19 @@ from hypothesis import settings as hypothesis_settings
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE, running
 from app.adapters.postgres.migrate import migrate
-from app.adapters.postgres.store import Store
+from app.adapters.postgres.store import Pooler, Store
 from app.main import create_app
 from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm
+from tests.pooler import Pooled, pooling
 
 __all__ = ["fake_llm"]
 
 # How long an example takes says more about the machine than about the code.
 hypothesis_settings.register_profile("service", deadline=None)
 hypothesis_settings.load_profile("service")
+
+POOLER = Pooler(os.environ.get("CONTEXT_TEST_POOLER", "none"))
 
 _names = count(1)
 
@@ -164,10 +170,20 @@ def database_url(server: Server) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def pooled(server: Server) -> Iterator[Pooled]:
+    """What turns a database's URL into the one by which services reach it in this session."""
+    if POOLER is Pooler.NONE:
+        yield lambda url: url
+        return
+    with pooling(server.url_of(DATABASE)) as through:
+        yield through
+
+
 @pytest_asyncio.fixture
-async def store(database_url: str) -> AsyncIterator[Store]:
+async def store(database_url: str, pooled: Pooled) -> AsyncIterator[Store]:
     """An open store on this test's database."""
-    opened = Store(database_url, min_size=0, max_size=4)
+    opened = Store(pooled(database_url), min_size=0, max_size=4, pooler=POOLER)
     await opened.open()
     yield opened
     await opened.close()
@@ -180,9 +196,15 @@ def database(store: Store) -> PostgresDatabase:
 
 
 @pytest.fixture
-def settings(database_url: str) -> Settings:
+def settings(database_url: str, pooled: Pooled) -> Settings:
     """Settings on this test's database; override the fixture for others."""
-    return Settings(database_url=database_url, pool_min_size=0, default_model="gpt-4o")
+    return Settings(
+        database_url=pooled(database_url),
+        direct_database_url=database_url,
+        database_pooler=POOLER,
+        pool_min_size=0,
+        default_model="gpt-4o",
+    )
 
 
 @asynccontextmanager

@@ -71,11 +71,12 @@ def announced_port(process: subprocess.Popen[str]) -> int:
     raise AssertionError("".join(log))
 
 
-def status(port: int, path: str) -> int:
-    """Return the status of one GET."""
+def status(port: int, path: str, key: str | None = None) -> int:
+    """Return the status of one GET, with a key or without."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         return connection.getresponse().status
     finally:
         connection.close()
@@ -89,7 +90,7 @@ def stop(process: subprocess.Popen[str]) -> float:
     return monotonic() - asked
 
 
-@pytest.mark.parametrize("command", ["serve", "migrate", "demo", "openapi"])
+@pytest.mark.parametrize("command", ["serve", "migrate", "demo", "openapi", "keys", "tenants"])
 def test_help_explains_every_command(command: str) -> None:
     """--help lists the commands and explains each one's flags (api.md)."""
     assert command in CliRunner().invoke(cli, ["--help"]).output
@@ -113,6 +114,75 @@ def test_public_bind_is_refused(host: str, data_dir: Path) -> None:
     assert "CONTEXT_ALLOW_UNAUTHENTICATED=true" in result.stderr
     assert "Traceback" not in result.stderr
     assert not data_dir.exists()
+
+
+def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
+    """`keys create` starts and migrates the database; the key is the last word on stdout (34).
+
+    It goes on beside a running service on the same data directory, which obeys it.
+    """
+    here = ("--data-dir", str(data_dir))
+    made = call("keys", "create", "--tenant", "acme", "--name", "ci", *here)
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.split()[-1]
+    key_id = key.split("_")[1]
+    with serving(data_dir, environ={"CONTEXT_WORKER": "false"}) as (process, port):
+        assert status(port, "/v1/agents") == 401
+        assert status(port, "/v1/agents", key) == 200
+        other = call("keys", "create", "--tenant", "other", *here).stdout.split()[-1]
+        assert status(port, "/v1/agents", other) == 200
+        limited = call("tenants", "limit", "acme", "--requests-per-minute", "1000", *here)
+        assert limited.returncode == 0, limited.stderr
+        assert stop(process) < 10
+    listed = call("keys", "list", *here).stdout.splitlines()
+    assert [line.split()[:4] for line in listed[1:]] == [
+        [key_id, "acme", "ci", "usable"],
+        [other.split("_")[1], "other", "-", "usable"],
+    ]
+    assert key.split("_", 2)[2] not in "\n".join(listed)
+    uses = call("keys", "uses", key_id, *here).stdout.splitlines()
+    assert [line.split()[1:] for line in uses[1:]] == [["127.0.0.1", "1", "0"]]
+    assert call("tenants", "list", *here).stdout.splitlines()[1].split() == [
+        "acme",
+        "1000",
+        "-",
+        "-",
+    ]
+    revoked = call("keys", "revoke", key_id, *here)
+    assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
+    (line,) = call("keys", "list", "--tenant", "acme", *here).stdout.splitlines()[1:]
+    assert line.split()[3] == "revoked"
+
+
+def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:
+    """34: with a key it would listen; the port is taken, so that nothing here ever does."""
+    assert call("keys", "create", "--tenant", "acme", "--data-dir", str(data_dir)).returncode == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        where = ("--host", "0.0.0.0", "--port", port, "--data-dir", str(data_dir))
+        result = call("serve", *where)
+    assert result.returncode == 1
+    assert f"Cannot listen on 0.0.0.0 port {port}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("keys", "create", "--tenant", "a b"),
+        ("keys", "revoke", "nothing"),
+        ("keys", "uses", "nothing"),
+        ("tenants", "limit", "/"),
+    ],
+)
+def test_what_cannot_be_done_with_keys_is_one_sentence(
+    arguments: tuple[str, ...], database_url: str
+) -> None:
+    """What a user can mend is a sentence on stderr and exit code 1 (34)."""
+    failed = call(*arguments, "--database-url", database_url)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("Error: ")
+    assert "Traceback" not in failed.stderr
+    assert not failed.stdout
 
 
 @pytest.mark.parametrize(

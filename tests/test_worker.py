@@ -10,8 +10,9 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -243,6 +244,30 @@ async def test_a_worker_collects_now_and_then(
             await done.wait()
             await until(lambda: "blobs_collected" in caplog.messages, "it is told of")
     assert "collection_failed" in caplog.messages
+    assert "secret words" not in caplog.text
+
+
+async def test_a_worker_forgets_from_the_start_on(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Operation: what has had its time goes by itself; a failure ends nothing and quotes nobody."""
+    given = Settings(database_url=place.url, retention_conversation_days=timedelta(days=1))
+    conversation_id = await place.conversation()
+    age = "UPDATE conversations SET updated_at = now() - interval '2 days'"
+    await execute(place.url, age)
+    parts = compose(given)
+    with caplog.at_level(logging.INFO):
+        async with parts.opened(), worker_of(given, parts).running():
+            await until(lambda: "forgotten" in caplog.messages, "it is told of")
+    left = await execute(place.url, "SELECT conversation_id::text FROM conversations")
+    assert conversation_id not in [row[0] for row in left]
+
+    async def forget() -> Mapping[str, int]:
+        raise ValueError("secret words")
+
+    worker = Worker(place.database, place.queue, place.url, FakeWork(), pace=PACE, forget=forget)
+    async with worker.running():
+        await until(lambda: "forgetting_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
 
 

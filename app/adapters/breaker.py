@@ -62,4 +62,5 @@ def _is_spared(exc: BaseException) -> bool:
 
 def _tell(model: str, event: str, payload: Any) -> None:
     if event == "state_changed":
-        _log.warning("circuit_changed", extra={"model": model, "state": payload.state})
+        data = {"model": model, "state": payload.state}
+        _log.warning("circuit_changed", extra={"data": data})

@@ -81,6 +81,7 @@ _PAST_THE_END: dict[str, Any] = {
                         "errors": [
                             {"pointer": "/header/range", "detail": "The output has 48,231 bytes"}
                         ],
+                        "request_id": "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f",
                     }
                 }
             },

@@ -1,13 +1,25 @@
-"""What the published API manual says beside its operations."""
+"""What the published API manual says beside its operations.
+
+1. Linters are strict with it and clients are made from it: `docs/clients.md` names both.
+2. Whatever is under `/v1` asks for a key, and so can answer `401`, `403` and `429`. What is for watchers
+   does not; their metrics may have a token of their own.
+3. What is the same for many operations is a component, which they refer to.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from app.api.errors import problems_of
+from app.api.schemas.events import StreamedEvent
+from app.api.schemas.fields import Answered, Asked
 from app.api.schemas.problems import ProblemAnswer
+from app.domain.errors import Forbidden, RateLimited, Unauthenticated
 
 ABOUT = """\
 Owns an LLM agent's context window: append every message to a conversation, and before each model
@@ -21,7 +33,51 @@ budget, and nothing is ever lost.
 - Errors are `application/problem+json`. Programs look at `code`; `errors[]` names the places.
 - Lists take `limit` and `cursor`, and answer `{data, next_cursor}`.
 - An `Idempotency-Key` makes it safe to send an append or a creation again.
+- Where API keys exist, each request names one: `Authorization: Bearer ctx_…`. What belongs to
+  another tenant is a `404`.
 """
+
+SCHEME = "bearer"
+WATCHER = "metrics"
+_SCHEMES = {
+    SCHEME: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, `ctx_…`, made by `context-service keys create`. A service"
+        " without keys asks for none.",
+    },
+    WATCHER: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token that reads `/metrics`, where the settings have one.",
+    },
+}
+_ABOUT_IT = {
+    "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+    "contact": {"name": "The maintainers of Context Service"},
+}
+_SERVERS = [{"url": "/", "description": "The service that publishes this description."}]
+
+_REFUSED = {
+    name: problems_of(kind)
+    for name, kind in (
+        ("Unauthenticated", Unauthenticated),
+        ("Forbidden", Forbidden),
+        ("RateLimited", RateLimited),
+    )
+}
+"""What the guard answers before an operation begins, by the name of its component (rule 2)."""
+
+_NO_HTTP = {
+    "description": "What came is no valid HTTP; the only thing that is refused here.",
+    "content": {
+        "text/plain": {
+            "schema": {"type": "string"},
+            "example": "Invalid HTTP request received.",
+        }
+    },
+}
+_LOCATION = {"description": "Path of what was made.", "schema": {"type": "string"}}
 
 TAGS = [
     {"name": "messages", "description": "The log of a conversation: append-only, never rewritten."},
@@ -52,18 +108,58 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(document: dict[str, Any]) -> None:
-    schemas = document["components"]["schemas"]
+    components = document["components"]
+    schemas = components["schemas"]
     _, made = models_json_schema(
-        [(ProblemAnswer, "serialization")], ref_template="#/components/schemas/{model}"
+        [(ProblemAnswer, "serialization"), (StreamedEvent, "serialization")],
+        ref_template="#/components/schemas/{model}",
     )
     schemas.update(made["$defs"])
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    for operations in document["paths"].values():
+    _restore_examples(schemas)
+    for path, operations in document["paths"].items():
         for operation in operations.values():
             _drop_fastapi_errors(operation["responses"])
             _name_successes(operation["responses"], schemas)
-    document["components"]["schemas"] = dict(sorted(schemas.items()))
+            _add_refusals(operation, asks_for_key=path.startswith("/v1/"))
+    components["schemas"] = dict(sorted(schemas.items()))
+    components["responses"] = {
+        name: response for name, found in _REFUSED.items() for response in found.values()
+    }
+    components["securitySchemes"] = _SCHEMES
+    document["info"] |= _ABOUT_IT
+    document["servers"] = _SERVERS
+    document["security"] = [{SCHEME: []}]
+
+
+def _restore_examples(schemas: dict[str, Any]) -> None:
+    """FastAPI drops every null of the document, and so the fields of examples that are null."""
+    for model in (*_below(Asked), *_below(Answered)):
+        extra = model.model_config.get("json_schema_extra")
+        if model.__name__ in schemas and isinstance(extra, dict) and "examples" in extra:
+            schemas[model.__name__]["examples"] = extra["examples"]
+
+
+def _below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for child in model.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+def _add_refusals(operation: dict[str, Any], *, asks_for_key: bool) -> None:
+    """Add what is refused before the operation begins; those that need no key say so."""
+    responses = operation["responses"]
+    if asks_for_key:
+        for name, found in _REFUSED.items():
+            responses |= {
+                str(status): {"$ref": f"#/components/responses/{name}"} for status in found
+            }
+    else:
+        operation["security"] = [{}, {WATCHER: []}] if "401" in responses else []
+        if not any(status.startswith("4") for status in responses):
+            responses["400"] = _NO_HTTP
+    operation["responses"] = dict(sorted(responses.items()))
 
 
 def _drop_fastapi_errors(responses: dict[str, Any]) -> None:
@@ -83,3 +179,6 @@ def _name_successes(responses: dict[str, Any], schemas: dict[str, Any]) -> None:
         name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
         if name in schemas:
             responses[status]["description"] = schemas[name]["description"].partition("\n")[0]
+    for status in ("201", "202"):
+        if status in responses:
+            responses[status]["headers"] = {"Location": _LOCATION}

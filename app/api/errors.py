@@ -40,6 +40,7 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.messages import sendable_json
+from app.logs import request_id
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -82,11 +83,23 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         {"ref": "blob_9f86d081884c7d659a2feaa0"},
     ),
     PayloadTooLarge: ("A body holds at most 33,554,432 bytes", {"limit": 33554432}),
+    Unauthenticated: ("The API key is unknown, revoked or expired", {}),
+    Forbidden: ("Without an API key this service answers to its address only", {}),
+    RateLimited: (
+        "The 600 requests of this minute are spent",
+        {"limit": 600, "kind": "requests", "retry_after": 23},
+    ),
     ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
 }
+_REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
-_RETRIED = frozenset({STATUS[ServiceUnavailable], STATUS[RateLimited]})
+_RETRY_AFTER = ("Retry-After", "Seconds to wait before the next try.")
+_HEADERS = {
+    STATUS[ServiceUnavailable]: _RETRY_AFTER,
+    STATUS[RateLimited]: _RETRY_AFTER,
+    STATUS[Unauthenticated]: ("WWW-Authenticate", "How to say who asks: `Bearer`."),
+}
 _log = logging.getLogger("app.api")
 
 
@@ -119,6 +132,8 @@ def answer_error(error: ContextError) -> Response:
     headers = {}
     if isinstance(error, ServiceUnavailable | RateLimited):
         headers["Retry-After"] = str(error.facts.get("retry_after", _RETRY_SECONDS))
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
     problems = error.problems if isinstance(error, ValidationError) else ()
     return problem(
         STATUS[type(error)], error.code, error.detail, problems, error.facts, headers=headers
@@ -146,7 +161,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return one problem document."""
-    body = _document(status, code, detail, problems)
+    body = _document(status, code, detail, problems) | {"request_id": request_id.get()}
     for name, value in (facts or {}).items():
         body.setdefault(name, value)
     return Json(sendable_json(body), status, headers=headers, media_type=MEDIA_TYPE)
@@ -178,15 +193,15 @@ def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any
             }
         },
     }
-    if status in _RETRIED:
-        about = "Seconds to wait before the next try."
-        response["headers"] = {"Retry-After": {"description": about, "schema": {"type": "string"}}}
+    if status in _HEADERS:
+        name, about = _HEADERS[status]
+        response["headers"] = {name: {"description": about, "schema": {"type": "string"}}}
     return response
 
 
 def _example(kind: type[ContextError]) -> dict[str, Any]:
     detail, facts = _EXAMPLES[kind]
-    return {**_document(STATUS[kind], kind.code, detail, ()), **facts}
+    return _document(STATUS[kind], kind.code, detail, ()) | {"request_id": _REQUEST_ID, **facts}
 
 
 def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -1,41 +1,101 @@
-"""Who may come in: every request but those of `OPEN` belongs to a caller (decision 34)."""
+"""Who may come in, and how often: every request but the open ones belongs to a caller (34).
+
+1. The caller is known before anything of the request is looked at, so that a stranger is told
+   nothing, not even which paths there are.
+2. A request takes from its tenant's allowance of requests before it is handled, and from that of
+   bytes as its body comes in.
+3. Without a key the service is only as private as the loopback, and by DNS rebinding any page in a
+   browser reaches that under a name of its own. So who has no key must ask for an address, or for
+   a name that no page can have, unless the settings say that something else keeps strangers out.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import Protocol
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import answer_error
-from app.domain.errors import ContextError
+from app.domain.allowances import Kind
+from app.domain.errors import ContextError, Forbidden
 from app.domain.keys import Caller
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
 """Paths for which nobody is asked for a key."""
 
-Admit = Callable[[str], Awaitable[Caller]]
-"""Takes the `Authorization` header, which may be empty, and tells whose it is.
 
-Raises Unauthenticated, RateLimited and ServiceUnavailable.
-"""
+_HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?")
+
+
+class Keys(Protocol):
+    """Knows whose a key is."""
+
+    async def admit(self, authorization: str, address: str) -> Caller:
+        """Return the caller of an `Authorization` header, which may be empty.
+
+        Raises Unauthenticated and ServiceUnavailable.
+        """
+        ...
+
+
+Take = Callable[[str, Kind, int], Awaitable[None]]
+"""Takes so much of a kind from a tenant's allowance; raises RateLimited and ServiceUnavailable."""
 
 
 class Guard:
     """ASGI middleware that puts the caller into the scope, or answers instead of the app."""
 
-    def __init__(self, app: ASGIApp, admit: Admit) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, take: Take, *, any_host: bool = False) -> None:
         self._app = app
-        self._admit = admit
+        self._keys = keys
+        self._take = take
+        self._any_host = any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit the request first, unless it is an open one."""
         if scope["type"] != "http" or scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
+        client = scope.get("client")
+        address = client[0] if client else ""
+        headers = Headers(scope=scope)
         try:
-            scope["caller"] = await self._admit(Headers(scope=scope).get("authorization", ""))
+            caller = await self._keys.admit(headers.get("authorization", ""), address)
+            if caller.key_id is None and not self._any_host:
+                _require_private(headers.get("host", ""))
+            scope["caller"] = caller
+            await self._take(caller.tenant_id, Kind.REQUESTS, 1)
         except ContextError as error:
             await answer_error(error)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+
+        async def receive_counted() -> Message:
+            message = await receive()
+            if body := message.get("body"):
+                await self._take(caller.tenant_id, Kind.BYTES, len(body))
+            return message
+
+        await self._app(scope, receive_counted, send)
+
+
+def _require_private(host: str) -> None:
+    """Raise Forbidden for a name that a page could have had made for it (rule 3)."""
+    found = _HOST.fullmatch(host)
+    name = (found[1] or found[2]) if found else None
+    if name is None or ("." in name and not name.endswith(".localhost") and not _is_address(name)):
+        raise Forbidden(
+            "Without an API key this service answers to its address only, not to a name like"
+            " this: use 127.0.0.1, or make a key with `context-service keys create`"
+        )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

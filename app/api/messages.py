@@ -6,7 +6,7 @@ An agent's messages are those of all its conversations, by time.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -26,7 +26,14 @@ from app.api.errors import problems_of
 from app.api.routing import DirectRoute, WireRoute
 from app.api.schemas.compactions import Pinned
 from app.api.schemas.fields import MOST_SEQ
-from app.api.schemas.messages import Appended, MessagePage, MessagesAppend
+from app.api.schemas.messages import (
+    Appended,
+    MessagePage,
+    MessagesAppend,
+    Order,
+    PinScope,
+    ResultContent,
+)
 from app.api.wire import Json, MalformedJson
 from app.domain.errors import (
     Conflict,
@@ -51,12 +58,10 @@ MessagePath = Annotated[
     str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
 ]
 Scope = Annotated[
-    Literal["message", "turn"],
-    Query(description="`turn`: everything from its user message up to the next one."),
+    PinScope, Query(description="`turn`: everything from its user message up to the next one.")
 ]
-
 Contents = Annotated[
-    Literal["view", "full"] | None,
+    ResultContent | None,
     Query(description="Of offloaded results the view, or all; by default all up to 64 KiB."),
 ]
 
@@ -110,7 +115,7 @@ async def list_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
     order: Annotated[
-        Literal["asc", "desc"], Query(description="By seq; a cursor keeps the order of its page.")
+        Order, Query(description="By seq; a cursor keeps the order of its page.")
     ] = "asc",
     after_seq: Annotated[
         int, Query(ge=0, le=MOST_SEQ, description="Only messages after this seq.")
@@ -173,7 +178,7 @@ async def list_agent_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
     order: Annotated[
-        Literal["asc", "desc"], Query(description="By time; a cursor keeps the order of its page.")
+        Order, Query(description="By time; a cursor keeps the order of its page.")
     ] = "asc",
     content: Contents = None,
 ) -> Response:

@@ -14,12 +14,14 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+
+from app.domain.errors import ValidationError
 
 DEFAULT_TENANT = "default"
 """The tenant of all requests while there are no keys."""
 
-TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 _KEY = re.compile(r"ctx_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _NOTHING = "0" * 64
@@ -53,6 +55,17 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyUse:
+    """How often a key came in an hour from an address, and was admitted or refused."""
+
+    key_id: str
+    hour: datetime
+    address: str
+    admitted: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
 class PresentedKey:
     """What came with a request, taken apart."""
 
@@ -64,6 +77,15 @@ class PresentedKey:
         stored = key.secret_hash if key is not None else _NOTHING
         is_same = hmac.compare_digest(hash_of(self.secret), stored)
         return is_same and key is not None and key.is_usable(now)
+
+
+def require_tenant_id(text: str) -> None:
+    """Raise ValidationError for what could be no tenant's id."""
+    if not _TENANT_ID.fullmatch(text):
+        raise ValidationError(
+            "A tenant's id has 1 to 64 letters, digits, dots, dashes and underscores, and begins"
+            " with a letter or digit"
+        )
 
 
 def key_text(key_id: str, secret: str) -> str:
@@ -86,17 +108,3 @@ def bearer_of(header: str) -> str | None:
     """Return the token of an `Authorization` header, None when it holds none."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a tenant may do; None is no limit."""
-
-    requests_per_minute: int | None = None
-    messages_per_day: int | None = None
-    summariser_calls_per_hour: int | None = None
-
-
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -55,7 +56,8 @@ from app.services.active_windows import ActiveWindows
 from app.services.condensing import condense
 from app.services.frames import Frames
 from app.services.leases import Leases
-from app.services.ports import Database, Records
+from app.services.observers import UNOBSERVED
+from app.services.ports import Database, Observer, Records
 from app.services.readings import is_due_as_reported
 from app.services.summariser import Effort, Summariser, SummaryResult
 
@@ -111,6 +113,7 @@ class CompactionService:
         active: ActiveWindows,
         new_id: Callable[[], str],
         now_ms: Callable[[], float],
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._database = database
         self._frames = frames
@@ -119,6 +122,7 @@ class CompactionService:
         self._active = active
         self._new_id = new_id
         self._now_ms = now_ms
+        self._observer = observer
         self._fruitless: dict[str, Hashable] = {}
 
     # --- the three paths ------------------------------------------------------------------
@@ -196,7 +200,9 @@ class CompactionService:
         receipt = self._receipt(
             situation, _Made(plan, view), Trigger.EMERGENCY, None, self._effort(situation), started
         )
-        await self._apply(situation, receipt)
+        with self._watched(situation, Trigger.EMERGENCY) as tell:
+            await self._apply(situation, receipt)
+            tell(result_of(receipt))
         return result_of(receipt)
 
     async def clear(
@@ -355,6 +361,21 @@ class CompactionService:
         )
 
     async def _run(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> CompactResult:
+        with self._watched(situation, trigger, ask.strategy) as tell:
+            result = await self._attempt(situation, trigger, ask)
+            tell(result)
+        return result
+
+    def _watched(
+        self, situation: Situation, trigger: Trigger, strategy: StrategyName | None = None
+    ) -> AbstractContextManager[Callable[[CompactResult], None]]:
+        conversation_id = situation.conversation.conversation_id
+        strategy = strategy or situation.frame.policy.strategy
+        return self._observer.compacting(conversation_id, trigger, strategy)
+
+    async def _attempt(
+        self, situation: Situation, trigger: Trigger, ask: CompactAsk
+    ) -> CompactResult:
         started = self._now_ms()
         plan = self._plan(situation, trigger, ask)
         if isinstance(plan, Keep):
@@ -366,7 +387,7 @@ class CompactionService:
         except (ServiceUnavailable, ValidationError) as error:
             told = {"trigger": trigger, "reason": error.facts.get("reason", error.code)}
             await self._tell(situation, EventType.FAILED, {**told, "calls": effort.calls})
-            _log.warning("compaction_failed", extra={**told, "calls": effort.calls})
+            _log.warning("compaction_failed", extra={"data": {**told, "calls": effort.calls}})
             raise
         receipt = self._receipt(situation, made, trigger, ask.strategy, effort, started)
         if receipt.after_tokens >= receipt.before_tokens:
@@ -625,7 +646,9 @@ class CompactionService:
             hidden_tokens=head.hidden_tokens + freed,
             hidden_messages=head.hidden_messages,
         )
-        await self._apply(situation, receipt, TRIMMED, head.resume_at)
+        with self._watched(situation, Trigger.TOOL_OUTPUT) as tell:
+            await self._apply(situation, receipt, TRIMMED, head.resume_at)
+            tell(result_of(receipt))
 
     async def _apply(
         self,

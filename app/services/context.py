@@ -79,8 +79,9 @@ from app.domain.views import (
 from app.services.active_windows import ActiveWindows
 from app.services.condensing import condense
 from app.services.frames import Frames
+from app.services.observers import UNOBSERVED
 from app.services.pictures import Build, Known, Picture, picture_of
-from app.services.ports import Database
+from app.services.ports import Database, Observer
 from app.services.readings import Reading, read_budget
 from app.services.summariser import Summariser
 from app.services.windows import Window, Windows
@@ -142,6 +143,7 @@ class ContextService:
         clear: Clear,
         status: Status,
         new_id: Callable[[], str],
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._database = database
         self._frames = frames
@@ -153,6 +155,7 @@ class ContextService:
         self._clear = clear
         self._status = status
         self._new_id = new_id
+        self._observer = observer
 
     async def budget(self, tenant_id: str, conversation_id: str) -> Reading | None:
         """Return the budget of the stored settings, None while no window is known."""
@@ -753,6 +756,12 @@ class ContextService:
             "defers_natively": picture.offer.native,
             "delta": payload.is_delta,
         }
+        self._observer.built(
+            build.ask.format,
+            pressure.pressure,
+            is_delta=payload.is_delta,
+            is_degraded=bool(build.degraded),
+        )
         return Built(body)
 
     async def _build_id(

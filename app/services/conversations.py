@@ -215,6 +215,16 @@ class ConversationService:
             await records.windows.clear(conversation_id, now, told)
             return (await self._locked(records, tenant_id, conversation_id)).head
 
+    async def remove_idle(self, tenant_id: str, conversation_id: str, before: datetime) -> bool:
+        """Delete it likewise if nothing was appended or changed since; False when it stays."""
+        async with self._database.transaction() as records:
+            found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+            if found is None or not await records.retention.is_idle(conversation_id, before):
+                return False
+            await records.conversations.remove(conversation_id)
+        await self._forget(tenant_id, [conversation_id])
+        return True
+
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it and all that is derived from it; return rows by table (A7)."""
         async with self._database.transaction() as records:

@@ -30,8 +30,9 @@ from app.domain.records import Conversation, StoredMessage
 from app.domain.tool_output import should_offload
 from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
+from app.services.observers import UNOBSERVED
 from app.services.outputs import Content, Original, Outputs
-from app.services.ports import Database, JobQueue, Records
+from app.services.ports import Database, JobQueue, Observer, Records
 from app.services.readings import read_budget
 
 _log = logging.getLogger("app.log")
@@ -89,10 +90,14 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An append that was made: the conversation after it, and what its caller is told."""
+    """An append that was made: the conversation after it, and what its caller is told.
+
+    `stored` is what is new of it; the caller is told of what was there as well.
+    """
 
     conversation: Conversation
     appended: Appended
+    stored: Sequence[AppendedMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,7 @@ class LogService:
         active: ActiveWindows,
         new_id: Callable[[], str],
         most_messages: int,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._database = database
         self._queue = queue
@@ -147,6 +153,7 @@ class LogService:
         self._active = active
         self._new_id = new_id
         self._most_messages = most_messages
+        self._observer = observer
 
     async def append(
         self, tenant_id: str, conversation_id: str, request: Append
@@ -169,6 +176,7 @@ class LogService:
             except _Stale as stale:
                 current = stale.conversation
                 continue
+            self._observe(done)
             done = await self._as_of_now(tenant_id, done)
             return await self._told(tenant_id, done, ground.line)
         raise Conflict("The conversation's settings change too fast; try again")
@@ -263,6 +271,11 @@ class LogService:
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
         return done.appended
+
+    def _observe(self, done: _Done | dict[str, Any]) -> None:
+        if not isinstance(done, dict) and done.stored:
+            tokens = sum(message.token_count for message in done.stored)
+            self._observer.appended(len(done.stored), tokens)
 
     def _check_size(self, request: Append) -> None:
         count = len(request.messages)
@@ -406,7 +419,7 @@ class LogService:
         if after is None:
             return None
         placed = _placed(after, drafts, ids)
-        return _Done(after, await self._answer(records, after, placed, batch.warnings))
+        return _Done(after, await self._answer(records, after, placed, batch.warnings), placed)
 
     async def _answer(
         self,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
+from app.domain.allowances import Kind, Limits
 from app.domain.blobs import Blob, Chunk, StoredChunk
 from app.domain.calibration import Calibration
-from app.domain.compaction import DueLine
+from app.domain.compaction import CompactResult, DueLine
 from app.domain.events import Cursor, EventPage
 from app.domain.formats import ToolDefinition
+from app.domain.keys import ApiKey, KeyUse
 from app.domain.limits import ModelInfo
 from app.domain.log import BatchShape, Draft, LogRow
 from app.domain.messages import FormatName
@@ -28,6 +30,7 @@ from app.domain.records import (
     StoredMessage,
     Versioned,
 )
+from app.domain.retention import Aged
 from app.domain.search import Candidate, Postings, Query, Searched, Term
 from app.domain.snapshots import Imported, Snapshot, SnapshotPart
 from app.domain.statuses import Activity
@@ -79,6 +82,24 @@ class Gateway(Protocol):
 
         Raises ServiceUnavailable, with `facts["reason"]` saying why, for every failure.
         """
+        ...
+
+
+class Observer(Protocol):
+    """Is told what happened, for metrics and traces: how much and how, never what was said."""
+
+    def appended(self, messages: int, tokens: int) -> None:
+        """Hear of an append that stored so many messages of so many tokens."""
+        ...
+
+    def built(self, format: str, pressure: str, *, is_delta: bool, is_degraded: bool) -> None:
+        """Hear of a payload."""
+        ...
+
+    def compacting(
+        self, conversation_id: str, trigger: str, strategy: str
+    ) -> AbstractContextManager[Callable[[CompactResult], None]]:
+        """Watch a compaction, whose result the block tells; what the block raises ended it."""
         ...
 
 
@@ -483,6 +504,77 @@ class TenantRecords(Protocol):
 
     async def count_call(self, tenant_id: str, window_seconds: int) -> int:
         """Count one more call of a summariser, and return how many this window has had."""
+        ...
+
+
+class RetentionRecords(Protocol):
+    """Sentences about what is old."""
+
+    async def forget(self, kind: Aged, before: datetime, limit: int) -> int:
+        """Delete up to `limit` rows from before a time, and return how many that were."""
+        ...
+
+    async def walk(self, after: str, before: datetime, limit: int) -> list[tuple[str, str, bool]]:
+        """Return tenant and id of the next conversations, and whether they are idle since then.
+
+        Idle is one that was not appended to, nor changed, and is in no snapshot.
+        """
+        ...
+
+    async def is_idle(self, conversation_id: str, before: datetime) -> bool:
+        """Tell whether a conversation is idle since then; ask it under the head's lock."""
+        ...
+
+
+class KeyRecords(Protocol):
+    """Sentences about tenants, their keys and their allowances."""
+
+    async def add_tenant(self, tenant_id: str) -> None:
+        """Make a tenant without limits of its own, if there is none of that id."""
+        ...
+
+    async def set_limits(self, tenant_id: str, limits: Limits) -> None:
+        """Give a tenant limits of its own, which is made if there is none of that id."""
+        ...
+
+    async def find_limits(self, tenant_id: str) -> Limits | None:
+        """Return a tenant's own limits; None for a tenant nobody made."""
+        ...
+
+    async def list_limits(self) -> Mapping[str, Limits]:
+        """Return all tenants' own limits, by tenant."""
+        ...
+
+    async def add(self, key: ApiKey) -> None:
+        """Store a new key."""
+        ...
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        """Return a key, revoked or not."""
+        ...
+
+    async def of_tenant(self, tenant_id: str | None) -> list[ApiKey]:
+        """Return the keys of a tenant, or all."""
+        ...
+
+    async def any(self) -> bool:
+        """Tell whether there is any key, revoked or not."""
+        ...
+
+    async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
+        """Set a key's end, unless it has one; return it, None when there is none."""
+        ...
+
+    async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
+        """Add to the counts of each key, hour and address; what was admitted was used at `at`."""
+        ...
+
+    async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
+        """Return what is counted of a key from an hour on, the newest first."""
+        ...
+
+    async def take(self, tenant_id: str, kind: Kind, window_start: datetime, asked: int) -> int:
+        """Add to what is taken in a window, and return how much that is then."""
         ...
 
 
@@ -1030,6 +1122,16 @@ class Records(Protocol):
     @property
     def tenants(self) -> TenantRecords:
         """What belongs to a tenant alone."""
+        ...
+
+    @property
+    def retention(self) -> RetentionRecords:
+        """What is old."""
+        ...
+
+    @property
+    def keys(self) -> KeyRecords:
+        """Tenants and their API keys."""
         ...
 
 

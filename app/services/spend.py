@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from app.domain.allowances import Limits
 from app.domain.errors import ServiceUnavailable
 from app.domain.summaries import Completion, ModelCall
 from app.services.ports import Database, Gateway
@@ -26,26 +27,27 @@ class SpendGuard:
         self,
         gateway: Gateway,
         database: Database,
-        calls_per_hour: int,
+        limits_of: Callable[[str], Awaitable[Limits]],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._gateway = gateway
         self._database = database
-        self._calls_per_hour = calls_per_hour
+        self._limits_of = limits_of
         self._now = now
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does, or refused."""
         try:
+            most = (await self._limits_of(call.tenant_id)).summarizer_calls_per_hour
             async with self._database.session() as records:
                 calls = await records.tenants.count_call(call.tenant_id, WINDOW_SECONDS)
         except ServiceUnavailable as exc:
             raise ServiceUnavailable(
                 "The call of the summariser cannot be counted", {"reason": "spend_guard"}
             ) from exc
-        if calls > self._calls_per_hour:
+        if most is not None and calls > most:
             raise ServiceUnavailable(
-                f"The {self._calls_per_hour:,} calls of the summariser for this hour are spent",
+                f"The {most:,} calls of the summariser for this hour are spent",
                 {"reason": "spend_guard", "retry_after": self._left_seconds()},
             )
         return await self._gateway.complete(call)

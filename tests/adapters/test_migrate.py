@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from alembic.script import ScriptDirectory
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import MIGRATIONS, MigrationError, head, is_current, migrate
 
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "scaling.md"
 REVISION = """
 from alembic import op
 
@@ -138,6 +140,116 @@ def test_limits_hold_in_a_migration(url: str, migrations: Path) -> None:
     )
     migrate(url, migrations)
     assert value(url, "SELECT limits FROM seen") == "4s 5s"
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+def test_a_lock_that_is_held_is_waited_for_again(url: str, migrations: Path) -> None:
+    """A migration that gets no lock in time lets others go first, and is tried again (rule 4)."""
+    migrate(url, migrations)
+    impatient = (
+        "SET LOCAL lock_timeout = '50ms'\"); op.execute(\"ALTER TABLE one ADD COLUMN two int"
+    )
+    add(migrations, 3, impatient)
+
+    async def held() -> None:
+        holder = await asyncpg.connect(url)
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE one IN ACCESS SHARE MODE")
+            migrating = asyncio.create_task(asyncio.to_thread(migrate, url, migrations))
+            for is_waiting in (True, False):  # it waits, and gives up
+                while bool(await asyncio.to_thread(value, url, WAITING)) is not is_waiting:
+                    assert not migrating.done()
+        await holder.close()
+        await migrating
+
+    asyncio.run(held())
+    assert is_current(url, migrations)
+
+
+def test_who_waits_to_migrate_holds_nothing_up(url: str, migrations: Path) -> None:
+    """An index is built as the guide has it while other processes wait for their turn (rule 3)."""
+    migrate(url, migrations)
+    concurrent = 'COMMIT"); op.execute("CREATE INDEX CONCURRENTLY one_by_id ON one (id)'
+    add(migrations, 3, concurrent)
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(migrate, url, migrations) for _ in range(3)]:
+            done.result(20)
+    assert value(url, "SELECT to_regclass('one_by_id')::text") == "one_by_id"
+
+
+# What the queue's library brings is its own matter, and stays as it is.
+COLUMNS = """
+    SELECT c.table_name, c.column_name, c.data_type, c.is_generated
+    FROM information_schema.columns c
+    JOIN information_schema.tables t USING (table_schema, table_name)
+    WHERE c.table_schema = 'public' AND t.table_type = 'BASE TABLE'
+        AND c.table_name <> 'alembic_version' AND c.table_name NOT LIKE 'pgqueuer%'
+    ORDER BY c.table_name, c.ordinal_position
+"""
+VALUES = {
+    "ARRAY": "'{{}}'",
+    "bigint": "{row}",
+    "boolean": "false",
+    "bytea": "''",
+    "date": "now()",
+    "double precision": "0.5",
+    "integer": "{row}",
+    "text": "'{row}'",
+    "timestamp with time zone": "now()",
+    "tsvector": "''",
+    "uuid": "gen_random_uuid()",
+}
+
+
+def columns_of(url: str) -> dict[str, dict[str, str]]:
+    """Return the type of each column, by table."""
+
+    async def ask() -> dict[str, dict[str, str]]:
+        connection = await asyncpg.connect(url)
+        found: dict[str, dict[str, str]] = {}
+        for row in await connection.fetch(COLUMNS):
+            found.setdefault(row["table_name"], {})[row["column_name"]] = row["data_type"]
+        await connection.close()
+        return found
+
+    return asyncio.run(ask())
+
+
+def test_the_release_before_works_on_the_next_schema(url: str, tmp_path: Path) -> None:
+    """Migrations only add: rows are written, read and changed with the columns of before."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, folder, ignore=lambda _, names: {"__pycache__"} & set(names))
+    revisions = sorted((MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    for file in revisions[1:]:
+        (folder / "versions" / file.name).unlink()
+    migrate(url, folder)
+    for number, file in enumerate(revisions[1:], start=1):
+        before = columns_of(url)
+        shutil.copy(file, folder / "versions")
+        migrate(url, folder)
+        after = columns_of(url)
+        for table, columns in before.items():
+            kept = {name: after[table].get(name) for name in columns}
+            assert kept == columns, f"{file.name} changes {table}"
+            values = [VALUES[kind].format(row=number) for kind in columns.values()]
+            names = ", ".join(f'"{name}"' for name in columns)
+            value(url, f"INSERT INTO {table} ({names}) VALUES ({', '.join(values)})")
+            value(url, f"SELECT {names} FROM {table}")
+            value(url, f"UPDATE {table} SET ({names}) = ROW({names})")
+
+
+def test_migrations_block_nothing_for_long() -> None:
+    """An index on a table that is there is built concurrently, unless the table is new (rule 4).
+
+    Those before the first release are exempt: nobody has rows that they would meet.
+    """
+    for file in sorted((MIGRATIONS / "versions").glob("[0-9]*_*.py"))[6:]:
+        text = file.read_text(encoding="utf-8")
+        made = set(re.findall(r"CREATE TABLE (\w+)", text))
+        for index in re.finditer(r"CREATE (UNIQUE )?INDEX (CONCURRENTLY )?\w+\s+ON (\w+)", text):
+            assert index[2] or index[3] in made, f"{file.name} blocks {index[3]}"
 
 
 def test_database_that_does_not_answer() -> None:

@@ -16,6 +16,10 @@ KEPT = {
     "calibrations",
     "creations",
     "summariser_calls",
+    "tenants",
+    "api_keys",
+    "key_uses",
+    "allowances",
 }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.store import Store
+from app.domain.allowances import Limits
 from app.domain.errors import ServiceUnavailable
 from app.domain.summaries import ModelCall
 from app.services.spend import WINDOW_SECONDS, SpendGuard
@@ -18,6 +20,16 @@ from tests.services.fakes import ScriptedGateway, WatchedDatabase
 def call(tenant_id: str = "tenant") -> ModelCall:
     """Return a call made for this tenant."""
     return ModelCall("m", ({"role": "user", "content": "x"},), 10, 1.0, tenant_id)
+
+
+def limited(calls_per_hour: int) -> Callable[[str], Awaitable[Limits]]:
+    """Return limits that allow every tenant but `generous` so many calls."""
+
+    async def limits_of(tenant_id: str) -> Limits:
+        most = 1_000 if tenant_id == "generous" else calls_per_hour
+        return Limits(summarizer_calls_per_hour=most)
+
+    return limits_of
 
 
 async def refused(guard: SpendGuard, tenant_id: str = "tenant") -> dict[str, object]:
@@ -33,19 +45,24 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
     """E9: the tenant's calls of all processes count together; other tenants are not touched."""
     gateway = ScriptedGateway()
     guards = [
-        SpendGuard(gateway, WatchedDatabase(database), 4, lambda: 7200.0 + 600.0) for _ in range(2)
+        SpendGuard(gateway, WatchedDatabase(database), limited(4), lambda: 7200.0 + 600.0)
+        for _ in range(2)
     ]
     await asyncio.gather(*(guards[number % 2].complete(call()) for number in range(4)))
     for guard in guards:
         assert await refused(guard) == {"reason": "spend_guard", "retry_after": 3000}
     assert len(gateway.calls) == 4
     await guards[0].complete(call("another"))
+    for _ in range(6):
+        await guards[0].complete(call("generous"))
 
 
 async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
     """E9: without the database no model is called."""
     gateway = ScriptedGateway()
-    guard = SpendGuard(gateway, PostgresDatabase(Store("postgresql://localhost:1/none")), 1000)
+    guard = SpendGuard(
+        gateway, PostgresDatabase(Store("postgresql://localhost:1/none")), limited(1000)
+    )
     assert await refused(guard) == {"reason": "spend_guard"}
     assert gateway.calls == []
 

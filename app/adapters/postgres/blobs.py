@@ -159,14 +159,16 @@ DROP_UPLOAD = Statement(
                 AND c.content_id = ended.content_id
         )
         SELECT content_id FROM ended
-        """
+        """,
+    is_long=True,
 )
 DROP_CHUNKS = Statement(
     """
         DELETE FROM blob_chunks
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND content_id = CAST(:content_id AS uuid)
-        """
+        """,
+    is_long=True,
 )
 ATTACH = Statement(
     """
@@ -271,7 +273,8 @@ COLLECT = Statement(
         DELETE FROM blob_chunks c USING collected
         WHERE c.conversation_id = CAST(:conversation_id AS uuid)
             AND c.content_id = collected.content_id
-        """
+        """,
+    is_long=True,
 )
 LIST_DUE = Statement(
     """

@@ -143,7 +143,9 @@ PER_CONVERSATION = (
 )
 """Every table whose rows go when their conversation is deleted (A7)."""
 REMOVALS = {
-    table: Statement(f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)")
+    table: Statement(
+        f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
+    )
     for table in PER_CONVERSATION
 }
 
@@ -252,12 +254,7 @@ KEPT_CREATION = Statement(
 # the second waits for the first and then finds its resource.
 KEEP_CREATION = Statement(
     """
-        WITH expired AS (
-        DELETE FROM creations
-        WHERE tenant_id = CAST(:tenant_id AS text) AND key <> CAST(:key AS text)
-            AND created_at <= now() - interval '24 hours'
-    )
-    INSERT INTO creations (tenant_id, key, request_hash, resource_id)
+        INSERT INTO creations (tenant_id, key, request_hash, resource_id)
         VALUES (CAST(:tenant_id AS text), CAST(:key AS text),
                 CAST(:request_hash AS text), CAST(:resource_id AS text))
         ON CONFLICT (tenant_id, key) DO UPDATE

@@ -11,7 +11,9 @@ from app.adapters.postgres.conversations import AgentRecords, ConversationRecord
 from app.adapters.postgres.events import EventRecords
 from app.adapters.postgres.forks import ForkRecords
 from app.adapters.postgres.jobs import JobRecords
+from app.adapters.postgres.keys import KeyRecords
 from app.adapters.postgres.log import LogRecords
+from app.adapters.postgres.retention import RetentionRecords
 from app.adapters.postgres.rows import Layers
 from app.adapters.postgres.search import SearchRecords
 from app.adapters.postgres.snapshots import SnapshotRecords
@@ -95,6 +97,16 @@ class PostgresRecords:
     def forks(self) -> ForkRecords:
         """Copies of conversations."""
         return ForkRecords(self._session)
+
+    @property
+    def retention(self) -> RetentionRecords:
+        """What is old."""
+        return RetentionRecords(self._session)
+
+    @property
+    def keys(self) -> KeyRecords:
+        """Tenants and their API keys."""
+        return KeyRecords(self._session)
 
     @property
     def tenants(self) -> TenantRecords:

@@ -112,7 +112,8 @@ COPY_BLOBS = Statement(
                 AND c.content_id = copied.content_id
         )
         SELECT count(*) AS copied FROM copied
-        """
+        """,
+    is_long=True,
 )
 
 # That a receipt of the chain was undone meanwhile is no matter of the fork.
@@ -140,7 +141,8 @@ COPY_MARKS = Statement(
         FROM chain
         JOIN compactions k ON k.conversation_id = CAST(:source_id AS uuid)
             AND k.compaction_id = chain.compaction_id
-        """
+        """,
+    is_long=True,
 )
 
 COPY_MESSAGES = Statement(
@@ -149,7 +151,8 @@ COPY_MESSAGES = Statement(
         WHERE m.conversation_id = CAST(:source_id AS uuid)
             AND m.seq > CAST(:after_seq AS bigint) AND m.seq <= CAST(:through_seq AS bigint)
         ORDER BY m.seq
-        """
+        """,
+    is_long=True,
 )
 
 # The log's sums are those of its last row; what was promoted is so for that turn alone.

@@ -312,12 +312,7 @@ KEPT_ANSWER = Statement(
 
 KEEP_ANSWER = Statement(
     """
-        WITH expired AS (
-        DELETE FROM idempotency_keys
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND key <> CAST(:key AS text)
-            AND created_at <= now() - interval '24 hours'
-    )
-    INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
+        INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
         VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
                 CAST(:request_hash AS text), CAST(:answer AS text))
         ON CONFLICT (conversation_id, key) DO UPDATE

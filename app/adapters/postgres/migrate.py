@@ -2,10 +2,14 @@
 
 1. A revision is a number, the one its file in `migrations/versions/` begins with: `0001_….py`.
 2. A schema newer than this version counts as current: migrations stay safe beside the previous
-   release, which may restart while the next one rolls out.
+   release, which may restart while the next one rolls out. So they only add, and what they add
+   to a table that is there has a default or may be null.
 3. One process migrates at a time; the others wait for its advisory lock and find nothing to do.
+   They ask for it again and again: a session that waits inside a statement would in turn be
+   waited for by an index that is built concurrently.
 4. No statement waits longer than 4 s for a lock or runs longer than 5 s, so a migration can
-   never stop the service. One that must, raises the limit for itself with `SET LOCAL`.
+   never stop the service. One that must, raises the limit for itself with `SET LOCAL`. One that
+   waited in vain is rolled back and tried again a little later.
 5. The URL must reach PostgreSQL itself or a pooler in session mode (decision 35).
 6. Alembic and SQLAlchemy cost half a second to import, so only a database that needs them does.
 """
@@ -13,8 +17,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +31,16 @@ if TYPE_CHECKING:
 
 MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
 LIMITS = {"lock_timeout": "4s", "statement_timeout": "5s"}
+ATTEMPTS = 6
+"""How often a migration is tried that waits for a lock in vain (rule 4)."""
 
 _LOCK = 0x636F_6E74_6578_7400  # "context": one number for all processes of this service
+_PAUSE_SECONDS = 0.2
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 10.0
+_LOCK_NOT_AVAILABLE = "55P03"
+
+_log = logging.getLogger("app.adapters.postgres.migrate")
 
 
 class MigrationError(Exception):
@@ -67,24 +80,39 @@ def _told() -> Iterator[None]:
         raise MigrationError(f"The database does not answer: {reason}") from exc
 
 
+@asynccontextmanager
+async def alone(url: str) -> AsyncIterator[None]:
+    """Keep every other process from migrating meanwhile (rule 3)."""
+    holder = await _connect(url)
+    try:
+        while not await holder.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
+            await asyncio.sleep(_PAUSE_SECONDS)
+        yield
+    finally:
+        await holder.close(timeout=_ANSWER_SECONDS)
+
+
+async def _connect(url: str) -> asyncpg.Connection:
+    # No statement is kept under a name: the revision may be asked for through a pooler.
+    return await asyncpg.connect(
+        url, timeout=_CONNECT_SECONDS, command_timeout=_ANSWER_SECONDS, statement_cache_size=0
+    )
+
+
 async def _revision(url: str) -> int:
-    connection = await asyncpg.connect(url)
+    connection = await _connect(url)
     try:
         if not await connection.fetchval("SELECT to_regclass('alembic_version') IS NOT NULL"):
             return 0
         return int(await connection.fetchval("SELECT max(version_num) FROM alembic_version") or 0)
     finally:
-        await connection.close()
+        await connection.close(timeout=_ANSWER_SECONDS)
 
 
 async def _migrate(url: str, migrations: Path) -> None:
-    holder = await asyncpg.connect(url, server_settings={"statement_timeout": "0"})
-    try:
-        await holder.execute("SELECT pg_advisory_lock($1)", _LOCK)
+    async with alone(url):
         if await _revision(url) < head(migrations):
             await _upgrade(url, migrations)
-    finally:
-        await holder.close()
 
 
 async def _upgrade(url: str, migrations: Path) -> None:
@@ -93,13 +121,18 @@ async def _upgrade(url: str, migrations: Path) -> None:
     from sqlalchemy.pool import NullPool
 
     # asyncpg reads the URL itself here, so that every form and option it knows is allowed.
-    connect = partial(asyncpg.connect, url, server_settings=LIMITS)
+    connect = partial(asyncpg.connect, url, timeout=_CONNECT_SECONDS, server_settings=LIMITS)
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
-    try:
-        async with engine.connect() as connection:
-            await connection.run_sync(_run_alembic, migrations)
-    except DBAPIError as exc:
-        raise MigrationError(f"A migration failed and was rolled back: {exc.orig}") from exc
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            async with engine.connect() as connection:
+                return await connection.run_sync(_run_alembic, migrations)
+        except DBAPIError as exc:
+            is_locked = getattr(exc.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+            if not is_locked or attempt == ATTEMPTS:
+                raise MigrationError(f"A migration failed and was rolled back: {exc.orig}") from exc
+            _log.warning("migration_waits_for_a_lock", extra={"data": {"attempt": attempt}})
+            await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
 
 
 def _run_alembic(connection: Connection, migrations: Path) -> None:

@@ -54,6 +54,8 @@ NAMES = DBSettings(
 )
 _BUSY_POLL_SECONDS = 0.5
 """How often a worker that has all it can take looks for more."""
+_STATEMENT_SECONDS = 30
+"""How long a consumer waits for an answer before it takes its connection for lost."""
 
 Handle = Callable[[Entry], Awaitable[float | None]]
 """Works on an entry; returns the seconds after which it should come again, None when it is done."""
@@ -89,8 +91,13 @@ async def connected(url: str) -> AsyncIterator[Any]:
     connection = await asyncpg.connect(
         url,
         timeout=5,
-        command_timeout=30,
-        server_settings={"application_name": "context-service-worker", "jit": "off"},
+        command_timeout=_STATEMENT_SECONDS,
+        server_settings={
+            "application_name": "context-service-worker",
+            "jit": "off",
+            "statement_timeout": f"{_STATEMENT_SECONDS}s",
+            "idle_in_transaction_session_timeout": f"{_STATEMENT_SECONDS}s",
+        },
     )
     try:
         yield connection
@@ -176,6 +183,7 @@ class _Numbered(Statement):
     __slots__ = ("_arguments",)
 
     def __init__(self, sql: str, arguments: Sequence[object]) -> None:
+        self.is_long = False
         self.names = ()
         self.sql = sql
         self._arguments = list(arguments)

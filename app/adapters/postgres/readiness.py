@@ -1,11 +1,20 @@
-"""Whether the database answers and has the schema of this version."""
+"""Whether the database answers, can be written, and has the schema of this version."""
 
 from __future__ import annotations
 
 from app.adapters.postgres.migrate import head
 from app.adapters.postgres.store import Statement, Store
+from app.domain.errors import ServiceUnavailable
 
-_HAS_VERSION = Statement("SELECT to_regclass('alembic_version') IS NOT NULL AS found")
+READY_SECONDS = 1.0
+"""How long it may take to get a connection, and to answer; a probe does not wait much longer."""
+
+_STATE = Statement(
+    """
+        SELECT to_regclass('alembic_version') IS NOT NULL AS is_migrated,
+            pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS is_read_only
+        """
+)
 _VERSION = Statement("SELECT max(version_num) AS revision FROM alembic_version")
 
 
@@ -17,10 +26,17 @@ class Readiness:
         self._head = head()
 
     async def is_ready(self) -> bool:
-        """Tell whether the schema is current; raises ServiceUnavailable without a database."""
-        async with self._store.session() as session:
-            there = await session.first(_HAS_VERSION)
-            if there is None or not there["found"]:
+        """Tell whether the schema is this version's, so that requests can be answered.
+
+        Raises ServiceUnavailable without a database, within twice READY_SECONDS, and while it can
+        only be read: a standby, or a primary that was told to.
+        """
+        async with self._store.session(READY_SECONDS) as session:
+            state = await session.first(_STATE)
+            if state is None or not state["is_migrated"]:
                 return False
+            if state["is_read_only"]:
+                facts = {"reason": "read_only", "retry_after": 1}
+                raise ServiceUnavailable("The database can only be read", facts)
             row = await session.first(_VERSION)
             return row is not None and int(row["revision"] or 0) >= self._head

@@ -77,7 +77,8 @@ ADD = Statement(
         FROM alive, unnest(CAST(:seqs AS bigint[]), CAST(:words AS text[])) AS item (seq, words)
         ORDER BY item.seq
         ON CONFLICT (conversation_id, seq) DO NOTHING
-        """
+        """,
+    is_long=True,
 )
 
 # Groups of blocks in the order given, each only if those before had too few. What is inside

@@ -2,7 +2,8 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it (decision 7); `agents`, `agent_versions`, `models`, `calibrations`, `creations`,
-`summariser_calls`, `snapshots` and `snapshot_messages` are small enough to be reference tables.
+`summariser_calls`, `snapshots`, `snapshot_messages`, `tenants`, `api_keys`, `key_uses` and
+`allowances` are small enough to be reference tables.
 JSON is kept as text: what came in goes out (decision 3).
 """
 
@@ -19,6 +20,57 @@ NOW = sa.text("now()")
 def _time(name: str) -> sa.Column[object]:
     return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=NOW)
 
+
+def _by_age(table: str) -> sa.Index:
+    """Return what retention finds old rows by."""
+    return sa.Index(f"{table}_by_age", "created_at", postgresql_using="brin")
+
+
+# What a tenant may do; null is what the settings say.
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("requests_per_minute", sa.BigInteger),
+    sa.Column("bytes_per_day", sa.BigInteger),
+    sa.Column("summarizer_calls_per_hour", sa.BigInteger),
+    _time("created_at"),
+)
+
+# Keys are revoked, never deleted.
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("secret_hash", sa.Text, nullable=False),
+    _time("created_at"),
+    sa.Column("expires_at", sa.DateTime(timezone=True)),
+    sa.Column("revoked_at", sa.DateTime(timezone=True)),
+    sa.Column("last_used_at", sa.DateTime(timezone=True)),
+)
+
+# How often a key came in an hour, and from where.
+key_uses = sa.Table(
+    "key_uses",
+    metadata,
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("admitted", sa.BigInteger, nullable=False),
+    sa.Column("refused", sa.BigInteger, nullable=False),
+)
+
+# What the processes together have taken of a tenant's limits in a window of time.
+allowances = sa.Table(
+    "allowances",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("window_start", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("taken", sa.BigInteger, nullable=False),
+)
 
 agents = sa.Table(
     "agents",
@@ -236,6 +288,7 @@ idempotency_keys = sa.Table(
     sa.Column("request_hash", sa.Text, nullable=False),
     sa.Column("answer", sa.Text, nullable=False),
     _time("created_at"),
+    _by_age("idempotency_keys"),
 )
 
 creations = sa.Table(
@@ -307,6 +360,7 @@ events = sa.Table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False, server_default="{}"),
     _time("created_at"),
+    _by_age("events"),
 )
 
 jobs = sa.Table(
@@ -323,6 +377,7 @@ jobs = sa.Table(
     _time("created_at"),
     _time("updated_at"),
     sa.Index("jobs_by_id", "job_id"),
+    _by_age("jobs"),
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")
     ),

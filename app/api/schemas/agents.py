@@ -10,11 +10,13 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.fields import (
     AgentId,
     Answered,
+    AnyObject,
     Asked,
     DisplayName,
     Metadata,
     ModelName,
     RollingWindow,
+    ToolObject,
     Tools,
 )
 from app.api.schemas.pages import Page
@@ -58,9 +60,11 @@ class AgentCreate(Asked):
         default=None, description="Settings its conversations inherit."
     )
     rolling_window_seconds: RollingWindow | None = DEFAULT_ROLLING_WINDOW_SECONDS
-    sections: Sections = Field(default=[], description="System prompt of its conversations.")
-    tools: Tools = Field(default=[], description="Tools of its conversations.")
-    metadata: Metadata = Field(default={})
+    sections: Sections = Field(
+        default_factory=list, description="System prompt of its conversations."
+    )
+    tools: Tools = Field(default_factory=list, description="Tools of its conversations.")
+    metadata: Metadata = Field(default_factory=dict)
 
 
 class AgentPatch(Asked):
@@ -79,7 +83,7 @@ class AgentPatch(Asked):
     rolling_window_seconds: RollingWindow | None = Field(
         default=None, description="A longer one shows again what was older; null is no limit."
     )
-    metadata: Metadata = Field(default={}, description="Replaces the metadata there are.")
+    metadata: Metadata = Field(default_factory=dict, description="Replaces the metadata there are.")
 
 
 class AgentItem(Answered):
@@ -88,7 +92,7 @@ class AgentItem(Answered):
     agent_id: str = Field(description="Id of the agent.")
     name: str = Field(description="Name for people.")
     model: str | None = Field(description="Its own model; null inherits.")
-    metadata: dict[str, Any] = Field(description="As the caller gave it.")
+    metadata: Metadata = Field(description="As the caller gave it.")
     rolling_window_seconds: int | None = Field(
         description="How old a message may be that its conversations show; null is no limit."
     )
@@ -149,8 +153,8 @@ class ShownAgent(AgentItem):
 
     effective_model: str | None = Field(description="The model after inheriting.")
     policy: ShownPolicy = Field(description="The effective policy, every setting.")
-    policy_overrides: dict[str, Any] = Field(description="The settings of its own layer.")
+    policy_overrides: AnyObject = Field(description="The settings of its own layer.")
     sections: list[ShownSection] = Field(description="Its parts of the system prompt.")
     sections_version: int = Field(description="Version of the sections, 0 for none.")
-    tools: list[dict[str, Any]] = Field(description="Its tools, as they were given.")
+    tools: list[ToolObject] = Field(description="Its tools, as they were given.")
     tools_version: int = Field(description="Version of the tools, 0 for none.")

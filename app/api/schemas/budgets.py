@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.fields import Answered
+from app.api.schemas.fields import Answered, Threshold
 from app.domain.budget import Pressure
 
 BUDGET: dict[str, Any] = {
@@ -64,5 +64,5 @@ class Reading(Answered):
     budget: Budget | None = Field(description="The window and its use.")
     pressure: Pressure | None = Field(description="The highest level reached.")
     notice: bool | None = Field(description="Whether `notice_at` is reached.")
-    next_threshold: str | None = Field(description="The next threshold ahead.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")

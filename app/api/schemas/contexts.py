@@ -12,9 +12,13 @@ from app.api.schemas.fields import (
     MOST_SEQ,
     MOST_TOKENS,
     Answered,
+    AnyObject,
     Asked,
     Format,
     ModelName,
+    PayloadItem,
+    PayloadObject,
+    Threshold,
     Tokens,
     Tools,
 )
@@ -126,8 +130,10 @@ class ContextAsk(Asked):
         le=MOST_TOKENS,
         description="A window for this call, where it should be smaller than the model's.",
     )
-    sections: Sections = Field(default=[], description="Sections for this call, merged by name.")
-    tools: Tools = Field(default=[], description="Tools for this call, merged by name.")
+    sections: Sections = Field(
+        default_factory=list, description="Sections for this call, merged by name."
+    )
+    tools: Tools = Field(default_factory=list, description="Tools for this call, merged by name.")
     status: str | None = Field(
         default=None,
         max_length=MOST_CONTENT_CHARS,
@@ -190,14 +196,14 @@ class EarlierBuild(Answered):
     model_config = ConfigDict(json_schema_extra={"examples": [_EARLIER]})
 
     format: FormatName = Field(description="The format of the payload.")
-    payload: dict[str, Any] = Field(description="Splat it into the SDK's call.")
+    payload: PayloadObject = Field(description="Splat it into the SDK's call.")
     build_id: str = Field(description="Names this build; `as_of` reads it again.")
     epoch: int = Field(description="Payloads of one epoch extend one another.")
     through_seq: int = Field(description="The newest message in the payload.")
     stable_items: int = Field(description="So many first items will stay as they are.")
     prefix_hash: str = Field(description="Hash of what is promised to stay.")
     breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
-    tail: list[dict[str, Any]] = Field(
+    tail: list[PayloadItem] = Field(
         description="The last items of the payload, which the next build replaces."
     )
 
@@ -213,7 +219,7 @@ class BuiltContext(EarlierBuild):
     budget: Budget = Field(description="The window and its use by this payload.")
     pressure: Pressure = Field(description="The highest level reached.")
     notice: bool = Field(description="Whether `notice_at` is reached.")
-    next_threshold: str | None = Field(description="The next threshold ahead.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")
     estimate: Estimate = Field(description="How `tokens_used` was counted.")
     summary_used: bool = Field(description="Whether a summary stands for older messages.")
@@ -234,7 +240,7 @@ class OverflowAsk(ContextAsk):
         json_schema_extra={"examples": [{"error": {"code": "context_length_exceeded"}}]}
     )
 
-    error: str | dict[str, Any] | None = Field(
+    error: str | AnyObject | None = Field(
         default=None, description="The provider's error, as text or as the JSON it sent."
     )
 

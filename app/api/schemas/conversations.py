@@ -10,10 +10,12 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.fields import (
     AgentId,
     Answered,
+    AnyObject,
     Asked,
     ConversationId,
     Metadata,
     ModelName,
+    ToolObject,
     Tools,
 )
 from app.api.schemas.pages import Page
@@ -71,9 +73,11 @@ class ConversationCreate(Asked):
         default=None, description="Model whose window counts; the agent's by default."
     )
     policy: PolicyPatch | None = Field(default=None, description="Its own settings.")
-    sections: Sections = Field(default=[], description="Its own parts of the system prompt.")
-    tools: Tools = Field(default=[], description="Its own tools.")
-    metadata: Metadata = Field(default={})
+    sections: Sections = Field(
+        default_factory=list, description="Its own parts of the system prompt."
+    )
+    tools: Tools = Field(default_factory=list, description="Its own tools.")
+    metadata: Metadata = Field(default_factory=dict)
 
 
 class ConversationPatch(Asked):
@@ -90,7 +94,7 @@ class ConversationPatch(Asked):
         default=None,
         description="Merged leaf by leaf: a null leaf inherits again, a null policy resets all.",
     )
-    metadata: Metadata = Field(default={}, description="Replaces the metadata there are.")
+    metadata: Metadata = Field(default_factory=dict, description="Replaces the metadata there are.")
 
 
 class ConversationItem(Answered):
@@ -99,7 +103,7 @@ class ConversationItem(Answered):
     conversation_id: str = Field(description="UUID of the conversation.")
     agent_id: str | None = Field(description="The agent it belongs to.")
     model: str | None = Field(description="Its own model; null inherits.")
-    metadata: dict[str, Any] = Field(description="As the caller gave it.")
+    metadata: Metadata = Field(description="As the caller gave it.")
     head_seq: int = Field(description="Seq of the newest message; 0 for an empty log.")
     turns: int = Field(description="User messages so far.")
     message_count: int = Field(description="Messages in the log.")
@@ -149,8 +153,8 @@ class ShownConversation(ConversationItem):
 
     effective_model: str | None = Field(description="The model after inheriting.")
     policy: ShownPolicy = Field(description="The effective policy, every setting.")
-    policy_overrides: dict[str, Any] = Field(description="The settings of its own layer.")
+    policy_overrides: AnyObject = Field(description="The settings of its own layer.")
     sections: list[ShownSection] = Field(description="Its own parts of the system prompt.")
     sections_version: int = Field(description="Version of the sections, 0 for none.")
-    tools: list[dict[str, Any]] = Field(description="Its own tools, as they were given.")
+    tools: list[ToolObject] = Field(description="Its own tools, as they were given.")
     tools_version: int = Field(description="Version of the tools, 0 for none.")

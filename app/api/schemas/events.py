@@ -33,7 +33,7 @@ class StreamedEvent(BaseModel):
         },
     )
 
-    type: str = Field(description="What happened; the same word as in the `event` field.")
+    type: EventType = Field(description="What happened; the same word as in the `event` field.")
     conversation_id: str = Field(description="The conversation it happened to.")
     created_at: datetime = Field(description="When it happened.")
 
@@ -79,21 +79,17 @@ STREAM: dict[str, Any] = {
     "description": "The events, as they happen.",
     "content": {
         "text/event-stream": {
-            "itemSchema": {
-                "type": "object",
-                "required": ["id", "event", "data"],
-                "properties": {
-                    "id": {"type": "string", "pattern": CURSOR_PATTERN},
-                    "event": {"type": "string", "enum": [kind.value for kind in EventType]},
-                    "data": {
-                        "type": "string",
-                        "contentMediaType": "application/json",
-                        "contentSchema": StreamedEvent.model_json_schema(),
-                    },
+            "schema": {
+                "type": "string",
+                "contentMediaType": "text/event-stream",
+                "contentSchema": {
+                    "description": "The `data` of the events, each a JSON object.",
+                    "type": "array",
+                    "items": {"$ref": f"#/components/schemas/{StreamedEvent.__name__}"},
                 },
             },
             "example": _EXAMPLE,
         }
     },
 }
-"""The answer that is a stream, described as OpenAPI 3.2 does it."""
+"""The answer that is a stream: to OpenAPI 3.1 a text, whose content has a schema."""

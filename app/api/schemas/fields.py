@@ -1,12 +1,17 @@
-"""Field types that several schemas share: what is checked at the door, with its limits."""
+"""Field types that several schemas share: what is checked at the door, with its limits.
+
+An alias made by `TypeAliasType` is a schema with a name of its own in the published description,
+so that clients made from it have one type for it, wherever it stands.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from typing_extensions import TypeAliasType
 
 from app.domain.messages import FormatName
 from app.domain.policy import StrategyName
@@ -94,37 +99,73 @@ Strategy = Annotated[
     StrategyName, Field(strict=False, description="Name of a strategy of `GET /v1/strategies`.")
 ]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-MessageObject = Annotated[
-    Any,
-    WithJsonSchema(
-        {
-            "type": "object",
-            "additionalProperties": True,
-            "description": "A message in the provider's own form; fields nobody knows are kept.",
-            "example": {"role": "user", "content": "What is the weather in Bergen?"},
-        }
-    ),
-]
-ToolObject = Annotated[
-    dict[str, Any],
-    Field(
-        description="A tool definition in any provider's form, with an optional `category`.",
-        examples=[
+AnyObject = TypeAliasType(
+    "AnyObject", Annotated[dict[str, Any], Field(description="An object with fields of any kind.")]
+)
+MessageObject = TypeAliasType(
+    "MessageObject",
+    Annotated[
+        Any,
+        WithJsonSchema(
             {
-                "type": "function",
-                "function": {
-                    "name": "get_weather",
-                    "description": "Return the weather of a city.",
-                    "parameters": {
-                        "type": "object",
-                        "properties": {"city": {"type": "string"}},
-                        "required": ["city"],
-                    },
-                },
+                "type": "object",
+                "additionalProperties": True,
+                "description": "A message in a provider's own form; fields nobody knows are kept.",
+                "examples": [{"role": "user", "content": "What is the weather in Bergen?"}],
             }
-        ],
-    ),
-]
+        ),
+    ],
+)
+PayloadObject = TypeAliasType(
+    "PayloadObject",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="What a provider's SDK is called with, in the form that `format` names.",
+            examples=[{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}],
+        ),
+    ],
+)
+PayloadItem = TypeAliasType(
+    "PayloadItem",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="One message, input item or content of a payload, in its provider's form.",
+            examples=[{"role": "user", "content": "Hello"}],
+        ),
+    ],
+)
+ToolObject = TypeAliasType(
+    "ToolObject",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="A tool definition in any provider's form, with an optional `category`.",
+            examples=[
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "get_weather",
+                        "description": "Return the weather of a city.",
+                        "parameters": {
+                            "type": "object",
+                            "properties": {"city": {"type": "string"}},
+                            "required": ["city"],
+                        },
+                    },
+                }
+            ],
+        ),
+    ],
+)
+Threshold = TypeAliasType(
+    "Threshold",
+    Annotated[
+        Literal["notice", "due", "compact", "blocked"],
+        Field(description="A level of use: the usage note, or the pressure that is next."),
+    ],
+)
 Tools = Annotated[list[ToolObject], Field(max_length=MOST_TOOLS, description="Tool definitions.")]
 RollingWindow = Annotated[
     int,
@@ -135,9 +176,15 @@ RollingWindow = Annotated[
         examples=[86_400],
     ),
 ]
-Metadata = Annotated[
-    dict[str, Any],
-    BeforeValidator(_object),
-    AfterValidator(_metadata),
-    Field(description="Whatever the caller wants to keep beside it, up to 64 KiB of JSON."),
-]
+Metadata = TypeAliasType(
+    "Metadata",
+    Annotated[
+        dict[str, Any],
+        BeforeValidator(_object),
+        AfterValidator(_metadata),
+        Field(
+            description="Whatever the caller wants to keep beside it, up to 64 KiB of JSON.",
+            examples=[{"customer": "42"}],
+        ),
+    ],
+)

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from app.api.schemas.blobs import ToolOutputRef
 from app.api.schemas.budgets import READING, Budget
-from app.api.schemas.fields import MOST_SEQ, Answered, Asked, Format, MessageObject
+from app.api.schemas.fields import (
+    MOST_SEQ,
+    Answered,
+    AnyObject,
+    Asked,
+    Format,
+    MessageObject,
+    Threshold,
+)
 from app.api.schemas.pages import Page
 from app.domain.budget import Pressure
-from app.domain.messages import FormatName
+from app.domain.messages import FormatName, Role
 from app.domain.visibility import State
 
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
+
+PinScope = TypeAliasType(
+    "PinScope", Annotated[Literal["message", "turn"], Field(description="What a pin holds.")]
+)
+Order = TypeAliasType(
+    "Order", Annotated[Literal["asc", "desc"], Field(description="Oldest or newest first.")]
+)
+ResultContent = TypeAliasType(
+    "ResultContent",
+    Annotated[Literal["view", "full"], Field(description="How much of a result is shown.")],
+)
 
 
 class MessagesAppend(Asked):
@@ -79,7 +99,7 @@ class AppendedMessage(Answered):
     id: str = Field(description="The caller's id, or one made by the service.")
     seq: int = Field(description="Its place, from 1 without gaps.")
     turn: int = Field(description="User messages up to it.")
-    role: Literal["user", "assistant", "tool"] = Field(description="Who speaks.")
+    role: Role = Field(description="Who speaks.")
     token_count: int = Field(description="Its tokens, reasoning included.")
     output_ref: ToolOutputRef | None = Field(
         description="What a tool result is read by later; null for other messages."
@@ -115,7 +135,7 @@ class Appended(Answered):
     head_seq: int = Field(description="Seq of the newest message.")
     pressure: Pressure | None = Field(description="Null while no window is known.")
     notice: bool | None = Field(description="Whether `notice_at` is reached.")
-    next_threshold: str | None = Field(description="The next threshold ahead.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")
     budget: Budget | None = Field(description="The window and its use.")
     warnings: list[Literal["tool_output_inline"]] = Field(
@@ -150,7 +170,7 @@ class StoredMessage(Answered):
     id: str = Field(description="Its id in the conversation.")
     seq: int = Field(description="Its place, from 1 without gaps.")
     turn: int = Field(description="User messages up to it.")
-    role: Literal["user", "assistant", "tool"] = Field(description="Who speaks.")
+    role: Role = Field(description="Who speaks.")
     token_count: int = Field(description="Its tokens, reasoning included.")
     format: FormatName = Field(description="The format it came in.")
     created_at: datetime = Field(description="When it was received.")
@@ -163,7 +183,7 @@ class StoredMessage(Answered):
     content_collected: bool = Field(description="Whether the whole result was collected.")
     pinned: bool = Field(description="Whether a pin holds it, so that no compaction hides it.")
     visibility: Visibility = Field(description="How the current context shows it.")
-    given: dict[str, Any] | None = Field(
+    given: AnyObject | None = Field(
         description="Fields of the message as it came that the service's own of the same name hide;"
         " null when there are none."
     )

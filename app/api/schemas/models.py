@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import TypeAliasType
 
 from app.api.schemas.fields import NAME_PATTERN, Answered, Asked, Tokens
 from app.api.schemas.pages import Page
@@ -29,6 +30,10 @@ _MODEL: dict[str, Any] = {
 }
 
 _Price = Annotated[float, Field(ge=0, le=1_000)]
+
+Sources = TypeAliasType(
+    "Sources", Annotated[dict[str, str], Field(description="Who says what, by field.")]
+)
 
 
 class ModelEntry(Asked):
@@ -94,7 +99,7 @@ class ModelShown(Answered):
     mid_conversation_system: bool = Field(
         description="System text is taken after the conversation has begun."
     )
-    sources: dict[str, str] = Field(description="Where each number comes from, by field.")
+    sources: Sources = Field(description="Where each number comes from, by field.")
 
 
 class ModelPage(Page[ModelShown]):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from app.api.schemas.fields import Answered
 
 Item = TypeVar("Item")
+
+RowCounts = TypeAliasType(
+    "RowCounts", Annotated[dict[str, int], Field(description="Numbers of rows by their table.")]
+)
 
 
 class Page(Answered, Generic[Item]):
@@ -27,4 +32,4 @@ class Deleted(Answered):
         json_schema_extra={"examples": [{"deleted": {"conversations": 1, "messages": 42}}]}
     )
 
-    deleted: dict[str, int] = Field(description="Rows deleted, by table.")
+    deleted: RowCounts = Field(description="Rows deleted, by table.")

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
+from typing_extensions import TypeAliasType
 
 from app.api.schemas.fields import MOST_TOKENS, NAME_PATTERN, Answered, Asked
 from app.domain.policy import AgentTools, Auto, ChainStep, Policy
@@ -95,6 +96,10 @@ _MOST_DIRECTIVES = 100
 _LIST = Annotated[
     list[Annotated[str, Field(max_length=_MOST_TEXT)]], Field(max_length=_MOST_DIRECTIVES)
 ]
+AddedTools = TypeAliasType(
+    "AddedTools",
+    Annotated[AgentTools, Field(description="Which of the service's tools a payload has.")],
+)
 _LIMITS: Mapping[Any, Any] = {
     int: Annotated[int, Field(le=MOST_TOKENS)],
     int | None: Annotated[int, Field(le=MOST_TOKENS)],
@@ -102,7 +107,7 @@ _LIMITS: Mapping[Any, Any] = {
     float: Annotated[float, Field(le=1_000_000)],
     str | None: Annotated[str, Field(max_length=_MOST_TEXT)],
     tuple[str, ...]: _LIST,
-    AgentTools | tuple[str, ...]: AgentTools | _LIST,
+    AgentTools | tuple[str, ...]: AddedTools | _LIST,
     tuple[ChainStep, ...]: Annotated[
         list[Annotated[ChainStep, Field(strict=False)]],
         Field(min_length=1, max_length=len(ChainStep)),
@@ -127,7 +132,7 @@ def _shown(kind: Any, path: str = "") -> type[BaseModel]:
         if get_origin(given) is tuple:
             given = list[get_args(given)[0]]  # type: ignore[misc]
         elif given == AgentTools | tuple[str, ...]:
-            given = AgentTools | list[str]
+            given = AddedTools | list[str]
         members[name] = (given, Field(description=ABOUT[place]))
     return create_model(_title(path), __base__=Answered, __doc__=_doc(path), **members)
 

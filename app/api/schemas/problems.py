@@ -28,6 +28,7 @@ class ProblemAnswer(BaseModel):
                     "detail": "The log's head is 12, not 11",
                     "code": "CONFLICT",
                     "errors": [],
+                    "request_id": "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f",
                     "head_seq": 12,
                     "expected_seq": 11,
                 }
@@ -41,3 +42,6 @@ class ProblemAnswer(BaseModel):
     detail: str = Field(description="What happened this time.")
     code: str = Field(description="The stable word that programs look at.")
     errors: list[ProblemPlace] = Field(description="The places that are wrong, if known.")
+    request_id: str = Field(
+        description="The id of the request, as in `X-Request-Id` and in the log of the service."
+    )

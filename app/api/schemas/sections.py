@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.fields import MOST_SEQ, NAME_PATTERN, Answered, Asked, Tools
+from app.api.schemas.fields import MOST_SEQ, NAME_PATTERN, Answered, Asked, ToolObject, Tools
 from app.domain import jsontext
 from app.domain.sections import SectionKind
 
@@ -114,7 +114,7 @@ class ShownTools(Answered):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tools": [_TOOL], "version": 2}]})
 
-    tools: list[dict[str, Any]] = Field(description="As they were given.")
+    tools: list[ToolObject] = Field(description="As they were given.")
     version: int = Field(description="1 for the first that were given, 0 for none.")
 
 

@@ -12,6 +12,7 @@ from app.api.schemas.fields import (
     UUID_PATTERN,
     AgentId,
     Answered,
+    AnyObject,
     Asked,
     ConversationId,
     MessageObject,
@@ -121,12 +122,12 @@ class SnapshotMessage(Answered):
     created_at: datetime | None = Field(
         description="When it was received; null for an import that does not say."
     )
-    output_ref: dict[str, Any] | None = Field(
+    output_ref: AnyObject | None = Field(
         description="What a tool result is read by in its conversation; null for other messages."
     )
     content_truncated: bool = Field(description="Whether the view of a result stands in its place.")
     content_collected: bool = Field(description="Whether the whole result was collected.")
-    given: dict[str, Any] | None = Field(
+    given: AnyObject | None = Field(
         description="Fields of the message as it came that the service's own of the same name"
         " stand for; null when there are none."
     )

@@ -119,7 +119,7 @@ class ContextResult(Answered):
         }
     )
 
-    messages: list[dict[str, Any]] = Field(description="Top, summary and bottom, or everything.")
+    messages: list[MessageObject] = Field(description="Top, summary and bottom, or everything.")
     summary_used: bool = Field(description="Whether a summary stands for the middle.")
     tokens_used: int = Field(description="UTF-8 bytes of the content / 4, floored per message.")
     new_state: NewState | None = Field(description="To be cached when a summary was made.")
@@ -157,10 +157,10 @@ class TokensAsk(Asked):
     )
 
     messages: list[MessageObject] = Field(
-        default=[], max_length=100_000, description="Messages in `format`."
+        default_factory=list, max_length=100_000, description="Messages in `format`."
     )
     text: str | None = Field(default=None, description="A text.")
-    tools: Tools = Field(default=[], description="Tool definitions.")
+    tools: Tools = Field(default_factory=list, description="Tool definitions.")
     format: Format = FormatName.OPENAI_CHAT
     counter: Annotated[CounterName, Field(strict=False)] = Field(
         default=CounterName.TOKENIZER, description="How to count."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
+from typing_extensions import TypeAliasType
 
-from app.api.schemas.fields import Answered, Asked, Tools
+from app.api.schemas.fields import Answered, Asked, MessageObject, ToolObject, Tools
 from app.domain.agent_tools import definitions_in
 from app.domain.deferral import MOST_FOUND, MOST_QUERY, USUALLY_FOUND
 from app.domain.messages import FormatName
@@ -47,19 +48,22 @@ _DEFINITIONS: dict[str, Any] = {
 }
 
 NativeFormat = Annotated[FormatName, Field(strict=False, description="The provider's format.")]
-NativeCall = Annotated[
-    Any,
-    WithJsonSchema(
-        {
-            "type": "object",
-            "additionalProperties": True,
-            "description": "The call as the provider gave it. `openai_chat`: an element of"
-            " `tool_calls`; `openai_responses`: a `function_call` or `tool_search_call` item;"
-            " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`.",
-            "example": _CALL,
-        }
-    ),
-]
+ToolCallObject = TypeAliasType(
+    "ToolCallObject",
+    Annotated[
+        Any,
+        WithJsonSchema(
+            {
+                "type": "object",
+                "additionalProperties": True,
+                "description": "A call as the provider gave it. `openai_chat`: an element of"
+                " `tool_calls`; `openai_responses`: a `function_call` or `tool_search_call` item;"
+                " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`.",
+                "examples": [_CALL],
+            }
+        ),
+    ],
+)
 
 
 class ToolDefinitions(Answered):
@@ -68,7 +72,7 @@ class ToolDefinitions(Answered):
     model_config = ConfigDict(json_schema_extra={"examples": [_DEFINITIONS]})
 
     format: FormatName = Field(description="The format of the definitions.")
-    tools: list[dict[str, Any]] = Field(
+    tools: list[ToolObject] = Field(
         description="To be added to `tools`. Gemini: one tool that declares all functions."
     )
 
@@ -79,7 +83,7 @@ class ToolCallAsk(Asked):
     model_config = ConfigDict(json_schema_extra={"examples": [{"tool_call": _CALL}]})
 
     format: NativeFormat = FormatName.OPENAI_CHAT
-    tool_call: NativeCall
+    tool_call: ToolCallObject
     native: bool = Field(
         default=False,
         description="Whether the payload the call answers holds tools back in the provider's own"
@@ -107,7 +111,7 @@ class ToolCallAnswer(Answered):
     )
 
     format: FormatName = Field(description="The format of the message.")
-    message: dict[str, Any] = Field(description="The tool message, for the log and the model.")
+    message: MessageObject = Field(description="The tool message, for the log and the model.")
     is_error: bool = Field(description="Whether it tells the model what is wrong with its call.")
 
 
@@ -138,7 +142,7 @@ class ToolSearchAnswer(Answered):
     model_config = ConfigDict(json_schema_extra={"examples": [_FOUND]})
 
     format: FormatName = Field(description="The format of the definitions.")
-    tools: list[dict[str, Any]] = Field(
+    tools: list[ToolObject] = Field(
         description="Full definitions, best first. Gemini: one tool that declares all functions."
     )
     names: list[str] = Field(description="The names of the tools found, best first.")

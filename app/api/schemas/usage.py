@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from app.api.schemas.budgets import READING, Budget, Estimate
-from app.api.schemas.fields import MOST_SEQ, NAME_PATTERN, Answered, Asked, Format, ModelName
+from app.api.schemas.fields import (
+    MOST_SEQ,
+    NAME_PATTERN,
+    Answered,
+    Asked,
+    Format,
+    ModelName,
+    Threshold,
+)
 from app.domain.budget import Pressure
 
 _USAGE: dict[str, Any] = {
@@ -16,6 +25,34 @@ _USAGE: dict[str, Any] = {
     "total_tokens": 2954,
     "prompt_tokens_details": {"cached_tokens": 2048},
 }
+
+UsageObject = TypeAliasType(
+    "UsageObject",
+    Annotated[
+        dict[str, Any],
+        Field(description="A provider's usage object, as it came.", examples=[_USAGE]),
+    ],
+)
+
+UncalibratedReason = TypeAliasType(
+    "UncalibratedReason",
+    Annotated[
+        Literal[
+            "never_built",
+            "older_epoch",
+            "view_changed",
+            "reduced",
+            "request_settings",
+            "unknown_settings",
+            "replayed_reasoning",
+            "server_steps",
+            "payload_too_small",
+            "unknown_build",
+            "implausible_ratio",
+        ],
+        Field(description="Why a report says nothing of the counts of its model."),
+    ],
+)
 
 
 class UsageAsk(Asked):
@@ -31,7 +68,7 @@ class UsageAsk(Asked):
         }
     )
 
-    usage: dict[str, Any] | None = Field(
+    usage: UsageObject | None = Field(
         default=None,
         description="The provider's usage object as it came: OpenAI's (Chat or Responses),"
         " Anthropic's, Gemini's or LiteLLM's. Left out, the last one is judged again.",
@@ -115,26 +152,13 @@ class UsageAnswer(Answered):
     )
     estimate: Estimate | None = Field(description="The service's own count.")
     is_calibrated: bool = Field(description="Whether the report changed the model's factor.")
-    uncalibrated_reason: (
-        Literal[
-            "never_built",
-            "older_epoch",
-            "view_changed",
-            "reduced",
-            "request_settings",
-            "unknown_settings",
-            "replayed_reasoning",
-            "server_steps",
-            "payload_too_small",
-            "unknown_build",
-            "implausible_ratio",
-        ]
-        | None
-    ) = Field(description="Why a new report did not change it.")
+    uncalibrated_reason: UncalibratedReason | None = Field(
+        description="Why a new report did not change it."
+    )
     pressure: Pressure | None = Field(
         description="The highest level that `judged_tokens` reach; null while no window is known."
     )
     notice: bool | None = Field(description="Whether `notice_at` is reached.")
-    next_threshold: str | None = Field(description="The next threshold ahead.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")
     budget: Budget | None = Field(description="The window and its use by the next payload.")

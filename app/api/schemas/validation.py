@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.fields import MOST_TOKENS, Answered, Asked, Format, ModelName
+from app.api.schemas.fields import (
+    MOST_TOKENS,
+    Answered,
+    Asked,
+    Format,
+    ModelName,
+    PayloadObject,
+)
 from app.domain.messages import FormatName
 from app.domain.validation import MOST_VIOLATIONS, NOT_JUDGED
 
@@ -37,10 +44,6 @@ _VIOLATION: dict[str, Any] = {
     "message": "the call has no result in the next message",
 }
 
-PayloadObject = Annotated[
-    dict[str, Any], Field(description="A payload in `format`, as it goes to the provider.")
-]
-
 
 class PayloadCheck(Asked):
     """A payload to be judged; what is left out beside it leaves rules that need it unjudged."""
@@ -50,7 +53,7 @@ class PayloadCheck(Asked):
     )
 
     format: Format = FormatName.OPENAI_CHAT
-    payload: PayloadObject
+    payload: PayloadObject = Field(description="A payload in `format`, as it goes to the provider.")
     model: ModelName | None = Field(
         default=None, description="Model whose limits count (N7, A8, A16, A19)."
     )

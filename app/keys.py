@@ -1,0 +1,124 @@
+"""What `context-service keys` and `tenants` do, each over a connection of its own."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+from app.composition import Parts, compose, utc_now
+from app.domain.allowances import Limits
+from app.domain.keys import ApiKey
+from app.settings import Settings
+
+_ID_CHARACTERS = string.digits + string.ascii_lowercase
+_ID_LENGTH = 12
+_SECRET_BYTES = 32
+
+
+async def create(tenant_id: str, name: str, expires_in_days: int | None, settings: Settings) -> str:
+    """Make a key and return its text."""
+    expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
+    key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
+    async with _opened(settings) as parts:
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        return await parts.keys.create(key_id, secret, tenant_id, name, expires_at)
+
+
+async def revoke(key_id: str, settings: Settings) -> ApiKey:
+    """Revoke a key."""
+    async with _opened(settings) as parts:
+        return await parts.keys.revoke(key_id)
+
+
+async def has_keys(settings: Settings) -> bool:
+    """Tell whether a key was ever made."""
+    async with _opened(settings) as parts:
+        return await parts.keys.has_keys()
+
+
+async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
+    """Return the keys as a table."""
+    async with _opened(settings) as parts:
+        found = await parts.keys.of_tenant(tenant_id)
+    now = utc_now()
+    rows = [
+        (
+            key.key_id,
+            key.tenant_id,
+            key.name or "-",
+            _state(key, now),
+            _time(key.created_at),
+            _time(key.last_used_at),
+        )
+        for key in found
+    ]
+    return _table(("KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED"), rows)
+
+
+async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
+    """Return how often a key came as a table."""
+    async with _opened(settings) as parts:
+        uses = await parts.keys.uses(key_id, utc_now() - timedelta(days=days))
+    rows = [
+        (_time(use.hour), use.address or "-", str(use.admitted), str(use.refused)) for use in uses
+    ]
+    return _table(("HOUR", "ADDRESS", "ADMITTED", "REFUSED"), rows)
+
+
+async def table_of_tenants(settings: Settings) -> str:
+    """Return the tenants with their own limits as a table."""
+    async with _opened(settings) as parts:
+        found = await parts.allowances.all_limits()
+    rows = [
+        (
+            tenant_id,
+            _number(limits.requests_per_minute),
+            _number(limits.bytes_per_day),
+            _number(limits.summarizer_calls_per_hour),
+        )
+        for tenant_id, limits in found.items()
+    ]
+    heads = ("TENANT", "REQUESTS_PER_MINUTE", "BYTES_PER_DAY", "SUMMARIZER_CALLS_PER_HOUR")
+    return _table(heads, rows)
+
+
+async def set_limits(tenant_id: str, limits: Limits, settings: Settings) -> None:
+    """Give a tenant limits of its own."""
+    async with _opened(settings) as parts:
+        await parts.allowances.set_limits(tenant_id, limits)
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[Parts]:
+    parts = compose(settings)
+    await parts.store.open()
+    try:
+        yield parts
+    finally:
+        await parts.store.close()
+
+
+def _state(key: ApiKey, now: datetime) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "usable" if key.is_usable(now) else "expired"
+
+
+def _time(at: datetime | None) -> str:
+    return at.strftime("%Y-%m-%dT%H:%MZ") if at is not None else "-"
+
+
+def _number(limit: int | None) -> str:
+    return "-" if limit is None else str(limit)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (heads, *rows)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,210 @@
+"""Who a request comes from: its API key, checked without asking the database each time (34).
+
+1. While no key was ever made, nobody is asked for one, and all are the default tenant. With the
+   first key that is over for good, also when every key is revoked.
+2. What the database says of a key is held for a few seconds: a revoked key works that much longer,
+   and a request costs no round trip. Keys nobody knows are held apart, so that guessing does not
+   drive out those in use.
+3. Uses are counted here and written at most once a minute, from where and how often: the audit of
+   a key. What cannot be written is written with the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cachetools import TTLCache
+
+from app.domain.errors import NotFound, ServiceUnavailable, Unauthenticated
+from app.domain.keys import (
+    DEFAULT_TENANT,
+    ApiKey,
+    Caller,
+    KeyUse,
+    PresentedKey,
+    bearer_of,
+    hash_of,
+    key_text,
+    presented_key,
+    require_tenant_id,
+)
+from app.services.ports import Database
+
+WRITE_SECONDS = 60.0
+"""How seldom the uses of keys are written (decision 34)."""
+MOST_ADDRESSES = 100
+"""How many addresses of a key are told apart between two writings."""
+OTHER_ADDRESSES = "other"
+
+_MOST_KEYS = 10_000
+_ASK_SECONDS = 1.0
+"""How often it is asked whether there is a first key."""
+_log = logging.getLogger("app.keys")
+
+
+@dataclass(slots=True)
+class _Counts:
+    admitted: int = 0
+    refused: int = 0
+
+
+class KeyService:
+    """Makes, lists, revokes and checks keys."""
+
+    def __init__(
+        self,
+        database: Database,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        *,
+        held_seconds: float = 10.0,
+    ) -> None:
+        self._database = database
+        self._now = now
+        self._clock = clock
+        self._held: TTLCache[str, ApiKey] = TTLCache(_MOST_KEYS, held_seconds, clock)
+        self._unknown: TTLCache[str, bool] = TTLCache(_MOST_KEYS, held_seconds, clock)
+        self._has_keys: bool | None = None
+        self._asked_at = float("-inf")
+        self._uses: dict[tuple[str, str], _Counts] = {}
+        self._written_at = float("-inf")
+        self._writing: asyncio.Task[None] | None = None
+
+    async def admit(self, authorization: str, address: str) -> Caller:
+        """Return whose key a request brought in its `Authorization` header.
+
+        Raises Unauthenticated, or ServiceUnavailable where only the database could tell.
+        """
+        presented = presented_key(bearer_of(authorization) or "")
+        if presented is None:
+            if await self._are_needed():
+                detail = "An API key is needed" if not authorization else "That is no API key"
+                raise Unauthenticated(f"{detail}: send Authorization: Bearer ctx_…")
+            return Caller(DEFAULT_TENANT)
+        key = await self._find(presented.key_id)
+        is_open = presented.opens(key, self._now())
+        if key is not None:
+            self._count(key.key_id, address, is_open)
+        if key is None or not is_open:
+            self._tell(presented, key, address)
+            raise Unauthenticated("The API key is unknown, revoked or expired")
+        return Caller(key.tenant_id, key.key_id)
+
+    async def create(
+        self, key_id: str, secret: str, tenant_id: str, name: str, expires_at: datetime | None
+    ) -> str:
+        """Store a new key and return its text, which nothing can tell again.
+
+        Raises ValidationError for what could be no tenant's id.
+        """
+        require_tenant_id(tenant_id)
+        key = ApiKey(key_id, tenant_id, name, hash_of(secret), self._now(), expires_at)
+        async with self._database.transaction() as records:
+            await records.keys.add_tenant(tenant_id)
+            await records.keys.add(key)
+        return key_text(key_id, secret)
+
+    async def of_tenant(self, tenant_id: str | None = None) -> list[ApiKey]:
+        """Return the keys, revoked ones too, by tenant and age."""
+        async with self._database.session() as records:
+            return await records.keys.of_tenant(tenant_id)
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        """End a key for good, within `held_seconds` in every process; raises NotFound."""
+        async with self._database.session() as records:
+            key = await records.keys.revoke(key_id, self._now())
+        if key is None:
+            raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+        self._held.pop(key_id, None)
+        return key
+
+    async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
+        """Return how often a key came, by hour and address, the newest first."""
+        async with self._database.session() as records:
+            if await records.keys.find(key_id) is None:
+                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+            return await records.keys.uses(key_id, since)
+
+    async def has_keys(self) -> bool:
+        """Tell whether a key was ever made (rule 1)."""
+        async with self._database.session() as records:
+            return await records.keys.any()
+
+    async def close(self) -> None:
+        """Write the uses that are not written yet."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        await self._write()
+
+    async def _are_needed(self) -> bool:
+        if self._has_keys:
+            return True
+        if self._clock() - self._asked_at >= _ASK_SECONDS:
+            try:
+                self._has_keys = await self.has_keys()
+            except ServiceUnavailable:
+                # Nobody can have made the first key while the database is away.
+                if self._has_keys is None:
+                    raise
+            self._asked_at = self._clock()
+        return bool(self._has_keys)
+
+    async def _find(self, key_id: str) -> ApiKey | None:
+        key = self._held.get(key_id)
+        if key is not None or key_id in self._unknown:
+            return key
+        async with self._database.session() as records:
+            key = await records.keys.find(key_id)
+        if key is None:
+            self._unknown[key_id] = True
+            return None
+        self._has_keys = True
+        self._held[key_id] = key
+        return key
+
+    def _tell(self, presented: PresentedKey, key: ApiKey | None, address: str) -> None:
+        reason = "unknown"
+        if key is not None:
+            reason = "wrong_secret" if key.is_usable(self._now()) else "revoked_or_expired"
+        data = {"key_id": presented.key_id, "reason": reason, "address": address}
+        _log.warning("key_refused", extra={"data": data})
+
+    def _count(self, key_id: str, address: str, is_open: bool) -> None:
+        """Count a use, and have all uses written where that is due (rule 3)."""
+        if (key_id, address) not in self._uses and len(self._uses) >= MOST_ADDRESSES:
+            address = OTHER_ADDRESSES
+        counts = self._uses.setdefault((key_id, address), _Counts())
+        if is_open:
+            counts.admitted += 1
+        else:
+            counts.refused += 1
+        is_due = self._clock() - self._written_at >= WRITE_SECONDS
+        if is_due and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        taken, self._uses = self._uses, {}
+        self._written_at = self._clock()
+        if not taken:
+            return
+        at = self._now()
+        try:
+            async with self._database.session() as records:
+                await records.keys.count_uses(_uses_at(taken, at), at)
+        except ServiceUnavailable:
+            for place, counts in taken.items():
+                left = self._uses.setdefault(place, _Counts())
+                left.admitted += counts.admitted
+                left.refused += counts.refused
+
+
+def _uses_at(taken: Mapping[tuple[str, str], _Counts], at: datetime) -> list[KeyUse]:
+    hour = at - timedelta(minutes=at.minute, seconds=at.second, microseconds=at.microsecond)
+    return [
+        KeyUse(key_id, hour, address, counts.admitted, counts.refused)
+        for (key_id, address), counts in taken.items()
+    ]

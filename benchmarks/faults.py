@@ -1,0 +1,681 @@
+"""What happens to callers while a database, a model or a process is gone, and how soon it is over.
+
+1. Probers append and build all the time, and send again what was not acknowledged, as a careful
+   backend does. Afterwards their logs are read back: nothing acknowledged may be missing, nothing
+   may stand there twice, and no payload may break a rule.
+2. One fault at a time, for some seconds; recovery is counted from its end until the last prober
+   has had a 2xx. Requests may be answered with 503 meanwhile, with nothing else.
+3. Then recorded conversations are replayed over two API processes and two workers, of which one
+   at random is killed with -9 every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+import asyncpg
+import psutil
+
+from app.adapters.postgres.embedded import running
+from app.demo import Answer, Client, Trace, Unreachable
+from app.domain.messages import FormatName
+from app.domain.validation import Context, validate
+from benchmarks.figures import Section
+from benchmarks.processes import Served, model_server, service, summarised_by
+from benchmarks.stage import report
+from tests.database_proxy import DatabaseProxy
+from tests.replay import Judge, Replay, Tally, named_traces, read_messages, trace_files, traces_dir
+
+PROBERS = 4
+WINDOW = 8_192
+MAX_OUTPUT_TOKENS = 512
+LONGEST_RECOVERY = 90.0
+_PAUSE = 0.02
+_EVERY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request as its sender saw it; `status` is None where nothing answered."""
+
+    ended: float
+    seconds: float
+    status: int | None
+    retry_after: bool = True
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the service did what it was asked."""
+        return self.status is not None and self.status < 300
+
+
+class Prober(threading.Thread):
+    """Appends to a conversation of its own and builds, in turn, until it is told to leave."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._client = Client(url)
+        self._leave = threading.Event()
+        self.sent: list[dict[str, Any]] = []
+        self.acknowledged: dict[str, int] = {}
+        self.seen: list[Seen] = []
+        self.violations: list[str] = []
+        self.degraded: Counter[str] = Counter()
+        budget = {"context_window": WINDOW, "max_output_tokens": MAX_OUTPUT_TOKENS}
+        body = {"model": "gpt-4o", "policy": {"budget": budget}}
+        made = self._client.send("POST", "/v1/conversations", body)
+        assert made.accepted, made.reason
+        self.path = f"/v1/conversations/{made.body['conversation_id']}"
+
+    def run(self) -> None:
+        """Append and build."""
+        while not self._leave.is_set():
+            number = len(self.sent)
+            role = "user" if number % 2 == 0 else "assistant"
+            message = {"id": f"m{number}", "role": role, "content": f"{number} " + "word " * 120}
+            self.sent.append(message)
+            while not self._append(message):
+                time.sleep(_PAUSE)
+            self._build()
+        self._client.close()
+
+    def leave(self) -> None:
+        """End once what is under way is acknowledged."""
+        self._leave.set()
+        self.join(LONGEST_RECOVERY)
+        assert not self.is_alive(), "A request was never acknowledged"
+
+    def lost_and_doubled(self) -> tuple[int, int]:
+        """Read the log back: how much is missing or altered, and how much stands there twice."""
+        log = read_messages(self._client, self.path.rpartition("/")[2])
+        self._client.close()
+        by_id = {item["id"]: item for item in log}
+        lost = sum(
+            by_id.get(name, {}).get("seq") != seq for name, seq in self.acknowledged.items()
+        ) + sum(by_id.get(item["id"], {}).get("content") != item["content"] for item in self.sent)
+        return lost, len(log) - len(by_id)
+
+    def _append(self, message: dict[str, Any]) -> bool:
+        answer = self._send(f"{self.path}/messages", {"messages": [message]})
+        if answer is None or not answer.accepted:
+            return False
+        (stored,) = answer.body["messages"]
+        self.acknowledged[stored["id"]] = stored["seq"]
+        return True
+
+    def _build(self) -> None:
+        answer = self._send(f"{self.path}/context", {})
+        if answer is None or not answer.accepted:
+            return
+        built = answer.body
+        self.degraded.update(built["degraded"])
+        place = Context(capacity=WINDOW - MAX_OUTPUT_TOKENS, tokens=built["tokens_used"])
+        found = validate(built["payload"], FormatName.OPENAI_CHAT, place)
+        self.violations += [str(violation) for violation in found]
+        if built["through_seq"] != len(self.sent):
+            self.violations.append(f"through_seq {built['through_seq']} of {len(self.sent)}")
+
+    def _send(self, path: str, body: Mapping[str, Any]) -> Answer | None:
+        began = time.monotonic()
+        try:
+            answer = self._client.send("POST", path, body)
+        except Unreachable:
+            self.seen.append(Seen(time.monotonic(), time.monotonic() - began, None))
+            return None
+        problem = answer.body if isinstance(answer.body, dict) else {}
+        told = answer.status != 503 or "retry_after" in problem
+        self.seen.append(Seen(time.monotonic(), time.monotonic() - began, answer.status, told))
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The parts of one run that faults are made in."""
+
+    data_dir: Path
+    url: str
+    proxy: ProxyThread
+    model: Served
+    stack: ExitStack
+
+    def postmaster(self) -> psutil.Process:
+        """Return the database's first process."""
+        text = (self.data_dir / "postgres" / "postmaster.pid").read_text()
+        return psutil.Process(int(text.split()[0]))
+
+    def execute(self, sql: str) -> None:
+        """Run a statement past the proxy, also where all is read-only."""
+
+        async def run() -> None:
+            connection = await asyncpg.connect(
+                self.url, server_settings={"default_transaction_read_only": "off"}
+            )
+            try:
+                await connection.execute(sql)
+            finally:
+                await connection.close()
+
+        asyncio.run(run())
+
+    def start_database(self) -> None:
+        """Start the database again, which recovers by itself."""
+        self.stack.enter_context(running(self.data_dir))
+
+
+class ProxyThread:
+    """The proxy of the tests in a loop and thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._proxy = DatabaseProxy(url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.do(self._proxy.heal)
+
+    @property
+    def url(self) -> str:
+        """The URL of the database through the proxy."""
+        return self._proxy.url
+
+    def do(self, what: Callable[[], Any]) -> None:
+        """Do something with the proxy in its own thread."""
+
+        async def act() -> None:
+            done = what()
+            if asyncio.iscoroutine(done):
+                await done
+
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(20)
+
+    def heal(self) -> None:
+        """Pass everything again."""
+        self.do(self._proxy.heal)
+
+    def blackhole(self) -> None:
+        """Take everything and never answer."""
+        self.do(self._proxy.blackhole)
+
+    def refuse(self) -> None:
+        """Accept nobody."""
+        self.do(self._proxy.refuse)
+
+
+Fault = tuple[str, Callable[[Place], None], Callable[[Place], None]]
+
+
+def _signal_all(process: psutil.Process, number: signal.Signals) -> None:
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
+
+
+def _kill_database(place: Place) -> None:
+    server = place.postmaster()
+    server.kill()
+    with suppress(psutil.TimeoutExpired):
+        server.wait(5)
+
+
+def _stop_database(place: Place) -> None:
+    server = place.postmaster()
+    server.send_signal(signal.SIGINT)
+    with suppress(psutil.TimeoutExpired):
+        server.wait(10)
+
+
+def _set_read_only(place: Place, value: str) -> None:
+    place.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+    place.execute("SELECT pg_reload_conf()")
+
+
+FAULTS: Sequence[Fault] = (
+    ("PostgreSQL killed (-9), started again", _kill_database, Place.start_database),
+    ("PostgreSQL stopped (fast), started again", _stop_database, Place.start_database),
+    (
+        "PostgreSQL frozen (SIGSTOP)",
+        lambda place: _signal_all(place.postmaster(), signal.SIGSTOP),
+        lambda place: _signal_all(place.postmaster(), signal.SIGCONT),
+    ),
+    (
+        "network blackholed",
+        lambda place: place.proxy.blackhole(),
+        lambda place: place.proxy.heal(),
+    ),
+    (
+        "connections refused",
+        lambda place: place.proxy.refuse(),
+        lambda place: place.proxy.heal(),
+    ),
+    (
+        "PostgreSQL read-only",
+        lambda place: _set_read_only(place, "on"),
+        lambda place: _set_read_only(place, "off"),
+    ),
+    (
+        "model hangs (SIGSTOP)",
+        lambda place: place.model.process.send_signal(signal.SIGSTOP),
+        lambda place: place.model.process.send_signal(signal.SIGCONT),
+    ),
+    (
+        "model's server gone (-9)",
+        lambda place: place.model.process.kill(),
+        lambda place: None,
+    ),
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one fault."""
+
+    name: str
+    good: int = 0
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+    longest: float = 0.0
+    recovery: float = 0.0
+    acknowledged: int = 0
+    lost: int = 0
+    doubled: int = 0
+    violations: int = 0
+    degraded: Counter[str] = field(default_factory=Counter)
+
+
+def measure(quick: bool) -> Section:
+    """Make all faults, one after the other, then kill processes during a replay."""
+    section = Section("faults", "outages of the database, the model and processes")
+    seconds, minutes = (3.0, 0.5) if quick else (10.0, 10.0)
+    outcomes = _faults(seconds)
+    section.say(
+        f"{PROBERS} probers append and build all the time, in windows of {WINDOW:,} tokens that"
+        f" are compacted through a model; each fault lasts {seconds:.0f} s. Recovery: from its end"
+        " until the last prober has had a 2xx. Longest: the longest request of all."
+    )
+    section.table(
+        ("fault", "2xx", "503", "other", "longest", "recovery", "lost", "doubled", "violations"),
+        [
+            (
+                outcome.name,
+                f"{outcome.good:,}",
+                f"{outcome.refused:,}",
+                str(len(outcome.wrong)),
+                f"{outcome.longest:.2f} s",
+                f"{outcome.recovery:.2f} s",
+                f"{outcome.lost} of {outcome.acknowledged:,}",
+                str(outcome.doubled),
+                str(outcome.violations),
+            )
+            for outcome in outcomes
+        ],
+    )
+    for outcome in outcomes:
+        if outcome.degraded:
+            section.say(f"Degraded, {outcome.name}: {_counts(outcome.degraded)}.")
+        for wrong in outcome.wrong[:5]:
+            section.say(f"WRONG, {outcome.name}: {wrong}")
+    killed = replay_under_kills(minutes)
+    for line in killed.lines():
+        section.say(line)
+    lost = sum(outcome.lost for outcome in outcomes) + killed.lost
+    doubled = sum(outcome.doubled for outcome in outcomes) + killed.doubled
+    broken = sum(outcome.violations for outcome in outcomes) + len(killed.tally.violations)
+    section.goal("A8", "acknowledged messages lost 0", str(lost), lost == 0)
+    section.goal("A2", "doubled 0", str(doubled), doubled == 0)
+    section.goal("K1", "payload violations 0", str(broken), broken == 0)
+    return section
+
+
+def _faults(seconds: float) -> list[Outcome]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-faults-")))
+        data_dir, log = folder / "data", folder / "log"
+        url = stack.enter_context(running(data_dir))
+        proxy = ProxyThread(url)
+        model = stack.enter_context(model_server(0.2, log))
+        environ = summarised_by(model) | {
+            "CONTEXT_DATABASE_URL": proxy.url,
+            "CONTEXT_SUMMARIZER_TIMEOUT_SECONDS": "3",
+            "CONTEXT_POOL_MAX_SIZE": "8",
+        }
+        served = stack.enter_context(service(data_dir, environ=environ, log=log))
+        place = Place(data_dir, url, proxy, model, stack)
+        address = f"http://127.0.0.1:{served.port}"
+        return [_suffer(place, address, fault, seconds) for fault in FAULTS]
+
+
+def _suffer(place: Place, address: str, fault: Fault, seconds: float) -> Outcome:
+    name, begin, end = fault
+    report(f"faults: {name}")
+    probers = [Prober(address) for _ in range(PROBERS)]
+    for prober in probers:
+        prober.start()
+    time.sleep(2)
+    begin(place)
+    time.sleep(seconds)
+    end(place)
+    ended = time.monotonic()
+    recovery = max(_recovered(prober, ended) for prober in probers)
+    time.sleep(2)
+    for prober in probers:
+        prober.leave()
+    return _outcome(name, probers, recovery)
+
+
+def _recovered(prober: Prober, ended: float) -> float:
+    """Return the seconds from the end of a fault to the first good answer to what came after."""
+    while time.monotonic() < ended + LONGEST_RECOVERY:
+        for seen in list(prober.seen)[::-1]:
+            if seen.ended < ended:
+                break
+            if seen.is_good:
+                good = [one for one in prober.seen if one.ended >= ended and one.is_good]
+                return good[0].ended - ended
+        time.sleep(_PAUSE)
+    raise RuntimeError(f"Not recovered within {LONGEST_RECOVERY} s")
+
+
+def _outcome(name: str, probers: Sequence[Prober], recovery: float) -> Outcome:
+    outcome = Outcome(name, recovery=recovery)
+    for prober in probers:
+        for seen in prober.seen:
+            outcome.longest = max(outcome.longest, seen.seconds)
+            outcome.good += seen.is_good
+            outcome.refused += seen.status == 503
+            if not seen.is_good and (seen.status != 503 or not seen.retry_after):
+                outcome.wrong.append(f"{seen.status} after {seen.seconds:.2f} s")
+        lost, doubled = prober.lost_and_doubled()
+        outcome.lost += lost
+        outcome.doubled += doubled
+        outcome.acknowledged += len(prober.acknowledged)
+        outcome.violations += len(prober.violations)
+        outcome.wrong += prober.violations
+        outcome.degraded += prober.degraded
+    return outcome
+
+
+class PatientClient(Client):
+    """Sends to one of several processes, and again to the next one until it is answered.
+
+    Creations and appends carry an idempotency key, as a careful backend's do.
+    """
+
+    def __init__(self, urls: Sequence[str], key: str) -> None:
+        super().__init__(urls[0])
+        self._clients = [Client(url) for url in urls]
+        self._turn = 0
+        self._key = key
+        self._number = 0
+        self.retries: Counter[str] = Counter()
+        self.longest_gap = 0.0
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send until there is an answer other than 503."""
+        given = dict(headers or {})
+        if method == "POST" and path.endswith(("/messages", "/v1/conversations")):
+            self._number += 1
+            given["Idempotency-Key"] = f"{self._key}-{self._number}"
+        began = time.monotonic()
+        while True:
+            self._turn += 1
+            client = self._clients[self._turn % len(self._clients)]
+            try:
+                answer = client.send(method, path, body, given)
+            except Unreachable:
+                self.retries["unanswered"] += 1
+            else:
+                if answer.status != 503:
+                    self.longest_gap = max(self.longest_gap, time.monotonic() - began)
+                    return answer
+                self.retries["503"] += 1
+            if time.monotonic() > began + LONGEST_RECOVERY:
+                raise RuntimeError(f"No answer to {method} {path} in {LONGEST_RECOVERY} s")
+            time.sleep(_PAUSE)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients:
+            client.close()
+
+
+@dataclass(slots=True)
+class Killed:
+    """What came of a replay whose processes were killed."""
+
+    minutes: float
+    tally: Tally = field(default_factory=Tally)
+    kills: Counter[str] = field(default_factory=Counter)
+    ready_after: list[float] = field(default_factory=list)
+    retries: Counter[str] = field(default_factory=Counter)
+    longest_gap: float = 0.0
+    doubled: int = 0
+    receipts: int = 0
+    overlapping: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Messages that were acknowledged and read back otherwise, or not at all."""
+        return len(self.tally.altered)
+
+    def lines(self) -> list[str]:
+        """Return it in words."""
+        tally = self.tally
+        ready = self.ready_after or [0.0]
+        lines = [
+            f"Replay of {self.minutes:g} minutes over two API processes and two workers, one of"
+            f" them killed with -9 every few seconds ({_counts(self.kills)}) and started again:"
+            f" {tally.conversations} conversations, each stored four times, {tally.appends:,}"
+            f" appends and {sum(tally.builds.values()):,} builds acknowledged,"
+            f" {self.receipts:,} compactions; {_counts(self.retries)} were sent again.",
+            f"Read back: {tally.read_back:,} messages, {self.lost} lost or altered,"
+            f" {self.doubled} doubled. Of the payloads {len(tally.violations)} broke a rule,"
+            f" {len(tally.over_window)} were over their window, {len(tally.broken_prefixes)} broke"
+            f" a promised prefix, {len(tally.wrong_deltas)} deltas were wrong;"
+            f" {self.overlapping} receipts of one conversation follow none.",
+            f"A killed API process was ready again {median(ready):.2f} s (median; longest"
+            f" {max(ready):.2f} s) after its new start; a caller that goes on to the other process"
+            f" waited {self.longest_gap:.2f} s at the longest for any answer.",
+        ]
+        return lines + [f"WRONG: {fault}" for fault in tally.faults[:20]]
+
+
+class Herd:
+    """Two API processes and two workers over one database, which can be killed and come again."""
+
+    def __init__(self, url: str, model: Served, log: Path) -> None:
+        self._environ = summarised_by(model) | {"CONTEXT_DATABASE_URL": url}
+        self._log = log
+        self.ports = [_free_port(), _free_port()]
+        self._commands = {
+            "api 1": ("serve", "--no-worker", "--port", str(self.ports[0])),
+            "api 2": ("serve", "--no-worker", "--port", str(self.ports[1])),
+            "worker 1": ("worker",),
+            "worker 2": ("worker",),
+        }
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses of the API processes."""
+        return [f"http://127.0.0.1:{port}" for port in self.ports]
+
+    @property
+    def names(self) -> list[str]:
+        """What the processes are called here."""
+        return list(self._commands)
+
+    def start(self, name: str) -> float:
+        """Start a process; returns the seconds until an API process is ready, 0 for a worker."""
+        import os
+        import sys
+
+        inherited = {key: text for key, text in os.environ.items() if "CONTEXT_" not in key}
+        command = (sys.executable, "-c", "from app.cli import main; main()", *self._commands[name])
+        began = time.monotonic()
+        with self._log.open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, env=inherited | self._environ, stdout=log, stderr=log
+            )
+        if not name.startswith("api"):
+            return 0.0
+        with closing(Client(self.urls[self.names.index(name)])) as client:
+            while True:
+                with suppress(Unreachable):
+                    if client.send("GET", "/readyz").accepted:
+                        return time.monotonic() - began
+                if time.monotonic() > began + LONGEST_RECOVERY:
+                    raise RuntimeError(f"{name} does not get ready")
+                time.sleep(_PAUSE)
+
+    def kill(self, name: str) -> None:
+        """Kill a process."""
+        self._processes[name].kill()
+        self._processes[name].wait(20)
+
+    def stop(self) -> None:
+        """End all processes in good order."""
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            process.kill()
+
+
+def replay_under_kills(minutes: float, writers: int = 3, seed: int = 7) -> Killed:
+    """Replay recorded conversations for so many minutes while processes are killed at random."""
+    killed = Killed(minutes)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-kills-")))
+        url = stack.enter_context(running(folder / "data"))
+        model = stack.enter_context(model_server(0.5, folder / "log"))
+        herd = Herd(url, model, folder / "log")
+        stack.callback(herd.stop)
+        for name in herd.names:
+            herd.start(name)
+        until = time.monotonic() + minutes * 60
+        stopping = threading.Event()
+        killer = threading.Thread(target=_kill_at_random, args=(herd, killed, stopping, seed))
+        threads = [
+            Replayer(herd.urls, number, _share(number, writers, seed), until)
+            for number in range(writers)
+        ]
+        killer.start()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stopping.set()
+        killer.join()
+        for thread in threads:
+            if thread.error is not None:
+                raise thread.error
+            killed.tally.add(thread.tally)
+            killed.retries += thread.retries
+            killed.longest_gap = max(killed.longest_gap, thread.longest_gap)
+        asyncio.run(_look_at_rows(url, killed))
+    return killed
+
+
+class Replayer(threading.Thread):
+    """Replays one share of the conversations again and again until the time is over."""
+
+    def __init__(
+        self, urls: Sequence[str], number: int, traces: Iterator[Trace], until: float
+    ) -> None:
+        super().__init__(daemon=True)
+        self._urls = urls
+        self._number = number
+        self._traces = traces
+        self._until = until
+        self.tally = Tally()
+        self.retries: Counter[str] = Counter()
+        self.longest_gap = 0.0
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Replay, to the end of the conversation that the time ends in."""
+        judge = Judge(traces_dir())
+        client = PatientClient(self._urls, f"writer-{self._number}")
+        try:
+            while time.monotonic() < self._until:
+                self.tally.add(Replay(client, judge, _EVERY).run(next(self._traces)))
+        except Exception as error:  # told by whoever started this
+            self.error = error
+        finally:
+            self.retries = client.retries
+            self.longest_gap = client.longest_gap
+            client.close()
+
+
+def _share(number: int, writers: int, seed: int) -> Iterator[Trace]:
+    """Return a share of the recorded conversations, in an order of its own, without end."""
+    found = [trace for path in trace_files(traces_dir()) for trace in named_traces(path)]
+    # The longest would go on for minutes after the time is over.
+    short = [trace for trace in found if len(trace.messages) <= 120][number::writers]
+    Random(seed + number).shuffle(short)
+    return cycle(short)
+
+
+def _kill_at_random(herd: Herd, killed: Killed, stopping: threading.Event, seed: int) -> None:
+    chance = Random(seed)
+    while not stopping.wait(chance.uniform(3, 9)):
+        name = chance.choice(herd.names)
+        herd.kill(name)
+        killed.kills[name.partition(" ")[0]] += 1
+        stopping.wait(chance.uniform(0, 2))
+        seconds = herd.start(name)
+        if seconds:
+            killed.ready_after.append(seconds)
+
+
+async def _look_at_rows(url: str, killed: Killed) -> None:
+    """Count what may not be: one message twice in a log, two receipts after the same one."""
+    connection = await asyncpg.connect(url)
+    try:
+        killed.doubled = await connection.fetchval(
+            "SELECT coalesce(sum(h.head_seq - m.there), 0)::int FROM heads h JOIN ("
+            "  SELECT conversation_id, count(*) AS there FROM messages GROUP BY 1"
+            ") AS m USING (conversation_id)"
+        )
+        killed.receipts = await connection.fetchval("SELECT count(*) FROM compactions")
+        killed.overlapping = await connection.fetchval(
+            "SELECT count(*) FROM ("
+            "  SELECT conversation_id, parent_id FROM compactions"
+            "  GROUP BY 1, 2 HAVING count(*) > 1"
+            ") AS twice"
+        )
+    finally:
+        await connection.close()
+
+
+def _counts(counter: Mapping[str, int]) -> str:
+    ordered = sorted(counter.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {count:,}" for name, count in ordered) or "none"
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,98 @@
+"""A port in front of a PostgreSQL that fails as networks and machines do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import parse_qs, urlsplit
+
+_BYTES = 2**16
+
+
+class DatabaseProxy:
+    """A loopback port that passes bytes to a server's socket, until it is told otherwise."""
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        (host,), (port,) = (parse_qs(place.query)[name] for name in ("host", "port"))
+        self._socket = f"{host}/.s.PGSQL.{port}"
+        self._database = place.path
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._is_swallowing = False
+        self._links: set[asyncio.Task[None]] = set()
+        self.swallowed = 0
+        """How many bytes were taken and never answered."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the database through this port."""
+        return f"postgresql://postgres@127.0.0.1:{self._port}{self._database}"
+
+    async def heal(self) -> None:
+        """Pass everything again; links that have lost bytes are cut."""
+        if self._is_swallowing:
+            self._is_swallowing = False
+            await self.cut()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+            self._port = self._server.sockets[0].getsockname()[1]
+
+    def blackhole(self) -> None:
+        """Take everything, on old links and new ones, and never answer."""
+        self._is_swallowing = True
+
+    async def cut(self) -> None:
+        """End all links, in the middle of whatever they carry."""
+        links = list(self._links)
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+    async def refuse(self) -> None:
+        """Listen no more, and end all links."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self.cut()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = asyncio.current_task()
+        assert link is not None
+        self._links.add(link)
+        far: asyncio.StreamWriter | None = None
+        try:
+            near_reader, far = await asyncio.open_unix_connection(self._socket)
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._pass(reader, far))
+                ways.create_task(self._pass(near_reader, writer))
+        except (asyncio.CancelledError, OSError, ExceptionGroup):
+            pass  # this link is over, whoever ended it
+        finally:
+            self._links.discard(link)
+            for end in (writer, far):
+                if end is not None:
+                    end.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(_BYTES):
+            if self._is_swallowing:
+                self.swallowed += len(data)
+            else:
+                writer.write(data)
+                with suppress(ConnectionError):
+                    await writer.drain()
+        if not self._is_swallowing:
+            raise ConnectionResetError("One end is gone, so the other one goes as well")
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncIterator[DatabaseProxy]:
+    """Yield a proxy in front of the database that a URL names, until the end of the block."""
+    proxy = DatabaseProxy(url)
+    await proxy.heal()
+    try:
+        yield proxy
+    finally:
+        await proxy.refuse()

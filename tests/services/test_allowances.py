@@ -1,0 +1,122 @@
+"""Allowances over a real database: several processes together never grant too much."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.store import Store
+from app.domain.allowances import Kind, Limits
+from app.domain.errors import RateLimited, ServiceUnavailable, ValidationError
+from app.services.allowances import Allowances
+from tests.conftest import execute
+from tests.services.fakes import Clock
+
+HELD_SECONDS = 10.0
+
+
+def allowances_of(database: PostgresDatabase, clock: Clock, limits: Limits) -> Allowances:
+    """Return the allowances as a process of its own has them."""
+    return Allowances(
+        database, limits, clock.utc, lambda: clock.now_ms() / 1000, held_seconds=HELD_SECONDS
+    )
+
+
+async def granted(processes: list[Allowances], tries: int, tenant_id: str = "acme") -> int:
+    """Return how many of so many requests, spread over processes, are let through at once."""
+
+    async def one(number: int) -> bool:
+        try:
+            await processes[number % len(processes)].take(tenant_id, Kind.REQUESTS)
+        except RateLimited:
+            return False
+        return True
+
+    return sum(await asyncio.gather(*(one(number) for number in range(tries))))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50, 130])
+async def test_processes_share_one_limit(database: PostgresDatabase, limit: int) -> None:
+    """Security: two processes together grant what is allowed in a minute, and again in the next."""
+    clock = Clock()
+    limits = Limits(requests_per_minute=limit)
+    processes = [allowances_of(database, clock, limits) for _ in range(2)]
+    for _ in range(2):
+        got = await granted(processes, 3 * limit)
+        # A share that the other process has taken and not spent is not given twice.
+        assert limit - limit // 20 <= got <= limit
+        assert await granted(processes[:1], limit) <= limit // 20
+        clock.pass_seconds(60)
+    assert await granted(processes, limit, "other") >= limit - limit // 20
+
+
+async def test_a_refusal_says_when_to_come_again(database: PostgresDatabase) -> None:
+    """M: RATE_LIMITED names the limit, and the seconds until the window ends."""
+    clock = Clock()
+    allowances = allowances_of(database, clock, Limits(requests_per_minute=1))
+    await allowances.take("acme", Kind.REQUESTS)
+    with pytest.raises(RateLimited) as refusal:
+        await allowances.take("acme", Kind.REQUESTS)
+    facts = refusal.value.facts
+    assert (facts["limit"], facts["kind"]) == (1, "requests")
+    assert 1 <= facts["retry_after"] <= 61
+    clock.pass_seconds(facts["retry_after"])
+    await allowances.take("acme", Kind.REQUESTS)
+
+
+async def test_what_is_too_much_leaves_the_rest(database: PostgresDatabase) -> None:
+    """Security: a body that is over what is left is refused, smaller ones go on."""
+    allowances = allowances_of(database, Clock(), Limits(bytes_per_day=100))
+    with pytest.raises(RateLimited):
+        await allowances.take("acme", Kind.BYTES, 101)
+    await allowances.take("acme", Kind.BYTES, 60)
+    with pytest.raises(RateLimited):
+        await allowances.take("acme", Kind.BYTES, 41)
+    await allowances.take("acme", Kind.BYTES, 40)
+    await allowances.take("acme", Kind.BYTES, 0)
+    with pytest.raises(RateLimited):
+        await allowances.take("acme", Kind.BYTES, 1)
+
+
+async def test_a_tenants_own_limit_counts_soon(database: PostgresDatabase) -> None:
+    """Security: a limit that is set works within seconds, also where the old one was spent."""
+    clock = Clock()
+    allowances = allowances_of(database, clock, Limits(requests_per_minute=1))
+    operator = allowances_of(database, clock, Limits())
+    assert await granted([allowances], 3) == 1
+    await operator.set_limits("acme", Limits(requests_per_minute=40))
+    assert await operator.all_limits() == {"acme": Limits(requests_per_minute=40)}
+    clock.pass_seconds(HELD_SECONDS)
+    # One was granted, and one was asked for in vain.
+    assert await granted([allowances], 50) == 38
+    with pytest.raises(ValidationError):
+        await operator.set_limits("no / tenant", Limits())
+
+
+async def test_without_a_limit_nothing_is_counted(
+    database: PostgresDatabase, database_url: str
+) -> None:
+    """Performance: who has no limit costs one look at it every few seconds, and no row."""
+    allowances = allowances_of(database, Clock(), Limits())
+    assert await granted([allowances], 100) == 100
+    await allowances.take("acme", Kind.BYTES, 10**12)
+    assert await execute(database_url, "SELECT * FROM allowances") == []
+
+
+async def test_shares_save_round_trips(database: PostgresDatabase, database_url: str) -> None:
+    """Performance: a thousand requests of a large allowance are one or two statements."""
+    allowances = allowances_of(database, Clock(), Limits(requests_per_minute=20_000))
+    assert await granted([allowances], 1_000) == 1_000
+    ((taken,),) = await execute(database_url, "SELECT taken FROM allowances")
+    assert taken == 1_000
+
+
+async def test_what_cannot_be_counted_is_not_granted() -> None:
+    """M: without the database nobody knows what is left; a retry finds out."""
+    away = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    with pytest.raises(ServiceUnavailable):
+        await allowances_of(away, Clock(), Limits(requests_per_minute=5)).take(
+            "acme", Kind.REQUESTS
+        )

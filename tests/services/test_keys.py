@@ -1,0 +1,203 @@
+"""Checking keys over a real database: what is held, what is counted, and what ends (34)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.store import Store
+from app.domain.errors import NotFound, ServiceUnavailable, Unauthenticated, ValidationError
+from app.domain.keys import Caller
+from app.services.keys import MOST_ADDRESSES, OTHER_ADDRESSES, WRITE_SECONDS, KeyService
+from tests.services.fakes import Clock
+
+ID = "0a1b2c3d4e5f"
+HELD_SECONDS = 10.0
+
+
+def secret(letter: str) -> str:
+    """Return a secret, one for each letter."""
+    return letter * 43
+
+
+def keys_of(database: PostgresDatabase, clock: Clock) -> KeyService:
+    """Return the keys as a process of its own has them."""
+    return KeyService(database, clock.utc, lambda: clock.now_ms() / 1000, held_seconds=HELD_SECONDS)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that moves when it is told to."""
+    return Clock()
+
+
+@pytest.fixture
+async def keys(database: PostgresDatabase, clock: Clock) -> AsyncIterator[KeyService]:
+    """The keys of one process, whose writing has ended before the database goes."""
+    service = keys_of(database, clock)
+    yield service
+    await service.close()
+
+
+async def made(
+    keys: KeyService, tenant_id: str = "acme", key_id: str = ID, letter: str = "s"
+) -> str:
+    """Make a key and return the header that brings it."""
+    return f"Bearer {await keys.create(key_id, secret(letter), tenant_id, 'test', None)}"
+
+
+async def test_nobody_is_asked_until_there_is_a_key(
+    keys: KeyService, database: PostgresDatabase, clock: Clock
+) -> None:
+    """34: without keys all are the default tenant; with the first one that is over for good."""
+    assert await keys.admit("", "a") == Caller("default")
+    assert await keys.admit("Bearer something", "a") == Caller("default")
+    header = await made(keys_of(database, clock))
+    assert await keys.admit(header, "a") == Caller("acme", ID)
+    with pytest.raises(Unauthenticated):
+        await keys.admit("", "a")
+    await keys.revoke(ID)
+    for refused in ("", "Bearer something", "Basic abc", header):
+        with pytest.raises(Unauthenticated):
+            await keys.admit(refused, "a")
+
+
+async def test_another_process_sees_the_first_key_within_a_second(
+    keys: KeyService, database: PostgresDatabase, clock: Clock
+) -> None:
+    """34: a process that has no request with a key learns of it all the same."""
+    assert await keys.admit("", "a") == Caller("default")
+    await made(keys_of(database, clock))
+    clock.pass_seconds(1)
+    with pytest.raises(Unauthenticated):
+        await keys.admit("", "a")
+
+
+@pytest.mark.parametrize("letter", ["t", "S"])
+async def test_a_wrong_secret_is_refused(keys: KeyService, letter: str) -> None:
+    """34: the right id with another secret is a stranger, known or not."""
+    good = await made(keys)
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            await keys.admit(f"Bearer ctx_{ID}_{secret(letter)}", "a")
+        with pytest.raises(Unauthenticated):
+            await keys.admit(f"Bearer ctx_{'z' * 12}_{secret('s')}", "a")
+        assert await keys.admit(good, "a") == Caller("acme", ID)
+
+
+async def test_a_revoked_key_ends_everywhere_soon(
+    keys: KeyService, database: PostgresDatabase, clock: Clock
+) -> None:
+    """34: here at once, in another process once what it holds is old; twice changes nothing."""
+    header, other = await made(keys), keys_of(database, clock)
+    assert await other.admit(header, "a") == Caller("acme", ID)
+    first = await keys.revoke(ID)
+    clock.pass_seconds(5)
+    assert (await keys.revoke(ID)).revoked_at == first.revoked_at
+    with pytest.raises(Unauthenticated):
+        await keys.admit(header, "a")
+    clock.pass_seconds(HELD_SECONDS)
+    with pytest.raises(Unauthenticated):
+        await other.admit(header, "a")
+    with pytest.raises(NotFound):
+        await keys.revoke("nothing")
+    await other.close()
+
+
+async def test_an_expired_key_ends_by_itself(keys: KeyService, clock: Clock) -> None:
+    """34: to the second, held or not."""
+    text = await keys.create(ID, secret("s"), "acme", "", clock.utc() + timedelta(seconds=5))
+    clock.pass_seconds(4)
+    assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", ID)
+    clock.pass_seconds(1)
+    with pytest.raises(Unauthenticated):
+        await keys.admit(f"Bearer {text}", "a")
+
+
+async def test_a_held_key_needs_no_database(
+    keys: KeyService, database: PostgresDatabase, store: Store
+) -> None:
+    """34: a request costs no round trip for its key; without the key nobody can be told apart."""
+    header = await made(keys)
+    await keys.admit(header, "a")
+    await keys.close()
+    await store.close()
+    away = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    keys._database = away
+    assert await keys.admit(header, "a") == Caller("acme", ID)
+    with pytest.raises(Unauthenticated):
+        await keys.admit("", "a")
+    with pytest.raises(ServiceUnavailable):
+        await keys.admit(f"Bearer ctx_{'y' * 12}_{secret('s')}", "a")
+    with pytest.raises(ServiceUnavailable):
+        await keys_of(away, Clock()).admit("", "a")
+
+
+async def test_uses_are_written_seldom_and_all(
+    keys: KeyService, database: PostgresDatabase, clock: Clock
+) -> None:
+    """34: once a minute at most, from where and how often; refusals are counted apart."""
+    header = await made(keys)
+    await keys.admit(header, "10.0.0.1")
+    await keys.close()
+    (first,) = await keys.of_tenant()
+    assert first.last_used_at == clock.utc()
+    since = clock.utc() - timedelta(hours=2)
+    clock.pass_seconds(WRITE_SECONDS / 2)
+    for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
+        await keys.admit(header, address)
+    with pytest.raises(Unauthenticated):
+        await keys.admit(f"Bearer ctx_{ID}_{secret('x')}", "10.0.0.3")
+    assert [(use.address, use.admitted) for use in await keys.uses(ID, since)] == [("10.0.0.1", 1)]
+    other = keys_of(database, clock)
+    await asyncio.gather(*(other.admit(header, "10.0.0.1") for _ in range(5)))
+    await other.close()
+    await keys.close()
+    counted = {u.address: (u.admitted, u.refused) for u in await keys.uses(ID, since)}
+    assert counted == {"10.0.0.1": (8, 0), "10.0.0.2": (1, 0), "10.0.0.3": (0, 1)}
+    (last,) = await keys.of_tenant("acme")
+    assert last.last_used_at == clock.utc()
+    assert await keys.of_tenant("other") == []
+    with pytest.raises(NotFound):
+        await keys.uses("nothing", since)
+
+
+async def test_many_addresses_are_told_apart_up_to_a_number(keys: KeyService, clock: Clock) -> None:
+    """34: what is counted in between has a bound, and no use is lost by it."""
+    header = await made(keys)
+    await keys.admit(header, "first")
+    await keys.close()
+    for number in range(MOST_ADDRESSES + 20):
+        await keys.admit(header, f"10.0.0.{number}")
+    await keys.close()
+    uses = await keys.uses(ID, clock.utc() - timedelta(hours=2))
+    assert sum(use.admitted for use in uses) == MOST_ADDRESSES + 21
+    assert {use.address: use.admitted for use in uses}[OTHER_ADDRESSES] == 20
+
+
+async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
+    """34: what could not be written is written with the next."""
+    header = await made(keys)
+    database, keys._database = keys._database, PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
+    with pytest.raises(ServiceUnavailable):
+        await keys.admit(header, "a")
+    keys._database = database
+    await keys.admit(header, "a")
+    keys._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
+    await keys.close()
+    keys._database = database
+    await keys.close()
+    (use,) = await keys.uses(ID, clock.utc() - timedelta(hours=2))
+    assert use.admitted == 1
+
+
+async def test_odd_tenants_get_no_key(keys: KeyService) -> None:
+    """34: a tenant's id is checked before anything is stored."""
+    with pytest.raises(ValidationError):
+        await made(keys, "no such / tenant")
+    assert await keys.of_tenant() == []
+    assert not await keys.has_keys()

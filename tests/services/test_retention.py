@@ -1,0 +1,142 @@
+"""What has had its time is forgotten, and nothing else (architecture, operation)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.retention import FORGET
+from app.domain.retention import Aged, Retention
+from app.services.retention import RetentionService
+from tests.conftest import execute
+from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """The services of one process."""
+    return Harness(WatchedDatabase(database))
+
+
+def retention_of(harness: Harness, retention: Retention) -> RetentionService:
+    """Return the retention by the real time of day, as rows have theirs from the database."""
+    return RetentionService(
+        harness.database, retention, harness.conversations.remove_idle, lambda: datetime.now(UTC)
+    )
+
+
+async def age(url: str, conversation_id: str, days: int) -> None:
+    """Make a conversation as old as if nothing had been done with it for so many days."""
+    for table, columns in (
+        ("conversations", ("created_at", "updated_at")),
+        ("messages", ("created_at",)),
+    ):
+        changes = ", ".join(f"{name} = {name} - make_interval(days => $2)" for name in columns)
+        await execute(
+            url,
+            f"UPDATE {table} SET {changes} WHERE conversation_id = CAST($1 AS uuid)",
+            conversation_id,
+            days,
+        )
+
+
+async def test_conversations_are_kept_for_ever_by_default(
+    harness: Harness, database_url: str
+) -> None:
+    """A6, A8: nobody who has not asked for it loses a message."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 2)
+    await age(database_url, conversation_id, 5_000)
+    assert await retention_of(harness, Retention()).forget_due() == {}
+    assert (await harness.stored(conversation_id)).head.head_seq == 4
+
+
+async def test_idle_conversations_go_with_everything(harness: Harness, database_url: str) -> None:
+    """Operation: those that were neither appended to nor changed, and not those in a snapshot."""
+    idle, young, touched, empty, kept = [await harness.conversation() for _ in range(5)]
+    for conversation_id in (idle, young, touched, kept):
+        await harness.talk(conversation_id, 2)
+    await execute(
+        database_url,
+        "INSERT INTO snapshot_parts (conversation_id, session_id, tenant_id, spans, message_count)"
+        " VALUES (CAST($1 AS uuid), gen_random_uuid(), $2, '{1,5}', 4)",
+        kept,
+        TENANT,
+    )
+    for conversation_id in (idle, touched, empty, kept):
+        await age(database_url, conversation_id, 31)
+    await age(database_url, young, 29)
+    await harness.append(touched, user("I am back"))
+    service = retention_of(harness, Retention(conversations=30 * DAY))
+    assert await service.forget_due() == {"conversations": 2}
+    left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
+    assert {row[0] for row in left} == {young, touched, kept}
+    rows = await execute(database_url, "SELECT DISTINCT conversation_id::text FROM messages")
+    assert {row[0] for row in rows} == {young, touched, kept}
+    assert await service.forget_due() == {}
+
+
+async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_url: str) -> None:
+    """A8: between the look and the deletion an append saves its conversation."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 1)
+    await age(database_url, conversation_id, 31)
+
+    async def appended_first(tenant_id: str, found: str, before: datetime) -> bool:
+        await harness.append(found, user("wait"))
+        return await harness.conversations.remove_idle(tenant_id, found, before)
+
+    service = RetentionService(
+        harness.database,
+        Retention(conversations=30 * DAY),
+        appended_first,
+        lambda: datetime.now(UTC),
+    )
+    assert await service.forget_due() == {}
+    assert (await harness.stored(conversation_id)).head.head_seq == 3
+    assert not await harness.conversations.remove_idle(TENANT, new_id(), datetime.now(UTC))
+
+
+FILL = {
+    Aged.IDEMPOTENCY_KEYS: "INSERT INTO idempotency_keys"
+    " SELECT gen_random_uuid(), 'k', 'h', 'a', t FROM {times} AS t",
+    Aged.CREATIONS: "INSERT INTO creations SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
+    Aged.EVENTS: "INSERT INTO events"
+    " SELECT gen_random_uuid(), 1, 'due', '{{}}', t FROM {times} AS t",
+    Aged.JOBS: "INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, status, created_at)"
+    " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done', t FROM {times} AS t",
+    Aged.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
+    Aged.ALLOWANCES: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
+    Aged.SUMMARISER_CALLS: "INSERT INTO summariser_calls SELECT 'x', t, 5 FROM {times} AS t",
+}
+TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
+EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY)
+
+
+async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None:
+    """Operation: of every kind what is older goes, and what is younger stays, in batches too."""
+    assert set(FILL) == set(Aged) == set(FORGET)
+    for statement in FILL.values():
+        await execute(database_url, statement.format(times=TIMES))
+    await execute(
+        database_url, "UPDATE jobs SET status = 'queued' WHERE created_at < now() - interval '80d'"
+    )
+    gone = await retention_of(harness, EVERYTHING).forget_due()
+    hours = 90 * 24 + 1
+    for kind, kept_for in EVERYTHING.aged.items():
+        kept = round(kept_for / timedelta(hours=1))
+        unfinished = 10 * 24 if kind is Aged.JOBS else 0
+        assert abs(gone[kind] - (hours - kept - unfinished)) <= 1, kind
+        ((left,),) = await execute(database_url, f"SELECT count(*) FROM {kind.value}")
+        assert left == hours - gone[kind]
+    assert await retention_of(harness, EVERYTHING).forget_due() == {}
+
+
+async def test_events_are_kept_unless_told(harness: Harness, database_url: str) -> None:
+    """L3: a stream can be resumed from any event, however old, by default."""
+    await execute(database_url, FILL[Aged.EVENTS].format(times=TIMES))
+    assert await retention_of(harness, Retention()).forget_due() == {}

@@ -1,0 +1,139 @@
+"""The dashboard and the page on operation show every metric there is, and no other (M)."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exposition import all_metrics
+from tests.test_logs import FOUND
+
+DOCS = Path(__file__).parent.parent / "docs"
+DASHBOARD = json.loads((DOCS / "grafana" / "context-service.json").read_text(encoding="utf-8"))
+PAGE = (DOCS / "operation.md").read_text(encoding="utf-8")
+NAME = re.compile(r"\bcontext_[a-z_]+\b")
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+ROWS = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+
+
+def rows_of(heading: str, table: int = 0) -> list[list[str]]:
+    """Return the cells of a table of the page on operation, without its head."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = re.findall(r"(?:^\|.*\|$\n?)+", section, re.MULTILINE)[table]
+    lines = [line.replace(r"\|", "\0").strip("|").split("|") for line in found.splitlines()]
+    return [[cell.strip().replace("\0", "|") for cell in line] for line in lines[2:]]
+
+
+def asked_for(expression: str) -> set[str]:
+    """Return the names of the metrics of an expression, without labels."""
+    return set(NAME.findall(re.sub(r"\{.*?\}(?=[\[)])", "", expression)))
+
+
+def sampled(kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return each name that a sample can have, with its metric."""
+    found = {name: name for name in kinds}
+    for name in (name for name, kind in kinds.items() if kind == "histogram"):
+        del found[name]
+        found |= {f"{name}_{part}": name for part in ("bucket", "sum", "count")}
+    return found
+
+
+def expressions() -> Iterator[str]:
+    """Yield every expression of the dashboard."""
+    for panel in PANELS:
+        yield from (target["expr"] for target in panel["targets"])
+
+
+async def test_the_dashboard_shows_every_metric() -> None:
+    """M: each expression asks for metrics that exist, and each metric is shown."""
+    names = sampled(await all_metrics())
+    shown = {name for text in expressions() for name in asked_for(text)}
+    assert shown <= names.keys()
+    assert {names[name] for name in shown} == set(names.values())
+
+
+def test_the_dashboard_is_whole() -> None:
+    """M: panels stand in rows without overlap, by a data source that is chosen on import."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    assert ROWS == [
+        "Traffic",
+        "Latency",
+        "Builds and pressure",
+        "Compactions",
+        "Model calls and cost",
+        "Background work",
+        "Database",
+        "Errors",
+    ]
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken and place["x"] + place["w"] <= 24, panel["title"]
+        taken |= cells
+    sources = [holder["datasource"] for panel in PANELS for holder in (panel, *panel["targets"])]
+    assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
+    variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+    assert variables == ["datasource", "instance"]
+
+
+@pytest.mark.parametrize("quantile", ["0.5", "0.99"])
+def test_quantiles_come_from_buckets(quantile: str) -> None:
+    """M: a quantile is taken of buckets that still have their bounds."""
+    found = [text for text in expressions() if f"histogram_quantile({quantile}" in text]
+    assert len(found) >= 6
+    assert all("_bucket{" in text and "sum by (le" in text for text in found)
+
+
+async def test_the_page_lists_every_metric() -> None:
+    """M: the table of metrics has each by its name and kind, and no other."""
+    listed = {row[0].strip("`"): row[1] for row in rows_of("Metrics")}
+    assert listed == await all_metrics()
+
+
+def test_the_page_lists_every_event() -> None:
+    """M: the table of events has each by its name, and its level."""
+    used: dict[str, str] = {}
+    for call in FOUND.values():
+        name, attribute = call.args[0], call.func
+        assert isinstance(name, ast.Constant) and isinstance(attribute, ast.Attribute)
+        used[str(name.value)] = "error" if attribute.attr == "exception" else attribute.attr
+    listed = {row[0].strip("`"): row[1] for row in rows_of("Logs", 1)}
+    assert listed == used
+
+
+async def test_the_alerts_ask_for_metrics_that_exist() -> None:
+    """M: every alert of the page is about metrics there are, and for some time."""
+    names = sampled(await all_metrics())
+    rows: list[list[Any]] = rows_of("Alerts")
+    assert len(rows) >= 10
+    for _, expression, lasting in rows:
+        asked = asked_for(expression)
+        assert asked <= names.keys() and (asked or "up{" in expression), expression
+        assert re.fullmatch(r"\d+m", lasting)
+
+
+def test_the_page_has_its_headings() -> None:
+    """M: what an operator looks for has its place."""
+    assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == [
+        "Logs",
+        "Metrics",
+        "Traces",
+        "Alerts",
+        "Several processes",
+        "Health and shutdown",
+        "Database outages",
+        "Retention",
+        "Keys and limits",
+    ]

@@ -1,0 +1,138 @@
+"""The log: JSON lines with constant names, and nothing that anybody said (M)."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.logs import JsonLines, request_id
+
+APP = Path(__file__).parent.parent / "app"
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+LOGGERS = {"_log", "logger"}
+
+
+def line_of(name: str, message: str, *arguments: Any, **more: Any) -> dict[str, Any]:
+    """Return what is written of one record."""
+    record = logging.LogRecord(name, logging.INFO, "here.py", 1, message, arguments, None)
+    vars(record).update(more)
+    line: dict[str, Any] = json.loads(JsonLines().format(record))
+    return line
+
+
+def test_a_line_of_ours() -> None:
+    """M: name and data stand beside each other, with time, level, process and request."""
+    token = request_id.set("r-1")
+    try:
+        line = line_of("app.log", "worker_not_woken", data={"count": 2, "path": Path("x")})
+    finally:
+        request_id.reset(token)
+    assert line.pop("time").endswith("+00:00") and line.pop("pid") > 0
+    assert line == {
+        "level": "info",
+        "logger": "app.log",
+        "event": "worker_not_woken",
+        "request_id": "r-1",
+        "count": 2,
+        "path": "x",
+    }
+
+
+def test_outside_a_request() -> None:
+    """M: without a request there is no id."""
+    assert "request_id" not in line_of("app", "worker_started")
+
+
+def test_a_line_of_a_library() -> None:
+    """M: of other libraries only the template is told, never what they would fill in."""
+    line = line_of("asyncio", "Task %s failed\nfuture: secret", "secret words")
+    assert line["event"] == "Task %s failed"
+    assert "secret" not in json.dumps(line)
+    assert line_of("apparatus", "%s", "secret")["event"] == "%s"
+
+
+def test_an_exception() -> None:
+    """M: an exception is told by its kind and where it happened, never by its words."""
+    try:
+        raise LookupError("secret words")
+    except LookupError:
+        line = line_of("app.context", "cache_marks_failed", exc_info=sys.exc_info())
+    assert line["error"] == "LookupError"
+    assert line["places"][-1].endswith("test_an_exception")
+    assert "secret" not in json.dumps(line)
+
+
+def test_a_lone_surrogate() -> None:
+    """M: what orjson cannot write is written all the same."""
+    assert line_of("app.x", "event", data={"name": "\ud83d"})["name"] == "\ud83d"
+
+
+SCRIPT = """
+import logging, sys
+from app import logs
+handler = logging.StreamHandler(sys.stderr)
+logging.getLogger("uvicorn").handlers = [handler]
+logging.getLogger("uvicorn").propagate = False
+logging.getLogger("uvicorn.error").setLevel("INFO")
+logs.configure("warning")
+logging.getLogger("app.worker").info("worker_started")
+logging.getLogger("app.worker").warning("job_interrupted", extra={"data": {"attempts": 1}})
+logging.getLogger("uvicorn.error").info("Started server process [%d]", 1)
+logging.getLogger("somebody").info("chatter")
+logging.getLogger("somebody").warning("It is %s", "secret")
+"""
+
+
+def test_all_of_a_process_is_json() -> None:
+    """M: after `configure` every line is JSON, of libraries the warnings and what uvicorn says."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+    )
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["logger"], line["event"]) for line in told] == [
+        ("app.worker", "job_interrupted"),
+        ("uvicorn.error", "Started server process [%d]"),
+        ("somebody", "It is %s"),
+    ]
+    assert told[0]["attempts"] == 1
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call of a logger in the app, with its place."""
+    for path in sorted(APP.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                holder = node.func.value
+                name = holder.id if isinstance(holder, ast.Name) else ""
+                if name in LOGGERS and node.func.attr in LEVELS:
+                    yield f"{path.relative_to(APP)}:{node.lineno}", node
+
+
+FOUND = dict(calls())
+
+
+@pytest.mark.parametrize("place", FOUND)
+def test_every_call_of_a_logger(place: str) -> None:
+    """M: an event has a constant name, and its data stands under `data`, where it is written."""
+    call = FOUND[place]
+    (name,) = call.args
+    assert isinstance(name, ast.Constant) and isinstance(name.value, str), place
+    assert name.value.replace("_", "").isalpha() and name.value.islower(), place
+    assert {keyword.arg for keyword in call.keywords} <= {"extra"}, place
+    for keyword in call.keywords:
+        assert isinstance(keyword.value, ast.Dict), place
+        keys = [key.value for key in keyword.value.keys if isinstance(key, ast.Constant)]
+        assert keys == ["data"] and len(keyword.value.keys) == 1, place
+
+
+def test_the_calls_are_found() -> None:
+    """M: the search sees the calls there are."""
+    assert len(FOUND) > 20
