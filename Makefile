@@ -1,6 +1,6 @@
 # One command each; `make help` lists them. Only Python 3.11 or newer and make have to be there.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt openapi bench lock hooks clean
+.PHONY: help setup run test test-pooled clients check fmt openapi bench lock hooks clean
 
 BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -10,7 +10,7 @@ LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-
 	--no-annotate --no-header --quiet
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed ## Make .venv with the locked dependencies and `context-service` in it
 
@@ -28,6 +28,12 @@ run: setup ## Start the service on http://127.0.0.1:8080, its database in ./data
 
 test: setup ## Run the tests (ARGS="-k budget")
 	$(BIN)/pytest -n auto $(ARGS)
+
+test-pooled: setup ## Run the tests through PgBouncer in transaction mode (ARGS="-k log")
+	CONTEXT_TEST_POOLER=transaction $(BIN)/pytest -n auto -m "not direct" $(ARGS)
+
+clients: setup ## Lint openapi.json, and try the clients made from it
+	$(BIN)/pytest tests/test_clients.py $(ARGS)
 
 check: setup ## Lint, format, types, direction of imports, openapi.json
 	$(BIN)/ruff check .
@@ -55,4 +61,5 @@ hooks: setup ## Let git run the quick checks before each commit
 	$(BIN)/pre-commit install
 
 clean: ## Remove what the commands above made, except ./data
+	rm -rf clients/node_modules clients/schema.ts clients/.install.lock
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -27,6 +27,7 @@ MEASUREMENTS = {
     "tool_search": "benchmarks.tool_search",
     "transcript_search": "benchmarks.transcript_search",
     "resume": "benchmarks.resume",
+    "load": "benchmarks.load",
     "faults": "benchmarks.faults",
 }
 

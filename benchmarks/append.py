@@ -19,7 +19,7 @@ import uvloop
 from benchmarks import floors
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, p50, times
-from benchmarks.processes import Served
+from benchmarks.processes import PostgresProcesses, Served
 from benchmarks.stage import Stage, create_conversation, report, stage
 from benchmarks.workload import Message, plain_message
 
@@ -34,10 +34,10 @@ _SCRIPT = """
 local requests = {}
 local at = 0
 init = function(args)
-  local headers = {["Content-Type"] = "application/json"}
+  local headers = {["Content-Type"] = "application/json", ["Authorization"] = %s}
   for line in io.lines(%s) do
-    local path, body = line:match("^(%%S+) (.*)$")
-    requests[#requests + 1] = wrk.format("POST", path, headers, body)
+    local method, path, body = line:match("^(%%S+) (%%S+) (.*)$")
+    requests[#requests + 1] = wrk.format(method, path, headers, body)
   end
 end
 request = function()
@@ -58,6 +58,7 @@ end
 class Round:
     """What wrk and the processes' clocks say of one round."""
 
+    requests: int
     per_second: float
     p50_ms: float
     p99_ms: float
@@ -66,18 +67,26 @@ class Round:
 
 
 class Load:
-    """A fixed set of requests to one server, sent again and again."""
+    """A fixed set of requests to one server, sent again and again.
 
-    def __init__(self, folder: Path, name: str, server: Served, lines: Sequence[str]) -> None:
+    A line is a method, a path and a body; `key` is an API key that all of them bring.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, server: Served, lines: Sequence[str], key: str = "none"
+    ) -> None:
         bodies = folder / f"{name}.txt"
         bodies.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self._script = folder / f"{name}.lua"
-        self._script.write_text(_SCRIPT % json.dumps(str(bodies)), encoding="utf-8")
+        header = json.dumps(f"Bearer {key}")
+        self._script.write_text(_SCRIPT % (header, json.dumps(str(bodies))), encoding="utf-8")
         self._server = server
 
-    def run(self, running: Stage, connections: int, seconds: int, messages_each: int) -> Round:
+    def run(
+        self, database: PostgresProcesses, connections: int, seconds: int, messages_each: int = 1
+    ) -> Round:
         """Load the server for some seconds; raises RuntimeError if any answer is no 2xx."""
-        server, postgres = self._server.cpu_seconds, running.postgres.cpu_seconds
+        server, postgres = self._server.cpu_seconds, database.cpu_seconds
         printed = subprocess.run(
             (
                 "wrk",
@@ -99,11 +108,12 @@ class Load:
             raise RuntimeError(f"{refused} refused, {broken} broken: {printed}")
         messages = requests * messages_each
         return Round(
+            requests=requests,
             per_second=messages / (micros / 1e6),
             p50_ms=middle / 1000,
             p99_ms=slow / 1000,
             server_cpu_ms=(self._server.cpu_seconds - server) * 1000 / messages,
-            postgres_cpu_ms=(running.postgres.cpu_seconds - postgres) * 1000 / messages,
+            postgres_cpu_ms=(database.cpu_seconds - postgres) * 1000 / messages,
         )
 
 
@@ -155,7 +165,7 @@ def _loads(running: Stage, folder: Path) -> dict[str, Load]:
                 body: dict[str, object] = {"messages": _messages(rng, each)}
                 if counted:
                     body["tokens"] = [APPROXIMATE_TOKENS] * each
-                made.append(f"{path(place)} {orjson.dumps(body).decode()}")
+                made.append(f"POST {path(place)} {orjson.dumps(body).decode()}")
         return made
 
     loads = {}
@@ -194,11 +204,11 @@ def _rounds(
     report(f"append: {rounds} rounds of {kind}")
     found: dict[str, list[Round]] = {"ours": [], "floor B": []}
     for name in found:
-        loads[f"{name} {kind}"].run(running, connections, 1, messages_each)
+        loads[f"{name} {kind}"].run(running.postgres, connections, 1, messages_each)
     for _ in range(rounds):
         for name, results in found.items():
             load = loads[f"{name} {kind}"]
-            results.append(load.run(running, connections, seconds, messages_each))
+            results.append(load.run(running.postgres, connections, seconds, messages_each))
     return found
 
 

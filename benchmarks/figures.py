@@ -31,6 +31,8 @@ _ORDER = (
     "tool_search",
     "transcript_search",
     "resume",
+    "load",
+    "faults",
 )
 
 

@@ -9,16 +9,22 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
 from app.adapters.postgres.embedded import running
 from app.cli import cli, is_loopback
+from tests.api.talk import talk
+from tests.fake_llm import FakeLLM, slow
+from tests.fake_llm import answer as reply
 
 CLEAN = {name: text for name, text in os.environ.items() if not name.startswith("CONTEXT_")}
 COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
@@ -82,6 +88,14 @@ def status(port: int, path: str, key: str | None = None) -> int:
         connection.close()
 
 
+def status_or_none(port: int, path: str) -> int | None:
+    """Return the same, None when nobody listens."""
+    try:
+        return status(port, path)
+    except OSError:
+        return None
+
+
 def stop(process: subprocess.Popen[str]) -> float:
     """Send SIGTERM and return the seconds until the process is gone."""
     asked = monotonic()
@@ -114,6 +128,36 @@ def test_public_bind_is_refused(host: str, data_dir: Path) -> None:
     assert "CONTEXT_ALLOW_UNAUTHENTICATED=true" in result.stderr
     assert "Traceback" not in result.stderr
     assert not data_dir.exists()
+
+
+def test_a_request_under_way_is_answered_after_sigterm(data_dir: Path, fake_llm: FakeLLM) -> None:
+    """Operation: SIGTERM lets what runs finish, here a compaction that waits for its model."""
+    released, arrived = threading.Event(), threading.Event()
+    fake_llm.always(slow(released, reply("<summary>All of it, in short.</summary>"), arrived))
+    environ = {
+        "CONTEXT_SUMMARIZER_MODEL": "openai/fake",
+        "CONTEXT_SUMMARIZER_API_BASE": fake_llm.api_base,
+        "CONTEXT_SUMMARIZER_API_KEY": "test",
+        "CONTEXT_WORKER": "false",
+        "CONTEXT_ACCESS_LOG": "false",
+    }
+    with serving(data_dir, environ=environ) as (process, port):
+        base = f"http://127.0.0.1:{port}/v1/conversations"
+        with httpx.Client(timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            body = {"model": "gpt-4o", "policy": {"budget": {"context_window": 8192}}}
+            path = f"{base}/{client.post(base, json=body).json()['conversation_id']}"
+            client.post(f"{path}/messages", json={"messages": talk(40)}).raise_for_status()
+            compacting = pool.submit(httpx.post, f"{path}/compact", timeout=60)
+            assert arrived.wait(30)
+            process.send_signal(signal.SIGTERM)
+            while status_or_none(port, "/healthz") is not None:
+                pass
+            released.set()
+            answer = compacting.result(30)
+        assert answer.status_code == 200
+        assert answer.json()["compacted"]
+        process.communicate(timeout=20)
+        assert process.returncode == 0
 
 
 def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:

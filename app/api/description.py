@@ -1,8 +1,8 @@
 """What the published API manual says beside its operations.
 
 1. Linters are strict with it and clients are made from it: `docs/clients.md` names both.
-2. Whatever is under `/v1` asks for a key, and so can answer `401`, `403` and `429`. What is for watchers
-   does not; their metrics may have a token of their own.
+2. Whatever is under `/v1` asks for a key, and so can answer `401`, `403` and `429`. What is for
+   watchers does not; their metrics may have a token of their own.
 3. What is the same for many operations is a component, which they refer to.
 """
 
@@ -33,6 +33,7 @@ budget, and nothing is ever lost.
 - Errors are `application/problem+json`. Programs look at `code`; `errors[]` names the places.
 - Lists take `limit` and `cursor`, and answer `{data, next_cursor}`.
 - An `Idempotency-Key` makes it safe to send an append or a creation again.
+- Every answer has an `X-Request-Id`: yours, if you sent one, or a new one. It is in the logs too.
 - Where API keys exist, each request names one: `Authorization: Bearer ctx_…`. What belongs to
   another tenant is a `404`.
 """

@@ -221,10 +221,14 @@ def _pointer(place: Sequence[int | str]) -> str:
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
+    """Return the methods of the path, not those of one with a parameter in the place of a word."""
+    found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    paths = [getattr(route, "path", "") for route in found]
+    nearest = min(paths, key=lambda path: path.count("{"), default="")
     return {
         method
-        for route in routes
-        if route.matches(request.scope)[0] is not Match.NONE
+        for route, path in zip(found, paths, strict=True)
+        if path == nearest
         for method in getattr(route, "methods", None) or ()
     }
 

@@ -1,0 +1,315 @@
+"""A LangChain middleware that has the Context Service keep the history and build each payload.
+
+    context = ContextMiddleware("http://127.0.0.1:8080", settings={"model": "gpt-4.1"})
+    agent = create_agent("openai:gpt-4.1", tools=[...], system_prompt="...", middleware=[context],
+                         checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "chat-17"}}
+    agent.invoke({"messages": [("user", "What failed?")]}, thread)
+
+1. Before each call of the model the messages of the state go into the log of the thread's
+   conversation, as LangChain's own converter says them to OpenAI. Their ids make that idempotent:
+   a step that is repeated, or resumed from a checkpoint, appends nothing twice.
+2. The model is given the build: its messages, its tools and its output limit. The system prompt is
+   a section of it, the tools are counted in it.
+3. A call of a tool that the agent has not got is one of the service's, which executes it.
+4. The checkpoint keeps the messages of the newest turn; the older ones are removed from the state
+   when a turn ends, for the log has them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, cast
+
+import httpx
+from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    convert_to_messages,
+    convert_to_openai_messages,
+)
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.config import get_config
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+MOST_TRIES = 4
+MOST_MESSAGES = 1000
+
+TAKEN = ("model", "messages", "tools", "max_completion_tokens")
+
+Ask = tuple[str, dict[str, Any]] | float | ModelRequest[Any]
+"""A path and what to post there, seconds to wait, or what to call the model with."""
+Steps = Generator[Ask, Any, Any]
+"""Asks one after the other, the same for an agent that blocks and for one that does not."""
+
+
+class ContextServiceError(Exception):
+    """A refusal of the service; `code` is that of its problem document."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        is_json = "json" in answer.headers.get("Content-Type", "")
+        problem = answer.json() if is_json else {"detail": answer.text}
+        self.code = str(problem.get("code", answer.status_code))
+        super().__init__(f"{self.code}: {problem.get('detail')}")
+
+
+class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+    """All threads of an agent, each with a conversation of the service.
+
+    A `thread_id` that is no UUID is made into one: choose ids that no other tenant has. `settings`
+    are those of a new conversation: `model`, `policy`, `agent_id`.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8080",
+        api_key: str | None = None,
+        *,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        key = api_key or os.environ.get("CONTEXT_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.client = httpx.Client(base_url=f"{base_url}/v1", headers=headers, timeout=60)
+        self.async_client = httpx.AsyncClient(
+            base_url=f"{base_url}/v1", headers=headers, timeout=60
+        )
+        self._settings = settings or {}
+        self._logged: dict[str, set[str | None]] = {}
+
+    # --- what LangChain calls -------------------------------------------------------------------
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Call the model with a build in place of the state's messages."""
+        return cast("ModelResponse[Any]", self._run(self._call(request), handler))
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """Do the same without blocking."""
+        return cast("ModelResponse[Any]", await self._arun(self._call(request), handler))
+
+    def wrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
+    ) -> ToolMessage | Command[Any]:
+        """Have the service execute a call of a tool that is not the agent's."""
+        if request.tool is not None:
+            return handler(request)
+        return cast("ToolMessage", self._run(self._execute(request.tool_call)))
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Do the same without blocking."""
+        if request.tool is not None:
+            return await handler(request)
+        return cast("ToolMessage", await self._arun(self._execute(request.tool_call)))
+
+    def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        """Log the answer, and leave only the newest turn to the checkpoint."""
+        self._logged.pop(self._run(self._append(state["messages"])))
+        return {"messages": _outdated(state["messages"])}
+
+    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        """Do the same without blocking."""
+        self._logged.pop(await self._arun(self._append(state["messages"])))
+        return {"messages": _outdated(state["messages"])}
+
+    # --- what is asked, and in which order ------------------------------------------------------
+
+    def _call(self, request: ModelRequest[Any]) -> Steps:
+        path = yield from self._append(request.state["messages"])
+        ask = _ask_of(request)
+        built = yield from self._post(f"{path}/context", ask)
+        try:
+            response = yield _with(request, built["payload"])
+        except Exception as error:  # each provider has its own; the service knows "too long"
+            told = {**ask, "error": getattr(error, "body", None) or str(error)}
+            try:
+                built = (yield from self._post(f"{path}/overflow", told))["context"]
+            except ContextServiceError as refused:
+                raise (error if refused.code == "VALIDATION_ERROR" else refused) from None
+            response = yield _with(request, built["payload"])
+        if usage := _usage_of(response.result[0]):
+            spent = {"usage": usage, "build_id": built["build_id"]}
+            yield from self._post(f"{path}/usage", spent)
+        return response
+
+    def _execute(self, call: ToolCall) -> Steps:
+        path = yield from self._opened()
+        function = {"name": call["name"], "arguments": json.dumps(call["args"])}
+        asked = {"tool_call": {"id": call["id"], "type": "function", "function": function}}
+        answer = yield from self._post(f"{path}/tool-calls", asked)
+        text, status = answer["message"]["content"], "error" if answer["is_error"] else "success"
+        return ToolMessage(text, tool_call_id=call["id"], name=call["name"], status=status)
+
+    def _append(self, messages: Sequence[BaseMessage]) -> Steps:
+        """Append what was not in the state the last time; the log passes over what it has."""
+        path = yield from self._opened()
+        said = [_native(message) for message in messages if message.id not in self._logged[path]]
+        for start in range(0, len(said), MOST_MESSAGES):
+            batch = {"messages": said[start : start + MOST_MESSAGES]}
+            yield from self._post(f"{path}/messages", batch)
+        self._logged[path] = {message.id for message in messages}
+        return path
+
+    def _opened(self) -> Steps:
+        conversation_id = uuid_of(str(get_config()["configurable"]["thread_id"]))
+        path = f"/conversations/{conversation_id}"
+        if path not in self._logged:
+            created = {"conversation_id": conversation_id, **self._settings}
+            try:
+                yield from self._post("/conversations", created)
+            except ContextServiceError as error:
+                if error.code != "CONFLICT":
+                    raise
+            self._logged[path] = set()
+        return path
+
+    def _post(self, path: str, body: dict[str, Any]) -> Steps:
+        """Return the answer; "not now" is asked again, messages also after a lost answer."""
+        for tries in range(1, MOST_TRIES + 1):
+            pause = 0.2
+            try:
+                answer = yield path, body
+                if answer.is_success:
+                    return answer.json()
+                if answer.status_code not in (429, 503) or tries == MOST_TRIES:
+                    raise ContextServiceError(answer)
+                pause = float(answer.headers.get("Retry-After", 1))
+            except httpx.TransportError:
+                if not path.endswith("/messages") or tries == MOST_TRIES:
+                    raise
+            yield pause
+
+    # --- who carries it out ---------------------------------------------------------------------
+
+    def _run(self, steps: Steps, model: Callable[[Any], Any] | None = None) -> Any:
+        answer: Any = None
+        failure: Exception | None = None
+        while True:
+            try:
+                ask = steps.throw(failure) if failure else steps.send(answer)
+            except StopIteration as done:
+                return done.value
+            answer = failure = None
+            try:
+                if isinstance(ask, tuple):
+                    answer = self.client.post(ask[0], json=ask[1])
+                elif isinstance(ask, float):
+                    time.sleep(ask)
+                elif model:
+                    answer = model(ask)
+            except Exception as error:
+                failure = error
+
+    async def _arun(self, steps: Steps, model: Callable[[Any], Any] | None = None) -> Any:
+        answer: Any = None
+        failure: Exception | None = None
+        while True:
+            try:
+                ask = steps.throw(failure) if failure else steps.send(answer)
+            except StopIteration as done:
+                return done.value
+            answer = failure = None
+            try:
+                if isinstance(ask, tuple):
+                    answer = await self.async_client.post(ask[0], json=ask[1])
+                elif isinstance(ask, float):
+                    await asyncio.sleep(ask)
+                elif model:
+                    answer = await model(ask)
+            except Exception as error:
+                failure = error
+
+
+def uuid_of(thread_id: str) -> str:
+    """Return the id that the service knows a thread by."""
+    try:
+        return str(uuid.UUID(thread_id))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"context-service:{thread_id}"))
+
+
+def _native(message: BaseMessage) -> dict[str, Any]:
+    said = convert_to_openai_messages(message, include_id=True)
+    if thought := message.additional_kwargs.get("reasoning_content"):
+        said["reasoning_content"] = thought
+    return said
+
+
+def _ask_of(request: ModelRequest[Any]) -> dict[str, Any]:
+    """Say what a call needs; a tool's `metadata` may give its category, such as `mcp`."""
+    names = (getattr(request.model, name, None) for name in ("model_name", "model"))
+    ask: dict[str, Any] = {"model": next(filter(None, names), None), "tools": []}
+    for tool in request.tools:
+        kind = (tool.metadata or {}).get("category") if isinstance(tool, BaseTool) else None
+        if not _is_hosted(tool):
+            ask["tools"].append({"category": kind or "builtin", **convert_to_openai_tool(tool)})
+    if request.system_message:
+        ask["sections"] = [{"name": "instructions", "content": request.system_message.text}]
+    if limit := request.model_settings.get("max_tokens"):
+        ask["max_output_tokens"] = limit
+    return ask
+
+
+def _with(request: ModelRequest[Any], payload: dict[str, Any]) -> ModelRequest[Any]:
+    """Put a payload in the place of what LangChain has gathered."""
+    messages = cast("list[AnyMessage]", convert_to_messages(payload["messages"]))
+    system = messages.pop(0) if isinstance(messages[0], SystemMessage) else None
+    hosted = [tool for tool in request.tools if _is_hosted(tool)]
+    extra = {name: value for name, value in payload.items() if name not in TAKEN}
+    limit = {"max_tokens": payload["max_completion_tokens"]}
+    return request.override(
+        system_message=cast("SystemMessage | None", system),
+        messages=messages,
+        tools=[*payload.get("tools", []), *hosted],
+        model_settings={**request.model_settings, **extra, **limit},
+    )
+
+
+def _is_hosted(tool: BaseTool | dict[str, Any]) -> bool:
+    return isinstance(tool, dict) and tool.get("type") != "function"
+
+
+def _usage_of(message: BaseMessage) -> dict[str, Any] | None:
+    usage = message.usage_metadata if isinstance(message, AIMessage) else None
+    if not usage:
+        return None
+    return {
+        "prompt_tokens": usage["input_tokens"],
+        "prompt_tokens_details": {
+            "cached_tokens": usage.get("input_token_details", {}).get("cache_read", 0)
+        },
+        "completion_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
+    }
+
+
+def _outdated(messages: Sequence[BaseMessage]) -> list[RemoveMessage]:
+    """Name the messages before the newest turn."""
+    turns = [place for place, one in enumerate(messages) if isinstance(one, HumanMessage)]
+    return [RemoveMessage(id=one.id or "") for one in messages[: turns[-1] if turns else 0]]

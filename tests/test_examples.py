@@ -1,0 +1,798 @@
+"""The adapters of examples/: agents of three frameworks that really run over the served app.
+
+1. Each framework talks over HTTP to a provider on the loopback, which refuses what a real one
+   would, and to the service. Tracing of the frameworks is off; nothing else is reached.
+2. The window is so small that the conversation is compacted on the way, and every log that a tool
+   prints is larger than what its view may be.
+3. A `Process` is a framework with an adapter as its users have it; a second one knows nothing of
+   the first but the conversation's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import io
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import openai
+import pydantic_ai
+import pytest
+import pytest_asyncio
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
+from agents.memory import Session, is_openai_responses_compaction_aware_session
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    convert_to_messages,
+    convert_to_openai_messages,
+)
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from app.domain.tool_output import READ_LINES
+from examples import langchain_middleware, openai_agents_session, pydantic_ai_history
+from tests.fake_llm import Behaviour, Request, status
+from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+
+WINDOW = 4096
+TURNS = 4
+SETTINGS: dict[str, Any] = {
+    "model": "gpt-5",
+    "policy": {
+        "budget": {"context_window": WINDOW, "max_output_tokens": 512},
+        "tool_output": {"max_message_bytes": 1000, "offload_threshold_bytes": 1000},
+        "compaction": {"mode": "inline"},
+    },
+}
+INSTRUCTIONS = "You find needles in logs."
+SYSTEM = ("system", "developer")
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+)
+REF = re.compile(r"\bref(?:_id)?=\\*\"?(blob_[0-9a-f]+)")
+NEEDLE = re.compile(r"needle-\d+")
+
+
+def read_log(name: str) -> str:
+    """Read a log."""
+    lines = [f"{n:03} {f'needle-{name}' if n == 150 else 'nothing here'}" for n in range(300)]
+    return "\n".join(lines)
+
+
+def asked(turn: int) -> str:
+    """Return what the user says, which takes room."""
+    return f"Look at log {turn}. " + "Mind that it is long, and that I need it soon. " * 12
+
+
+class Readers(FakeProviders):
+    """Agents that read a log, read on behind its view, and say what they have found there.
+
+    Of three answers the first calls the agent's tool, the second the service's, the third speaks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = 0
+        self.fails_at: list[int] = []
+
+    def _act(self, request: Request) -> Behaviour:
+        protocol = next(one for one in PROTOCOLS if one.path.fullmatch(request.path))
+        if self.answered in self.fails_at:
+            self.fails_at.remove(self.answered)
+            return status(500, "out of order")
+        if self.overflow_at == self.answered and not self.overflows:
+            self.overflows += 1
+            return Behaviour(status=400, body=protocol.too_long())
+        turn, step = divmod(self.answered, 3)
+        self.answered += 1
+        sent = json.dumps(request.body)
+        spent, body = Spent(len(sent) // 4, 0), request.body
+        match step:
+            case 0:
+                call = Call(f"c{turn}a", "read_log", {"name": str(turn)})
+                answer = protocol.calling([call], spent, body)
+            case 1:
+                where = {"ref_id": REF.findall(sent)[-1], "offset": 150, "limit": 1}
+                answer = protocol.calling([Call(f"c{turn}b", READ_LINES, where)], spent, body)
+            case _:
+                answer = protocol.saying(f"In log {turn} is {NEEDLE.findall(sent)[-1]}.", spent)
+        return Behaviour(body=json.loads(json.dumps(answer).replace("msg_1", f"msg_{turn}")))
+
+
+@pytest.fixture
+def provider() -> Iterator[Readers]:
+    """The agents' provider."""
+    server = Readers()
+    yield server
+    server.stop()
+
+
+class Told:
+    """What a service answered its adapters: builds and reports of usage."""
+
+    def __init__(self) -> None:
+        self.builds: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
+
+    def watch(self, client: httpx.AsyncClient | httpx.Client) -> None:
+        """Keep what this client is answered."""
+        is_async = isinstance(client, httpx.AsyncClient)
+        client.event_hooks = {"response": [self._aread if is_async else self._read]}
+
+    async def _aread(self, response: httpx.Response) -> None:
+        await response.aread()
+        self._keep(response)
+
+    def _read(self, response: httpx.Response) -> None:
+        response.read()
+        self._keep(response)
+
+    def _keep(self, response: httpx.Response) -> None:
+        match response.request.url.path.rsplit("/", 1)[-1]:
+            case "context" if response.is_success:
+                self.builds.append(response.json())
+            case "overflow" if response.is_success:
+                self.builds.append(response.json()["context"])
+            case "usage":
+                self.reports.append(response.json())
+
+
+# --- the frameworks -----------------------------------------------------------------------------
+
+
+class Process(ABC):
+    """One process with an agent, in which one user has one conversation."""
+
+    format = "openai_responses"
+
+    def __init__(self, served: str, provider: Readers) -> None:
+        self.service = httpx.Client(base_url=f"{served}/v1", timeout=60)
+        self.told = Told()
+        self.openai = openai.AsyncOpenAI(base_url=provider.api_base, api_key="test", max_retries=0)
+
+    @property
+    @abstractmethod
+    def conversation_id(self) -> str:
+        """The conversation's id at the service."""
+
+    @abstractmethod
+    async def say(self, text: str, request_id: str) -> str:
+        """Run the agent until it answers this; with an id of before, do it again."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self.service.close()
+        await self.openai.close()
+
+
+class AgentsSdk(Process):
+    """The OpenAI Agents SDK; a session for each request, as a web server has them."""
+
+    def __init__(self, served: str, provider: Readers) -> None:
+        super().__init__(served, provider)
+        self.client = openai_agents_session.ContextClient(served)
+        self.told.watch(self.client)
+        self.session = self.session_of("")
+
+    def session_of(self, request_id: str) -> openai_agents_session.ContextSession:
+        """Return the conversation's session for a request."""
+        return openai_agents_session.ContextSession(
+            "chat-1", self.client, SETTINGS, request_id=request_id
+        )
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation's id at the service."""
+        return self.session.conversation_id
+
+    async def agent(self) -> Agent[Any]:
+        """Return an agent that is bound to the session."""
+        settings = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
+        agent: Agent[Any] = Agent(
+            name="reader",
+            instructions=INSTRUCTIONS,
+            model=OpenAIResponsesModel("gpt-5", self.openai),
+            model_settings=settings,
+            tools=[function_tool(read_log)],
+        )
+        return await self.session.bound(agent)
+
+    async def say(self, text: str, request_id: str) -> str:
+        """Run it with the runner."""
+        self.session = self.session_of(request_id)
+        config = RunConfig(tracing_disabled=True)
+        done = await Runner.run(await self.agent(), text, session=self.session, run_config=config)
+        return str(done.final_output)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().close()
+        await self.client.aclose()
+
+
+class ChatModel(BaseChatModel):
+    """OpenAI's Chat Completions, as small as a model of LangChain can be."""
+
+    client: openai.OpenAI
+    async_client: openai.AsyncOpenAI
+
+    @property
+    def _llm_type(self) -> str:
+        return "chat"
+
+    def bind_tools(self, tools: Sequence[Any], **more: Any) -> Runnable[Any, AIMessage]:
+        """Keep the tools for the call; these are as OpenAI has them already."""
+        return self.bind(tools=list(tools), **more)
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **more: Any
+    ) -> ChatResult:
+        return _result(self.client.chat.completions.create(**_asked(messages, **more)))
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **more: Any
+    ) -> ChatResult:
+        asked = _asked(messages, **more)
+        return _result(await self.async_client.chat.completions.create(**asked))
+
+
+def _asked(
+    messages: list[BaseMessage], max_tokens: int, tool_choice: Any = None, **more: Any
+) -> dict[str, Any]:
+    said = convert_to_openai_messages(messages)
+    return {"model": "fake", "messages": said, "max_completion_tokens": max_tokens, **more}
+
+
+def _result(answer: Any) -> ChatResult:
+    said = answer.choices[0].message
+    (message,) = convert_to_messages([said.to_dict() | {"content": said.content or ""}])
+    assert isinstance(message, AIMessage)
+    message.usage_metadata = {
+        "input_tokens": answer.usage.prompt_tokens,
+        "output_tokens": answer.usage.completion_tokens,
+        "total_tokens": answer.usage.total_tokens,
+    }
+    return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+class LangChain(Process):
+    """LangChain with checkpoints of its own; the user's message has an id."""
+
+    format = "openai_chat"
+
+    def __init__(self, served: str, provider: Readers) -> None:
+        super().__init__(served, provider)
+        base_url = provider.api_base
+        self.blocking = openai.OpenAI(base_url=base_url, api_key="test", max_retries=0)
+        self.context = langchain_middleware.ContextMiddleware(served, settings=SETTINGS)
+        self.told.watch(self.context.async_client)
+        self.told.watch(self.context.client)
+        self.agent: Any = create_agent(
+            ChatModel(client=self.blocking, async_client=self.openai),
+            tools=[tool(read_log)],
+            system_prompt=INSTRUCTIONS,
+            middleware=[self.context],
+            checkpointer=InMemorySaver(),
+        )
+        self.thread: RunnableConfig = {"configurable": {"thread_id": "chat-1"}}
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation's id at the service."""
+        return langchain_middleware.uuid_of("chat-1")
+
+    async def say(self, text: str, request_id: str) -> str:
+        """Run it; what a checkpoint has is resumed."""
+        state = (await self.agent.aget_state(self.thread)).values.get("messages", [])
+        is_known = request_id in [message.id for message in state]
+        message = {"role": "user", "content": text, "id": request_id}
+        given = None if is_known else {"messages": [message]}
+        done = await self.agent.ainvoke(given, self.thread)
+        return str(done["messages"][-1].content)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().close()
+        self.blocking.close()
+        self.context.client.close()
+        await self.context.async_client.aclose()
+
+
+class BlockingLangChain(LangChain):
+    """The same agent in sync code."""
+
+    async def say(self, text: str, request_id: str) -> str:
+        """Run it in a thread, for the message of the user alone."""
+        message = {"role": "user", "content": text, "id": request_id}
+        done = await asyncio.to_thread(self.agent.invoke, {"messages": [message]}, self.thread)
+        return str(done["messages"][-1].content)
+
+
+class PydanticAi(Process):
+    """pydantic-ai, whose runs have no history but what the service has."""
+
+    def __init__(self, served: str, provider: Readers) -> None:
+        super().__init__(served, provider)
+        self.client = pydantic_ai_history.ContextClient(served)
+        self.told.watch(self.client)
+        self.agent = pydantic_ai.Agent(
+            PydanticModel("gpt-5", provider=OpenAIProvider(openai_client=self.openai)),
+            instructions=INSTRUCTIONS,
+            tools=[read_log],
+            capabilities=[pydantic_ai_history.ContextHistory(self.client, SETTINGS)],
+        )
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation's id at the service."""
+        return pydantic_ai_history.uuid_of("chat-1")
+
+    async def say(self, text: str, request_id: str) -> str:
+        """Run it."""
+        metadata = {"request_id": request_id}
+        done = await self.agent.run(text, conversation_id="chat-1", metadata=metadata)
+        return done.output
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().close()
+        await self.client.aclose()
+
+
+Start = Callable[[], Process]
+P = TypeVar("P", bound=Process)
+
+
+class Launch:
+    """Starts processes, and closes them at the test's end."""
+
+    def __init__(self, served: str, provider: Readers) -> None:
+        self._given = served, provider
+        self.running: list[Process] = []
+
+    def __call__(self, kind: type[P]) -> P:
+        """Start one."""
+        process = kind(*self._given)
+        self.running.append(process)
+        return process
+
+
+@pytest_asyncio.fixture
+async def launch(served: str, provider: Readers) -> AsyncIterator[Launch]:
+    """What starts a process of a framework."""
+    launch = Launch(served, provider)
+    yield launch
+    for process in launch.running:
+        await process.close()
+
+
+@pytest.fixture(params=[AgentsSdk, LangChain, BlockingLangChain, PydanticAi])
+def start(request: pytest.FixtureRequest, launch: Launch) -> Start:
+    """The same for each framework in turn."""
+    return lambda: launch(request.param)
+
+
+# --- what is looked at --------------------------------------------------------------------------
+
+
+def ask(process: Process, path: str, body: dict[str, Any] | None = None) -> Any:
+    """Ask the service, as others than the adapters do."""
+    answer = process.service.request("POST" if body else "GET", path, json=body)
+    return answer.raise_for_status().json()
+
+
+def assert_logged(process: Process, turns: int) -> None:
+    """Assert that the log has every message of these turns once, in order, and whole (A1, A2)."""
+    path = f"/conversations/{process.conversation_id}/messages?content=full&limit=1000"
+    expected: list[tuple[str, str]] = []
+    for turn in range(turns):
+        expected += [
+            ("user", asked(turn)),
+            ("assistant", f'"c{turn}a"'),
+            ("tool", json.dumps(read_log(str(turn)))),
+            ("assistant", f'"c{turn}b"'),
+            ("tool", f"150 needle-{turn}"),
+            ("assistant", f"In log {turn} is needle-{turn}."),
+        ]
+    log = ask(process, path)["data"]
+    assert [message["role"] for message in log] == [role for role, _ in expected]
+    for message, (_, text) in zip(log, expected, strict=True):
+        assert text in json.dumps(message)
+
+
+def assert_built(process: Process, requests: Sequence[Request], builds: Sequence[Any]) -> None:
+    """Assert that the model was called with builds, all valid and inside the window (C4, K1)."""
+    for request, built in zip(requests, builds, strict=True):
+        body, payload = request.body, built["payload"]
+        assert said_in(body) == said_in(payload)
+        assert names_in(body) == names_in(payload)
+        assert limit_of(body) == limit_of(payload)
+        check = {"format": process.format, "payload": body, "max_context_tokens": WINDOW}
+        verdict = ask(process, "/context/validate", check)
+        assert [told for told in verdict["violations"] if told["severity"] == "error"] == []
+        assert tokens_of(process, body) + limit_of(body) <= WINDOW
+
+
+def tokens_of(process: Process, body: dict[str, Any]) -> int:
+    """Count what a provider got, as `/v1/tokens/count` does."""
+    items = items_in(body)
+    counted = {
+        "format": process.format,
+        "messages": [item for item in items if item.get("role") not in SYSTEM],
+        "text": "".join(text_of(item) for item in items if item.get("role") in SYSTEM),
+        "tools": body.get("tools", []),
+        "model": "gpt-5",
+    }
+    return int(ask(process, "/tokens/count", counted)["tokens"])
+
+
+def items_in(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of a payload."""
+    return list(body["input"] if "input" in body else body["messages"])
+
+
+def text_of(item: dict[str, Any]) -> str:
+    """Return the text of a message's content."""
+    content = item["content"]
+    return content if isinstance(content, str) else "\n\n".join(one["text"] for one in content)
+
+
+def limit_of(body: dict[str, Any]) -> int:
+    """Return the output limit of a payload."""
+    return int(body.get("max_output_tokens") or body["max_completion_tokens"])
+
+
+def names_in(body: dict[str, Any]) -> set[str]:
+    """Return the names of the tools of a payload."""
+    return {tool.get("function", tool)["name"] for tool in body.get("tools", [])}
+
+
+def said_in(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the items without what frameworks word in their own way, and that alone.
+
+    pydantic-ai calls a developer message a system one, leaves out the type of messages and the
+    status of calls, and says one text as a string; LangChain writes the JSON of arguments anew,
+    and nothing as "".
+    """
+    return [_said(json.loads(json.dumps(item))) for item in items_in(body)]
+
+
+def _said(item: dict[str, Any]) -> dict[str, Any]:
+    said = {name: value for name, value in item.items() if value not in (None, "", [])}
+    if "role" in said:
+        said["role"] = "system" if said["role"] in SYSTEM else said["role"]
+        said.pop("type", None)
+    if "content" in said:
+        said["content"] = text_of(said)
+    said.pop("status", None)
+    for call in [said, *(call["function"] for call in said.get("tool_calls", []))]:
+        if "arguments" in call:
+            call["arguments"] = json.loads(call["arguments"])
+    return said
+
+
+# --- all frameworks -----------------------------------------------------------------------------
+
+
+async def test_the_service_builds_what_the_model_is_called_with(
+    start: Start, provider: Readers
+) -> None:
+    """A conversation is compacted inside its runs, and goes on in a second process (L1, L2)."""
+    first, second = start(), start()
+    for turn in range(TURNS):
+        process = first if turn < TURNS - 2 else second
+        said = await process.say(asked(turn), f"request-{turn}")
+        assert said == f"In log {turn} is needle-{turn}."
+    builds = first.told.builds + second.told.builds
+    assert provider.refused == []
+    assert_logged(second, TURNS)
+    assert_built(second, provider.requests, builds)
+    assert any(built["summary_used"] for built in builds)
+    assert_read_on(provider.requests)
+    reports = first.told.reports + second.told.reports
+    assert [report["is_current"] for report in reports] == [True] * len(provider.requests)
+
+
+def assert_read_on(requests: Sequence[Request]) -> None:
+    """Assert that logs were sent as views, and the tool to read on once a view named it (F2)."""
+    assert READ_LINES not in names_in(requests[0].body)
+    assert READ_LINES in names_in(requests[1].body)
+    for request in requests:
+        assert "299 nothing here" not in json.dumps(request.body)
+
+
+async def test_a_run_that_failed_is_repeated(start: Start, provider: Readers) -> None:
+    """Whichever calls of the model fail, the log has every message once in the end (A2, A8)."""
+    process = start()
+    await process.say(asked(0), "request-0")
+    provider.fails_at = [3, 4, 5]
+    for _ in range(3):
+        with pytest.raises(Exception, match="out of order"):
+            await process.say(asked(1), "request-1")
+    assert await process.say(asked(1), "request-1") == "In log 1 is needle-1."
+    assert provider.refused == []
+    assert_logged(process, 2)
+    assert_built(process, provider.requests, process.told.builds)
+
+
+async def test_what_is_too_long_is_cut_and_sent_again(start: Start, provider: Readers) -> None:
+    """The oldest turns give way when a provider says so, and the run goes on (E6)."""
+    process = start()
+    provider.overflow_at = 4
+    for turn in range(2):
+        await process.say(asked(turn), f"request-{turn}")
+    assert provider.overflows == 1
+    assert provider.refused == []
+    assert_logged(process, 2)
+    assert_built(process, provider.requests, process.told.builds)
+    path = f"/conversations/{process.conversation_id}/compactions"
+    assert "emergency" in [receipt["trigger"] for receipt in ask(process, path)["data"]]
+
+
+# --- what one of them has -----------------------------------------------------------------------
+
+
+async def shown_by(session: Any, limit: int | None = None) -> list[str]:
+    """Return what a session shows: the role, or the type, of each item."""
+    return [item.get("role") or item["type"] for item in await session.get_items(limit)]
+
+
+async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Readers) -> None:
+    """Its items are the context; clear hides them, and the log stays (B3, A1)."""
+    process = launch(AgentsSdk)
+    session: Session = process.session
+    assert isinstance(session, Session)
+    assert is_openai_responses_compaction_aware_session(session)
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+    await process.say(asked(0), "request-0")
+    session = process.session
+    call = ["function_call", "function_call_output"]
+    assert await shown_by(session) == ["user", *call, "reasoning", *call, "assistant"]
+    assert await shown_by(session, 2) == ["function_call_output", "assistant"]
+    assert await session.get_items(0) == []
+    await session.run_compaction({"force": True})
+    await session.clear_session()
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+    assert_logged(process, 1)
+
+
+async def test_what_is_popped_leaves_the_session_but_not_the_log(
+    launch: Launch, provider: Readers
+) -> None:
+    """A session goes on in a fork, with what is left of a call group; so does the next one (I6)."""
+    process = launch(AgentsSdk)
+    session, call = process.session, ["function_call", "function_call_output"]
+    await session.add_items([{"role": "user", "content": "Forget this."}])
+    await session.clear_session()
+    await process.say(asked(0), "request-0")
+    whole = session.conversation_id
+    session = process.session_of("")
+    said = await session.pop_item()
+    assert "In log 0" in json.dumps(said)
+    result = await session.pop_item()
+    assert result is not None
+    assert result["type"] == "function_call_output"
+    await process.session_of("").add_items([result])
+    session = process.session_of("")
+    assert await shown_by(session) == ["user", *call, *call]
+    popped = [await session.pop_item() for _ in range(6)]
+    assert [item and item.get("type") for item in popped] == [
+        "function_call_output",
+        "function_call",
+        "function_call_output",
+        "function_call",
+        None,
+        None,
+    ]
+    assert popped[4] == {"role": "user", "content": asked(0)}
+    assert await process.session_of("").get_items() == []
+    log = ask(process, f"/conversations/{whole}/messages")["data"]
+    assert [message["role"] for message in log] == [
+        "user",
+        "user",
+        *["assistant", "tool"] * 2,
+        "assistant",
+    ]
+
+
+class Streaming(httpx.AsyncHTTPTransport):
+    """What makes a provider's answers streams of one event."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send it on."""
+        answer = await super().handle_async_request(request)
+        await answer.aread()
+        if answer.is_error:
+            return answer
+        event = {"type": "response.completed", "sequence_number": 0, "response": answer.json()}
+        headers = {"Content-Type": "text/event-stream"}
+        return httpx.Response(200, headers=headers, content=f"data: {json.dumps(event)}\n\n")
+
+
+async def test_a_streamed_run_is_built_as_well(launch: Launch, provider: Readers) -> None:
+    """Before a streamed call everything is in the log; "too long" is survived there too (E6)."""
+    process = launch(AgentsSdk)
+    await process.openai.close()
+    process.openai = openai.AsyncOpenAI(
+        base_url=provider.api_base,
+        api_key="test",
+        max_retries=0,
+        http_client=httpx.AsyncClient(transport=Streaming()),
+    )
+    provider.overflow_at = 4
+    for turn in range(2):
+        agent, config = await process.agent(), RunConfig(tracing_disabled=True)
+        run = Runner.run_streamed(agent, asked(turn), session=process.session, run_config=config)
+        async for _ in run.stream_events():
+            pass
+        assert run.final_output == f"In log {turn} is needle-{turn}."
+    assert provider.refused == []
+    assert provider.overflows == 1
+    assert_logged(process, 2)
+    assert_built(process, provider.requests, process.told.builds)
+    assert len(process.told.reports) == 6
+
+
+async def test_a_checkpoint_holds_one_turn(launch: Launch, provider: Readers) -> None:
+    """Whatever the log has, the state of the graph has the newest turn only."""
+    process = launch(LangChain)
+    for turn in range(3):
+        await process.say(asked(turn), f"request-{turn}")
+        messages = (await process.agent.aget_state(process.thread)).values["messages"]
+        kinds = [message.type for message in messages]
+        assert kinds == ["human", "ai", "tool", "ai", "tool", "ai"]
+    assert_logged(process, 3)
+
+
+async def test_reasoning_and_images_come_back_unchanged(launch: Launch, provider: Readers) -> None:
+    """What pydantic-ai says in parts of its own is the provider's again in a payload (K3)."""
+    process = launch(PydanticAi)
+    image = pydantic_ai.BinaryContent(PIXEL, media_type="image/png")
+    done = await process.agent.run([asked(0), image], conversation_id="chat-1")
+    assert done.output == "In log 0 is needle-0."
+    *_, request = provider.requests
+    _, user, *_, thought, call, result = items_in(request.body)
+    assert user["content"][1]["image_url"] == image.data_uri
+    assert (thought["type"], thought["id"]) == ("reasoning", "rs_c0b")
+    assert (call["type"], call["id"]) == ("function_call", "fc_c0b")
+    assert result["call_id"] == "c0b"
+
+
+# --- docs/adapters.md ---------------------------------------------------------------------------
+
+LOCAL = "http://127.0.0.1:8080"
+ROOT = Path(__file__).parents[1]
+
+
+def code(title: str) -> str:
+    """Return the Python of the section with this title."""
+    document = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+    (section,) = [part for part in document.split("\n## ") if part.startswith(title)]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return str(block).replace("from langchain.chat_models import init_chat_model\n", "")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a script's end closes what it has opened
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("title", ["OpenAI Agents SDK", "LangChain", "pydantic-ai"])
+def test_the_code_of_the_document_runs_as_printed(
+    title: str, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its agent find the failure, in a file of which the model sees a part (L1, L2).
+
+    LangChain's model is the test's own, since its package for OpenAI is not among ours.
+    """
+    lines = [f"{n} {'FAILED' if n == 4242 else 'ok'} parser\n" for n in range(9000)]
+    (tmp_path / "build.log").write_text("".join(lines))
+    provider = FakeProviders()
+    provider.arguments = {"path": "build.log"}
+    blocking = openai.OpenAI(base_url=provider.api_base, api_key="test", max_retries=0)
+    model = ChatModel(client=blocking, async_client=openai.AsyncOpenAI(api_key="test"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+    set_tracing_disabled(True)
+    printed = io.StringIO()
+    with redirect_stdout(printed), blocking:
+        exec(code(title).replace(LOCAL, served), {"init_chat_model": lambda name: model})
+    gc.collect()
+    assert printed.getvalue().splitlines()[-1] == "4242 FAILED parser"
+    assert provider.refused == []
+    provider.stop()
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+URL = "http://test"
+PROBLEM = {"code": "CONTEXT_OVERFLOW", "detail": "The system prompt alone is too large"}
+
+
+class Busy:
+    """A service that is not there, then busy, then refuses."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        """Answer a request."""
+        self.keys.append(request.headers.get("Idempotency-Key"))
+        match len(self.keys):
+            case 1:
+                raise httpx.ReadError("connection reset", request=request)
+            case 2 | 3:
+                return httpx.Response(503, headers={"Retry-After": "0"}, json={"code": "BUSY"})
+        headers = {"Content-Type": "application/problem+json"}
+        return httpx.Response(422, headers=headers, json=PROBLEM)
+
+
+@pytest.mark.parametrize("module", [openai_agents_session, pydantic_ai_history])
+async def test_a_client_asks_again_what_may_be_asked_again(module: Any) -> None:
+    """A lost answer and a 503 are asked for again with one key, a refusal has its code (M)."""
+    busy = Busy()
+    async with module.ContextClient(transport=httpx.MockTransport(busy)) as client:
+        with pytest.raises(module.ContextServiceError, match="alone is too large") as refused:
+            await client.ask("POST", "/conversations/c/messages", {}, key="key-1")
+        assert refused.value.code == "CONTEXT_OVERFLOW"
+        assert busy.keys == ["key-1"] * 4
+        busy.keys.clear()
+        with pytest.raises(httpx.ReadError):
+            await client.ask("POST", "/conversations/c/overflow")
+        assert busy.keys == [None]
+
+
+async def test_a_middleware_asks_again_what_may_be_asked_again(
+    launch: Launch, provider: Readers
+) -> None:
+    """It does so in sync code and in async code (M)."""
+    process = launch(LangChain)
+    sync, busy = Busy(), Busy()
+    sync.keys, busy.keys = [None], [None]
+    context = process.context
+    context.client.close()
+    await context.async_client.aclose()
+    context.client = httpx.Client(base_url="http://test", transport=httpx.MockTransport(sync))
+    context.async_client = httpx.AsyncClient(
+        base_url="http://test", transport=httpx.MockTransport(busy)
+    )
+    message = {"messages": [("user", "Hello")]}
+    with pytest.raises(langchain_middleware.ContextServiceError, match="CONTEXT_OVERFLOW"):
+        await process.agent.ainvoke(message, process.thread)
+    with pytest.raises(langchain_middleware.ContextServiceError, match="CONTEXT_OVERFLOW"):
+        await asyncio.to_thread(process.agent.invoke, message, process.thread)
+    assert len(sync.keys) == len(busy.keys) == 4
+    assert provider.requests == []
+
+
+@pytest.mark.parametrize("module", [openai_agents_session, pydantic_ai_history])
+async def test_the_api_key_goes_along(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an argument, or else `CONTEXT_API_KEY`."""
+    monkeypatch.setenv("CONTEXT_API_KEY", "ctx_1_b")
+    async with module.ContextClient() as client, module.ContextClient(api_key="ctx_1_a") as other:
+        assert client.headers["Authorization"] == "Bearer ctx_1_b"
+        assert other.headers["Authorization"] == "Bearer ctx_1_a"
