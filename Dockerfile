@@ -4,16 +4,16 @@ ARG BASE=docker.io/library/python:3.11-slim-bookworm
 # What the service needs, in a layer that changes with the lock only. It holds no pip, and what is
 # compiled is trusted without a look at its source: the same lock gives the same bytes.
 FROM ${BASE} AS dependencies
+WORKDIR /src
 COPY requirements.lock ./
 RUN python -m venv --without-pip /opt/venv \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --only-binary :all: \
         --require-hashes -r requirements.lock \
- && rm -r /opt/venv/lib/python3.11/site-packages/litellm/proxy/_experimental/out \
+ && rm -rf /opt/venv/lib/python3*/site-packages/litellm/proxy/_experimental/out \
  && python -m compileall -q --invalidation-mode unchecked-hash -x /litellm/proxy/ /opt/venv/lib
 
 # The service itself, which is what most releases change.
 FROM dependencies AS service
-WORKDIR /src
 COPY requirements-build.lock ./
 RUN python -m venv /opt/build \
  && /opt/build/bin/pip install --no-cache-dir --only-binary :all: --require-hashes \
@@ -31,7 +31,8 @@ LABEL org.opencontainers.image.title="context-service" \
       org.opencontainers.image.description="An HTTP service that owns an LLM agent's context window" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
-RUN useradd --system --uid 10001 --user-group --home-dir /data --create-home context
+RUN useradd --uid 10001 --no-log-init --shell /usr/sbin/nologin --home-dir /data --create-home \
+        --skel /dev/null context
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

@@ -1,0 +1,217 @@
+"""The files in `deploy/`, the images and the compose stack fit together and fit the service."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from configparser import RawConfigParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from ruamel.yaml import YAML
+
+from app.settings import Settings, unknown_variables, variable
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+NGINX = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+OURS = ("api", "migrate", "worker")
+SIZES = {"m": 2**20, "g": 2**30}
+
+
+def loaded(path: Path) -> Any:
+    """Return what a YAML file holds."""
+    return YAML(typ="safe").load(path)
+
+
+COMPOSE = loaded(ROOT / "docker-compose.yml")
+SERVICES: dict[str, Any] = COMPOSE["services"]
+PROMETHEUS = loaded(DEPLOY / "prometheus.yml")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def environment(service: str) -> dict[str, str]:
+    """Return a service's environment as compose fills it in where nothing else is set."""
+    given = SERVICES[service].get("environment", {})
+    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text) for name, text in given.items()}
+
+
+def settings(service: str) -> Settings:
+    """Return the settings that a service reads from its environment."""
+    return Settings.from_env(environment(service))
+
+
+def pooler() -> RawConfigParser:
+    """Return the configuration of PgBouncer."""
+    parser = RawConfigParser(delimiters=("=",), comment_prefixes=(";",))
+    parser.read(DEPLOY / "pgbouncer.ini")
+    return parser
+
+
+def published(service: str) -> list[tuple[str, range, int]]:
+    """Return for each port of a service its address, the ports there, and the port inside."""
+    found = []
+    for text in SERVICES[service].get("ports", []):
+        address, outside, inside = text.rsplit(":", 2)
+        first, _, last = outside.partition("-")
+        found.append((address, range(int(first), int(last or first) + 1), int(inside)))
+    return found
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_every_variable_is_a_setting(service: str) -> None:
+    """What compose sets are settings with values the service takes, and all of them are used."""
+    assert unknown_variables(environment(service)) == []
+    assert settings(service).database_pooler == "transaction"
+
+
+def test_variables_that_compose_reads_are_settings() -> None:
+    """A `CONTEXT_…` variable in `.env` has the name of the setting that it becomes."""
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    read = re.findall(r"(CONTEXT_\w+): \$\{(CONTEXT_\w+)", text)
+    assert read
+    assert [inside for inside, _ in read] == [outside for _, outside in read]
+    assert set(re.findall(r"\$\{(CONTEXT_\w+)", text)) == {outside for _, outside in read}
+
+
+def test_ports_are_published_to_this_machine_only() -> None:
+    """Nobody is asked for a key at first, so no port is reached from elsewhere (decision 34)."""
+    assert settings("api").allow_unauthenticated
+    addresses = {name: [port[0] for port in published(name)] for name in SERVICES}
+    assert addresses.pop("api") == ["127.0.0.1"]
+    assert addresses.pop("prometheus") == ["127.0.0.1"]
+    assert not any(addresses.values())
+
+
+def test_each_replica_of_the_api_has_a_port() -> None:
+    """Two replicas answer requests, and leave background jobs to the worker."""
+    ((_, outside, inside),) = published("api")
+    assert len(outside) == SERVICES["api"]["deploy"]["replicas"] == 2
+    assert inside == settings("api").port
+    assert not settings("api").worker
+    assert f"EXPOSE {inside}\n" in DOCKERFILE
+    upstream = re.findall(r"server 127\.0\.0\.1:(\d+)", NGINX)
+    assert [int(port) for port in upstream] == list(outside)
+
+
+def test_processes_wait_until_the_schema_is_there() -> None:
+    """Migrations run once, to their end, before anything that needs them (decision 35)."""
+    for name in ("api", "worker"):
+        waited = SERVICES[name]["depends_on"]["migrate"]
+        assert waited == {"condition": "service_completed_successfully"}
+    assert SERVICES["migrate"]["command"] == ["migrate"]
+    assert SERVICES["migrate"]["restart"] == "no"
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_requests_go_through_the_pooler_and_migrations_past_it(service: str) -> None:
+    """Both URLs lead to one database, by way of the configuration that is mounted (decision 35)."""
+    config = pooler()
+    pooled = urlsplit(settings(service).database_url or "")
+    direct = urlsplit(settings(service).direct_database_url or "")
+    assert (pooled.hostname, direct.hostname) == ("pgbouncer", "postgres")
+    assert pooled.port == config.getint("pgbouncer", "listen_port")
+    (database,) = config["databases"]
+    assert pooled.path == direct.path == f"/{database}"
+    assert f"host={direct.hostname} port={direct.port} " in config["databases"][database]
+    assert environment("postgres")["POSTGRES_DB"] == database
+    for account in (environment("postgres"), environment("pgbouncer")):
+        assert account["POSTGRES_USER"] == pooled.username == direct.username
+        assert account["POSTGRES_PASSWORD"] == pooled.password == direct.password
+
+
+def test_the_pooler_is_the_one_that_is_configured() -> None:
+    """PgBouncer reads the file of this folder, and its accounts where it looks for them."""
+    service = SERVICES["pgbouncer"]
+    assert service["volumes"] == ["./deploy/pgbouncer.ini:/etc/pgbouncer/pgbouncer.ini:ro"]
+    dockerfile = (DEPLOY / "pgbouncer" / "Dockerfile").read_text(encoding="utf-8")
+    start = (DEPLOY / "pgbouncer" / "start.sh").read_text(encoding="utf-8")
+    accounts = pooler().get("pgbouncer", "auth_file")
+    (written,) = re.findall(r"> (\S+)\n", start)
+    assert f"ln -sf {written} {accounts}\n" in dockerfile
+    assert written.startswith(tuple(f"{folder}/" for folder in service["tmpfs"]))
+    names = ("max_client_conn", "default_pool_size", "reserve_pool_size")
+    most = sum(pooler().getint("pgbouncer", name) for name in names)
+    assert service["ulimits"]["nofile"] > most + 100
+
+
+def test_prometheus_asks_every_replica_and_worker() -> None:
+    """It finds them by name, at the ports that compose gives them."""
+    assert "./deploy/prometheus.yml:" in SERVICES["prometheus"]["volumes"][0]
+    (job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "context-service"]
+    asked = {name: entry["port"] for entry in job["dns_sd_configs"] for name in entry["names"]}
+    assert asked == {"api": settings("api").port, "worker": settings("worker").metrics_port}
+    assert f"/127.0.0.1/{asked['worker']} " in SERVICES["worker"]["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize("service", [*OURS, "pgbouncer", "prometheus"])
+def test_containers_can_write_to_memory_only(service: str) -> None:
+    """Who gets into a container finds no right to gain, and no file to change."""
+    found = SERVICES[service]
+    assert found["read_only"]
+    assert found["cap_drop"] == ["ALL"]
+    assert found["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("service", ["api", "worker"])
+def test_processes_have_the_time_to_stop_that_they_need(service: str) -> None:
+    """SIGTERM finishes within 10 s, and nobody kills before (decision 33)."""
+    assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > 10
+
+
+def test_the_image_holds_what_the_wheel_is_made_of() -> None:
+    """Each folder and file of the wheel is let into the build and copied there."""
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    project = PROJECT["project"]
+    wanted = {*wheel["packages"], project["readme"], *project["license-files"], "pyproject.toml"}
+    copies = re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+    copied = {name for names in copies for name in names.split()}
+    allowed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert wanted <= copied
+    assert copied == {line[1:] for line in allowed if line.startswith("!")}
+    for package in wheel["packages"]:
+        assert f"COPY {package} {package}\n" in DOCKERFILE
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-build.lock"])
+def test_what_is_installed_is_pinned_by_hash(lock: str) -> None:
+    """The image installs wheels of the lock and nothing else, each checked by its hash."""
+    commands = [line for line in DOCKERFILE.split("&&") if f"-r {lock}" in line]
+    assert len(commands) == 1
+    assert "--require-hashes" in commands[0]
+    assert "--only-binary :all:" in commands[0]
+    text = (ROOT / lock).read_text(encoding="utf-8").replace("\\\n", "")
+    pins = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert pins
+    assert all("==" in pin and "--hash=sha256:" in pin for pin in pins)
+
+
+def test_the_image_says_what_it_is() -> None:
+    """Its labels name this version and its licence, and it runs as nobody in particular."""
+    assert f'image.version="{PROJECT["project"]["version"]}"' in DOCKERFILE
+    assert f'image.licenses="{PROJECT["project"]["license"]}"' in DOCKERFILE
+    assert re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE) == ["10001:10001"]
+
+
+def test_the_proxy_lets_through_what_the_service_takes() -> None:
+    """The limits of `deploy/nginx.conf` are those of the settings, or above them."""
+    sizes = re.findall(r"client_max_body_size (\d+)([mg]);", NGINX)
+    largest = [int(number) * SIZES[unit] for number, unit in sizes]
+    service = Settings()
+    assert largest == [service.max_body_bytes, service.max_blob_bytes]
+    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
+    assert int(seconds) > service.summarizer_deadline_seconds
+
+
+def test_the_guide_names_things_that_exist() -> None:
+    """Its settings, files and services are there."""
+    known = {variable(name) for name in Settings.__dataclass_fields__}
+    assert set(re.findall(r"CONTEXT_[A-Z_]*[A-Z]", GUIDE)) <= known
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", GUIDE):
+        assert (ROOT / "docs" / link).exists(), link
+    described = re.findall(r"^\| `([a-z]+)` \|", GUIDE, re.MULTILINE)
+    assert sorted(described) == sorted(SERVICES)
