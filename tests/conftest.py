@@ -177,7 +177,32 @@ def pooled(server: Server) -> Iterator[Pooled]:
         yield lambda url: url
         return
     with pooling(server.url_of(DATABASE)) as through:
-        yield through
+
+        def reached(url: str) -> str:
+            in_thread(_reached, through(url))
+            return through(url)
+
+        yield reached
+
+
+async def _reached(url: str) -> None:
+    """Return once the pooler reaches a database.
+
+    The test before may have ended while it made a connection. It then answers the next client
+    that it has failed to, and tries again.
+    """
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            connection = await asyncpg.connect(url, statement_cache_size=0)
+            try:
+                await connection.execute("SELECT 1")
+                return
+            finally:
+                connection.terminate()
+        except (asyncpg.PostgresConnectionError, ConnectionError):
+            await asyncio.sleep(0.05)
+    raise TimeoutError("The pooler does not reach the database")
 
 
 @pytest_asyncio.fixture

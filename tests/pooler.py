@@ -64,7 +64,7 @@ def _configured(folder: Path, host: str, port: str) -> str:
     options |= {"listen_addr": "", "listen_port": port, "unix_socket_dir": str(folder)}
     options |= {"auth_type": "any", "logfile": str(folder / "log"), "autodb_idle_timeout": "5"}
     # A test has one database, and each of the suite's hundreds of them has a pool of its own.
-    options |= {"default_pool_size": "5", "server_idle_timeout": "5"}
+    options |= {"default_pool_size": "5", "server_idle_timeout": "5", "server_login_retry": "0.1"}
     del options["auth_file"]
     settings = "\n".join(f"{name} = {value}" for name, value in options.items())
     server = f"host={host} port={port} user=postgres connect_query='{connect_query()}'"

@@ -429,6 +429,8 @@ def test_a_client_that_goes_away(served: str, settings: Settings, how: str) -> N
         assert client.post(f"{path}/blobs", content=b"again").status_code == 201
 
 
+# A pooler says that a database is away for a while longer than it is.
+@pytest.mark.direct
 async def test_the_database_is_lost_during_an_upload(
     client: httpx.AsyncClient, settings: Settings, server: Server
 ) -> None:
