@@ -439,6 +439,8 @@ def answer(settings: Settings, listener: socket.socket) -> None:
         log_level=settings.log_level,
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        # uvicorn would believe whoever is on this machine.
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
         workers=settings.workers,
     )
     logs.configure(settings.log_level)

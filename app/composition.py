@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -82,13 +82,12 @@ class Parts:
             await self.store.open()
         except ServiceUnavailable:
             _log.warning("database_unavailable")
-        try:
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self.store.close)
+            closing.push_async_callback(self.gateway.close)
+            closing.push_async_callback(self.keys.close)
             async with self.telemetry.running():
                 yield
-        finally:
-            await self.keys.close()
-            await self.gateway.close()
-            await self.store.close()
 
     def _warm_up(self) -> None:
         """Load beside the event loop what the first requests need."""

@@ -199,16 +199,19 @@ class ContextSession:
         """Create the conversation when it is not there, and follow it to its newest fork."""
         if self._is_open:
             return
-        self._is_open = True
         created = {"conversation_id": self.conversation_id, **self._settings}
         try:
             await self._service.ask("POST", "/conversations", created)
         except ContextServiceError as error:
-            self._is_open = error.code == "CONFLICT"
-            if not self._is_open:
+            if error.code != "CONFLICT":
                 raise
-        while following := (await self._get(""))["metadata"].get("continued_in"):
-            self.conversation_id = following
+        newest = self.conversation_id
+        while True:
+            found = await self._service.ask("GET", f"/conversations/{newest}")
+            if not (following := found["metadata"].get("continued_in")):
+                break
+            newest = following
+        self.conversation_id, self._is_open = newest, True
 
     def _named(self, place: int, item: dict[str, Any]) -> dict[str, Any]:
         if item.get("id") == FAKE_RESPONSES_ID:

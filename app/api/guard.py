@@ -7,6 +7,8 @@
 3. Without a key the service is only as private as the loopback, and by DNS rebinding any page in a
    browser reaches that under a name of its own. So who has no key must ask for an address, or for
    a name that no page can have, unless the settings say that something else keeps strangers out.
+4. A page of another origin may send without asking its browser first, if there is no body. Without
+   a key it is refused; one that sends a key was given it.
 """
 
 from __future__ import annotations
@@ -65,8 +67,11 @@ class Guard:
         headers = Headers(scope=scope)
         try:
             caller = await self._keys.admit(headers.get("authorization", ""), address)
-            if caller.key_id is None and not self._any_host:
-                _require_private(headers.get("host", ""))
+            if caller.key_id is None:
+                host = headers.get("host", "")
+                _require_own_page(headers.get("origin"), host)
+                if not self._any_host:
+                    _require_private(host)
             scope["caller"] = caller
             await self._take(caller.tenant_id, Kind.REQUESTS, 1)
         except ContextError as error:
@@ -91,6 +96,20 @@ def _require_private(host: str) -> None:
             "Without an API key this service answers to its address only, not to a name like"
             " this: use 127.0.0.1, or make a key with `context-service keys create`"
         )
+
+
+def _require_own_page(origin: str | None, host: str) -> None:
+    """Raise Forbidden for a page that is neither of this service nor of this machine (rule 4)."""
+    if origin is None or origin.partition("://")[2] == host:
+        return
+    found = _HOST.fullmatch(origin.partition("://")[2])
+    name = (found[1] or found[2]) if found else ""
+    if name != "localhost" and not name.endswith(".localhost") and not _is_loopback(name):
+        raise Forbidden("Pages of other origins are not served without an API key")
+
+
+def _is_loopback(name: str) -> bool:
+    return _is_address(name) and ip_address(name).is_loopback
 
 
 def _is_address(name: str) -> bool:

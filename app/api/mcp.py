@@ -3,10 +3,7 @@
 1. `/mcp` and `/mcp/` take POST alone. Without sessions there is no stream to GET and none to
    DELETE, and any process may answer any request (decision 37).
 2. The SDK comes with the first request, in a thread (decision 36): nobody else pays for it.
-3. A page in a browser says by `Origin` where it comes from, and is refused unless that is this
-   machine. Without keys whoever reaches the service may use it, and by DNS rebinding any page
-   reaches it; one that sends a key was given it. `Host` may be whatever a proxy makes of it.
-4. A client is bound to one conversation by its URL or by a header. One that is not names the
+3. A client is bound to one conversation by its URL or by a header. One that is not names the
    conversation in each call.
 """
 
@@ -16,9 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -26,9 +21,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.errors import answer_error, answer_unexpected
-from app.api.wire import WireRequest, require_json
-from app.domain.errors import ContextError, Forbidden, ValidationError
-from app.domain.keys import Caller
+from app.api.wire import NO_ANSWER, WireRequest, require_json
+from app.domain.errors import ContextError, ValidationError
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -73,7 +67,6 @@ class McpEndpoint:
         """Answer one request."""
         request = WireRequest(scope, receive)
         try:
-            _require_origin(request)
             conversation_of(request)
             require_json(request)
             body = await request.body()
@@ -81,7 +74,7 @@ class McpEndpoint:
         except ContextError as error:
             response = answer_error(error)
         except ClientDisconnect:
-            response = Response(status_code=400)
+            response = Response(status_code=NO_ANSWER)
         except Exception as error:  # the last resort: no input gives a bare 500
             response = answer_unexpected(request, error)
         else:
@@ -126,22 +119,6 @@ def conversation_of(request: Request) -> str | None:
         detail = f"{CONVERSATION} and {CONVERSATION_HEADER} name different conversations"
         raise ValidationError.at(f"/query/{CONVERSATION}", detail)
     return named[0] if named else None
-
-
-def _require_origin(request: Request) -> None:
-    """Raise Forbidden for a page that may be anybody's (rule 3)."""
-    caller: Caller = request.scope["caller"]
-    origin = request.headers.get("origin")
-    if origin is not None and caller.key_id is None and not _is_of_this_machine(origin):
-        raise Forbidden("Pages of other origins are not served without an API key")
-
-
-def _is_of_this_machine(origin: str) -> bool:
-    try:
-        host = urlsplit(origin).hostname or ""
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -21,12 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
 from app.api.errors import answer_unexpected
+from app.api.wire import NO_ANSWER
 from app.logs import request_id
 
 UNROUTED = "none"
 """The route of a request that came to none: refused before, or sent to a path there is not."""
-NO_ANSWER = 499
-"""The status told of a request that ended without an answer, as when its sender went away."""
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 """Routes that are asked all the time, and are not logged."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

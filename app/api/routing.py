@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.errors import answer_error, answer_unexpected, invalid
 from app.api.schemas.fields import KEY_PATTERN, MOST_KEY
-from app.api.wire import WireRequest, require_json
+from app.api.wire import NO_ANSWER, WireRequest, require_json
 from app.domain.errors import ContextError, ValidationError
 
 _KEY = re.compile(KEY_PATTERN)
@@ -48,7 +48,7 @@ class WireRoute(APIRoute):
             except (ContextError, HTTPException, RequestValidationError):
                 raise
             except ClientDisconnect:
-                return Response(status_code=400)
+                return Response(status_code=NO_ANSWER)
             except Exception as error:  # the last resort: no input gives a bare 500
                 return answer_unexpected(request, error)
 
@@ -88,7 +88,7 @@ def _direct(endpoint: Callable[..., Awaitable[Response]]) -> Callable[..., Await
         except ContextError as error:
             response = answer_error(error)
         except ClientDisconnect:
-            response = Response(status_code=400)
+            response = Response(status_code=NO_ANSWER)
         except Exception as error:  # the last resort, as above
             response = answer_unexpected(request, error)
         await response(scope, receive, send)

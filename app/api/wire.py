@@ -24,6 +24,8 @@ from app.domain.errors import PayloadTooLarge, ValidationError
 
 MOST_DEPTH = 100
 """How deeply objects and lists of a body may be nested."""
+NO_ANSWER = 499
+"""The status told of a request whose sender went away first."""
 
 
 class MalformedJson(ValidationError):

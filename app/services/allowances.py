@@ -1,5 +1,7 @@
 """What tenants may do in a while, over all processes together (architecture, security).
 
+While the database is away nothing is counted, and what was last known of a tenant goes on.
+
 Limiters that others maintain keep their counts in memory, Redis, Memcached, MongoDB or etcd, none
 in PostgreSQL: hence this one (decision 0026).
 """
@@ -11,12 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from app.domain.allowances import Kind, Limits, granted_of, share_of, window_start
-from app.domain.errors import RateLimited
+from app.domain.errors import RateLimited, ServiceUnavailable
 from app.domain.keys import require_tenant_id
 from app.services.ports import Database
+
+AGAIN_SECONDS = 1.0
+"""How often a database that is away is asked again."""
 
 _MOST_TENANTS = 10_000
 _WORDS = {Kind.REQUESTS: "requests of this minute", Kind.BYTES: "bytes of this day"}
@@ -48,17 +53,26 @@ class Allowances:
         self._database = database
         self._defaults = defaults
         self._now = now
-        self._limits: TTLCache[str, Limits] = TTLCache(_MOST_TENANTS, held_seconds, clock)
+        self._clock = clock
+        self._held_seconds = held_seconds
+        self._limits: LRUCache[str, tuple[Limits, float]] = LRUCache(_MOST_TENANTS)
         self._shares: LRUCache[tuple[str, Kind], _Share] = LRUCache(_MOST_TENANTS)
 
     async def limits_of(self, tenant_id: str) -> Limits:
-        """Return what a tenant may do, as it was a few seconds ago at most."""
-        limits = self._limits.get(tenant_id)
-        if limits is None:
+        """Return what a tenant may do, as it was a few seconds ago, or last known to be."""
+        limits, until = self._limits.get(tenant_id, (self._defaults, float("-inf")))
+        if self._clock() < until:
+            return limits
+        if tenant_id in self._limits:
+            self._limits[tenant_id] = limits, self._clock() + AGAIN_SECONDS  # one asks for all
+        try:
             async with self._database.session() as records:
                 own = await records.keys.find_limits(tenant_id)
-            limits = own.over(self._defaults) if own is not None else self._defaults
-            self._limits[tenant_id] = limits
+        except ServiceUnavailable:
+            self._limits[tenant_id] = limits, self._clock() + AGAIN_SECONDS
+            return limits
+        limits = own.over(self._defaults) if own is not None else self._defaults
+        self._limits[tenant_id] = limits, self._clock() + self._held_seconds
         return limits
 
     async def set_limits(self, tenant_id: str, limits: Limits) -> None:
@@ -92,8 +106,13 @@ class Allowances:
 
     async def _take_share(self, tenant_id: str, kind: Kind, share: _Share, wanted: int) -> None:
         asked = share_of(share.limit, wanted)
-        async with self._database.session() as records:
-            taken = await records.keys.take(tenant_id, kind, share.window, asked)
+        try:
+            async with self._database.session() as records:
+                taken = await records.keys.take(tenant_id, kind, share.window, asked)
+        except ServiceUnavailable:
+            # What needs the database is refused by that; the rest costs nobody anything.
+            share.left += wanted
+            return
         granted = granted_of(share.limit, taken, asked)
         share.left += granted
         share.is_last = granted < asked

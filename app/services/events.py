@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from datetime import datetime
 
 from app.domain.errors import NotFound, ServiceUnavailable, ValidationError
@@ -80,7 +81,10 @@ class EventService:
         """Wake the stream when there may be something to tell, until the end of the block."""
         self._streams.add(stream)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(), name="event-watch")
+            # It is nobody's in particular, and so not of the request that happens to begin it.
+            self._watching = asyncio.create_task(
+                self._watch(), name="event-watch", context=Context()
+            )
         try:
             yield
         finally:

@@ -3,8 +3,8 @@
 1. While no key was ever made, nobody is asked for one, and all are the default tenant. With the
    first key that is over for good, also when every key is revoked.
 2. What the database says of a key is held for a few seconds: a revoked key works that much longer,
-   and a request costs no round trip. Keys nobody knows are held apart, so that guessing does not
-   drive out those in use.
+   and a request costs no round trip. While the database is away, what was held goes on. Keys nobody
+   knows are held apart, so that guessing does not drive out those in use.
 3. Uses are counted here and written at most once a minute, from where and how often: the audit of
    a key. What cannot be written is written with the next.
 """
@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import lru_cache
+from ipaddress import ip_address
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from app.domain.errors import NotFound, ServiceUnavailable, Unauthenticated
 from app.domain.keys import (
@@ -34,10 +38,12 @@ from app.domain.keys import (
 )
 from app.services.ports import Database
 
+AGAIN_SECONDS = 1.0
+"""How often a database that is away is asked again for what is held already."""
 WRITE_SECONDS = 60.0
 """How seldom the uses of keys are written (decision 34)."""
 MOST_ADDRESSES = 100
-"""How many addresses of a key are told apart between two writings."""
+"""How many addresses of a key are told apart in an hour between two writings."""
 OTHER_ADDRESSES = "other"
 
 _MOST_KEYS = 10_000
@@ -50,6 +56,16 @@ _log = logging.getLogger("app.keys")
 class _Counts:
     admitted: int = 0
     refused: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
+    key: ApiKey
+    until: float
+
+
+_Use = tuple[str, datetime, str]
+"""A key, the hour it came in, and from where."""
 
 
 class KeyService:
@@ -66,11 +82,13 @@ class KeyService:
         self._database = database
         self._now = now
         self._clock = clock
-        self._held: TTLCache[str, ApiKey] = TTLCache(_MOST_KEYS, held_seconds, clock)
+        self._held_seconds = held_seconds
+        self._held: LRUCache[str, _Held] = LRUCache(_MOST_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(_MOST_KEYS, held_seconds, clock)
         self._has_keys: bool | None = None
         self._asked_at = float("-inf")
-        self._uses: dict[tuple[str, str], _Counts] = {}
+        self._uses: dict[_Use, _Counts] = {}
+        self._addresses: Counter[tuple[str, datetime]] = Counter()
         self._written_at = float("-inf")
         self._writing: asyncio.Task[None] | None = None
 
@@ -154,16 +172,25 @@ class KeyService:
         return bool(self._has_keys)
 
     async def _find(self, key_id: str) -> ApiKey | None:
-        key = self._held.get(key_id)
-        if key is not None or key_id in self._unknown:
-            return key
-        async with self._database.session() as records:
-            key = await records.keys.find(key_id)
+        held = self._held.get(key_id)
+        if held is not None and self._clock() < held.until:
+            return held.key
+        if key_id in self._unknown:
+            return None
+        if held is not None:
+            held.until = self._clock() + AGAIN_SECONDS  # one asks, the others go on
+        try:
+            async with self._database.session() as records:
+                key = await records.keys.find(key_id)
+        except ServiceUnavailable:
+            if held is None:
+                raise
+            return held.key
         if key is None:
             self._unknown[key_id] = True
             return None
         self._has_keys = True
-        self._held[key_id] = key
+        self._held[key_id] = _Held(key, self._clock() + self._held_seconds)
         return key
 
     def _tell(self, presented: PresentedKey, key: ApiKey | None, address: str) -> None:
@@ -175,36 +202,54 @@ class KeyService:
 
     def _count(self, key_id: str, address: str, is_open: bool) -> None:
         """Count a use, and have all uses written where that is due (rule 3)."""
-        if (key_id, address) not in self._uses and len(self._uses) >= MOST_ADDRESSES:
-            address = OTHER_ADDRESSES
-        counts = self._uses.setdefault((key_id, address), _Counts())
+        hour = self._now().replace(minute=0, second=0, microsecond=0)
+        use = key_id, hour, address if _is_address(address) else OTHER_ADDRESSES
+        if use not in self._uses:
+            if self._addresses[key_id, hour] >= MOST_ADDRESSES:
+                use = key_id, hour, OTHER_ADDRESSES
+            self._addresses[key_id, hour] += use not in self._uses
+        counts = self._uses.setdefault(use, _Counts())
         if is_open:
             counts.admitted += 1
         else:
             counts.refused += 1
         is_due = self._clock() - self._written_at >= WRITE_SECONDS
         if is_due and (self._writing is None or self._writing.done()):
-            self._writing = asyncio.create_task(self._write())
+            # It writes for all, and so is not of the request that happens to begin it.
+            self._writing = asyncio.create_task(self._write(), context=Context())
 
     async def _write(self) -> None:
         taken, self._uses = self._uses, {}
+        self._addresses.clear()
         self._written_at = self._clock()
         if not taken:
             return
         at = self._now()
         try:
             async with self._database.session() as records:
-                await records.keys.count_uses(_uses_at(taken, at), at)
+                await records.keys.count_uses(_uses_of(taken), at)
         except ServiceUnavailable:
-            for place, counts in taken.items():
-                left = self._uses.setdefault(place, _Counts())
+            for use, counts in taken.items():
+                left = self._uses.setdefault(use, _Counts())
                 left.admitted += counts.admitted
                 left.refused += counts.refused
+        except Exception as error:  # an audit that fails must not fail those who are served
+            data = {"error": type(error).__name__, "uses": len(taken)}
+            _log.error("key_uses_not_written", extra={"data": data})
 
 
-def _uses_at(taken: Mapping[tuple[str, str], _Counts], at: datetime) -> list[KeyUse]:
-    hour = at - timedelta(minutes=at.minute, seconds=at.second, microseconds=at.microsecond)
+def _uses_of(taken: Mapping[_Use, _Counts]) -> list[KeyUse]:
     return [
         KeyUse(key_id, hour, address, counts.admitted, counts.refused)
-        for (key_id, address), counts in taken.items()
+        for (key_id, hour, address), counts in taken.items()
     ]
+
+
+@lru_cache(maxsize=4096)
+def _is_address(text: str) -> bool:
+    """Tell whether it is one: what a proxy passes on may be anything."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

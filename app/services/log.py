@@ -164,7 +164,7 @@ class LogService:
         NotFound, Conflict, UnpairedToolResult or ValidationError, with nothing stored.
         """
         self._check_size(request)
-        current = self._database.held(conversation_id)
+        current = self._database.held(tenant_id, conversation_id)
         has_results = any(_is_result(raw, request.format) for raw in request.messages)
         if current is None and has_results:
             current = await self._find(tenant_id, conversation_id)
@@ -398,7 +398,7 @@ class LogService:
         drafts = batch.drafts
         ids = [entry.id or self._new_id() for entry in drafts]
         if as_held:
-            held = self._database.held(conversation_id)
+            held = self._database.held(tenant_id, conversation_id)
             if held is None or (await self._ground(held)).output != ground.output:
                 return None  # they were learned anew while the batch was made
         after = await records.log.append(

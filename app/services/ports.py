@@ -1138,7 +1138,7 @@ class Records(Protocol):
 class Database(Protocol):
     """Opens sessions; no session is held open during a model call."""
 
-    def held(self, conversation_id: str) -> Conversation | None:
+    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation as this process last read it, which may be outdated."""
         ...
 

@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
-from app.domain.retention import Retention
+from app.domain.errors import ServiceUnavailable
+from app.domain.retention import Aged, Retention
 from app.services.ports import Database
 
 _BATCH = 5_000
@@ -20,6 +22,9 @@ _FIRST = "00000000-0000-0000-0000-000000000000"
 
 RemoveIdle = Callable[[str, str, datetime], Awaitable[bool]]
 """Takes tenant, conversation and time, and deletes it if it is idle since then."""
+
+
+_log = logging.getLogger("app.retention")
 
 
 class RetentionService:
@@ -40,20 +45,26 @@ class RetentionService:
     async def forget_due(self) -> Mapping[str, int]:
         """Forget whatever is old enough; returns how much that was of each kind.
 
-        Raises ServiceUnavailable, with some of it done.
+        Raises ServiceUnavailable where conversations cannot be looked at, with the rest done.
         """
         gone: Counter[str] = Counter()
         for kind, age in self._retention.aged.items():
-            before = self._now() - age
-            taken = _BATCH
-            while taken == _BATCH:
-                async with self._database.session() as records:
-                    taken = await records.retention.forget(kind, before, _BATCH)
-                gone[kind] += taken
+            try:
+                gone[kind] = await self._forget(kind, self._now() - age)
+            except ServiceUnavailable as error:
+                _not_forgotten(kind.value, error)
         if self._retention.conversations is not None:
             before = self._now() - self._retention.conversations
             gone["conversations"] = await self._forget_conversations(before)
         return +gone
+
+    async def _forget(self, kind: Aged, before: datetime) -> int:
+        gone, taken = 0, _BATCH
+        while taken == _BATCH:
+            async with self._database.session() as records:
+                taken = await records.retention.forget(kind, before, _BATCH)
+            gone += taken
+        return gone
 
     async def _forget_conversations(self, before: datetime) -> int:
         gone, after = 0, _FIRST
@@ -63,6 +74,15 @@ class RetentionService:
             if not page:
                 return gone
             for tenant_id, conversation_id, is_idle in page:
-                if is_idle:
+                if not is_idle:
+                    continue
+                try:
                     gone += await self._remove_idle(tenant_id, conversation_id, before)
+                except ServiceUnavailable as error:  # the others must not wait for this one
+                    _not_forgotten(conversation_id, error)
             after = page[-1][1]
+
+
+def _not_forgotten(what: str, error: ServiceUnavailable) -> None:
+    data = {"what": what, "reason": error.facts.get("reason")}
+    _log.warning("not_forgotten", extra={"data": data})

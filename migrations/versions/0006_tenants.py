@@ -1,7 +1,6 @@
-"""API keys, what a tenant may do and has done, and what retention looks old rows up by.
+"""API keys, and what a tenant may do and has done.
 
-Nothing that the previous release writes is changed, so that it goes on beside this one. A BRIN
-index is a few pages whatever the table, and costs an append nothing it could notice.
+Only tables are added, so that the previous release goes on beside this one.
 
 Revision ID: 0006
 """
@@ -15,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add keys, their uses, limits and allowances, and indexes by age."""
+    """Add keys, their uses, limits and allowances."""
     op.execute(
         """
         CREATE TABLE tenants (
@@ -64,5 +63,3 @@ def upgrade() -> None:
         )
         """
     )
-    for table in ("events", "idempotency_keys", "jobs"):
-        op.execute(f"CREATE INDEX {table}_by_age ON {table} USING brin (created_at)")

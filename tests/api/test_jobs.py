@@ -94,6 +94,7 @@ async def test_a_failed_job_has_a_problem(
     answer = await client.get(f"/v1/jobs/{job.job_id}")
     assert answer.status_code == 200
     error = answer.json()["error"]
+    assert error.pop("request_id") == answer.headers["x-request-id"]
     assert error == {
         "type": f"urn:context-service:problem:{code.lower().replace('_', '-')}",
         "title": error["title"],

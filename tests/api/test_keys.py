@@ -99,6 +99,46 @@ async def test_without_a_key_names_of_pages_are_refused(
     assert with_key.status_code == 200
 
 
+PAGES = {
+    "http://127.0.0.1:8080": 200,
+    "http://localhost:3000": 200,
+    "https://evil.example": 403,
+    "http://127.0.0.1.evil.example": 403,
+    "null": 403,
+}
+
+
+@pytest.mark.parametrize(("origin", "status"), PAGES.items())
+async def test_without_a_key_pages_of_others_are_refused(
+    settings: Settings, client: httpx.AsyncClient, origin: str, status: int
+) -> None:
+    """M: a page cannot clear, fork or compact by a request that needs no leave of its browser."""
+    made = await client.post("/v1/agents", json={"agent_id": "bot", "name": "Bot"})
+    assert made.status_code == 201
+    headers = {"Origin": origin, "Host": "127.0.0.1:8080"}
+    answer = await client.post("/v1/agents/bot/clear", headers=headers)
+    assert answer.status_code == status
+    if status == 403:
+        assert_problem(answer, 403, "FORBIDDEN")
+    key = await create("default", "", None, settings)
+    with_key = await client.post("/v1/agents/bot/clear", headers={**headers, **bearer(key)})
+    assert with_key.status_code == 200
+
+
+async def test_what_needs_no_database_goes_on_without_it(settings: Settings, key: str) -> None:
+    """Operation: once known, keys and limits are no reason to refuse what needs no database."""
+    app = create_app(settings)
+    async with started(app) as client:
+        assert (await client.get("/v1/strategies", headers=bearer(key))).status_code == 200
+        app.state.services.agents._database._store._url = "postgresql://127.0.0.1:1/none"
+        await app.state.services.agents._database._store.close()
+        for _ in range(3):
+            answer = await client.get("/v1/strategies", headers=bearer(key))
+            assert answer.status_code == 200
+        away = await client.get("/v1/agents", headers=bearer(key))
+        assert_problem(away, 503, "SERVICE_UNAVAILABLE")
+
+
 async def test_the_first_key_ends_the_open_time(
     client: httpx.AsyncClient, settings: Settings
 ) -> None:

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.deps import Services
 from app.api.guard import Guard
-from app.api.observing import NO_ANSWER, Observing
+from app.api.observing import Observing
+from app.api.wire import NO_ANSWER
 from app.domain.allowances import Kind
 from app.domain.errors import Unauthenticated
 from app.domain.keys import Caller

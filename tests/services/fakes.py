@@ -137,9 +137,9 @@ class WatchedDatabase:
         finally:
             del self.failures[sentence]
 
-    def held(self, conversation_id: str) -> Conversation | None:
+    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return what the real database holds."""
-        return self._database.held(conversation_id)
+        return self._database.held(tenant_id, conversation_id)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Records]:

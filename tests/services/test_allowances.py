@@ -9,7 +9,7 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.store import Store
 from app.domain.allowances import Kind, Limits
-from app.domain.errors import RateLimited, ServiceUnavailable, ValidationError
+from app.domain.errors import RateLimited, ValidationError
 from app.services.allowances import Allowances
 from tests.conftest import execute
 from tests.services.fakes import Clock
@@ -89,6 +89,7 @@ async def test_a_tenants_own_limit_counts_soon(database: PostgresDatabase) -> No
     await operator.set_limits("acme", Limits(requests_per_minute=40))
     assert await operator.all_limits() == {"acme": Limits(requests_per_minute=40)}
     clock.pass_seconds(HELD_SECONDS)
+    assert (await allowances.limits_of("acme")).requests_per_minute == 40
     # One was granted, and one was asked for in vain.
     assert await granted([allowances], 50) == 38
     with pytest.raises(ValidationError):
@@ -113,10 +114,17 @@ async def test_shares_save_round_trips(database: PostgresDatabase, database_url:
     assert taken == 1_000
 
 
-async def test_what_cannot_be_counted_is_not_granted() -> None:
-    """M: without the database nobody knows what is left; a retry finds out."""
-    away = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
-    with pytest.raises(ServiceUnavailable):
-        await allowances_of(away, Clock(), Limits(requests_per_minute=5)).take(
-            "acme", Kind.REQUESTS
-        )
+async def test_an_outage_counts_nothing_and_stops_nobody(database: PostgresDatabase) -> None:
+    """Operation: what needs the database is refused by that; limits go on as they were known."""
+    clock = Clock()
+    allowances = allowances_of(database, clock, Limits(requests_per_minute=5))
+    await allowances.set_limits("acme", Limits(requests_per_minute=2))
+    assert await granted([allowances], 5) == 2
+    allowances._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    clock.pass_seconds(60)
+    assert await granted([allowances], 5) == 5
+    assert (await allowances.limits_of("acme")).requests_per_minute == 2
+    assert (await allowances.limits_of("new")).requests_per_minute == 5
+    allowances._database = database
+    clock.pass_seconds(60)
+    assert await granted([allowances], 5) == 2

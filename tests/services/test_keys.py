@@ -118,16 +118,19 @@ async def test_an_expired_key_ends_by_itself(keys: KeyService, clock: Clock) -> 
         await keys.admit(f"Bearer {text}", "a")
 
 
-async def test_a_held_key_needs_no_database(
-    keys: KeyService, database: PostgresDatabase, store: Store
-) -> None:
-    """34: a request costs no round trip for its key; without the key nobody can be told apart."""
+async def test_a_held_key_needs_no_database(keys: KeyService, clock: Clock, store: Store) -> None:
+    """34: a request costs no round trip for its key, and an outage does not end it.
+
+    Without having seen it, nobody can be told apart.
+    """
     header = await made(keys)
     await keys.admit(header, "a")
     await keys.close()
     await store.close()
     away = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
     keys._database = away
+    assert await keys.admit(header, "a") == Caller("acme", ID)
+    clock.pass_seconds(2 * HELD_SECONDS)
     assert await keys.admit(header, "a") == Caller("acme", ID)
     with pytest.raises(Unauthenticated):
         await keys.admit("", "a")
@@ -176,7 +179,60 @@ async def test_many_addresses_are_told_apart_up_to_a_number(keys: KeyService, cl
     await keys.close()
     uses = await keys.uses(ID, clock.utc() - timedelta(hours=2))
     assert sum(use.admitted for use in uses) == MOST_ADDRESSES + 21
-    assert {use.address: use.admitted for use in uses}[OTHER_ADDRESSES] == 20
+    assert {use.address: use.admitted for use in uses}[OTHER_ADDRESSES] == 21
+
+
+async def test_keys_do_not_take_each_others_addresses(keys: KeyService, clock: Clock) -> None:
+    """34: what one key's holder does changes nothing in what is told of another's."""
+    busy, calm = await made(keys), await made(keys, "other", "z" * 12)
+    await keys.admit(calm, "10.0.0.1")
+    await keys.close()
+    for number in range(MOST_ADDRESSES + 20):
+        await keys.admit(busy, f"10.0.0.{number}")
+    await keys.admit(calm, "10.0.0.2")
+    await keys.close()
+    uses = await keys.uses("z" * 12, clock.utc() - timedelta(hours=2))
+    assert {use.address for use in uses} == {"10.0.0.1", "10.0.0.2"}
+
+
+async def test_uses_are_told_of_their_hour(keys: KeyService, clock: Clock) -> None:
+    """34: a use counts for the hour it came in, however much later it is written."""
+    header = await made(keys)
+    await keys.admit(header, "10.0.0.1")
+    await keys.close()
+    clock.pass_seconds(3600)
+    await keys.admit(header, "10.0.0.1")
+    clock.pass_seconds(3 * 3600)
+    await keys.admit(header, "10.0.0.1")
+    await keys.close()
+    uses = await keys.uses(ID, clock.utc() - timedelta(hours=9))
+    assert [use.admitted for use in uses] == [1, 1, 1]
+    hours = [use.hour for use in uses]
+    assert [hours[0] - hour for hour in hours] == [timedelta(hours=n) for n in (0, 3, 4)]
+
+
+@pytest.mark.parametrize("address", ["", "x" * 20_000, "\x00", "6.6.6.6, 7.7.7.7", "\ud800"])
+async def test_odd_addresses_break_no_audit(keys: KeyService, clock: Clock, address: str) -> None:
+    """34: a proxy passes on whatever it is told; what is no address is not kept."""
+    header = await made(keys)
+    await keys.admit(header, address)
+    await keys.close()
+    (use,) = await keys.uses(ID, clock.utc() - timedelta(hours=2))
+    assert (use.address, use.admitted) == (OTHER_ADDRESSES, 1)
+
+
+async def test_an_audit_that_fails_fails_nobody(
+    keys: KeyService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """34: neither a request nor the end of the process, and the log says so."""
+    header = await made(keys)
+    await keys.admit(header, "10.0.0.1")
+    await keys.close()
+    await keys.admit(header, "10.0.0.1")
+    database, keys._database = keys._database, object()  # type: ignore[assignment]
+    await keys.close()
+    keys._database = database
+    assert "key_uses_not_written" in caplog.messages
 
 
 async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:

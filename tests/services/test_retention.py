@@ -8,6 +8,7 @@ import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.retention import FORGET
+from app.domain.errors import ServiceUnavailable
 from app.domain.retention import Aged, Retention
 from app.services.retention import RetentionService
 from tests.conftest import execute
@@ -80,6 +81,52 @@ async def test_idle_conversations_go_with_everything(harness: Harness, database_
     assert await service.forget_due() == {}
 
 
+async def test_what_somebody_worked_with_is_not_idle(harness: Harness, database_url: str) -> None:
+    """Operation: compactions, clears, restores, uploads, jobs, usage and pins are work, too."""
+    rows = {
+        "events": "event_seq, type) VALUES ($1, 1, 'cleared'",
+        "blobs": "blob_id, content_id, byte_size, line_count, sha256, media_type)"
+        " VALUES ($1, 'b', gen_random_uuid(), 1, 1, 'x', 'text/plain'",
+        "blob_uploads": "content_id, tenant_id) VALUES ($1, gen_random_uuid(), 'tenant'",
+        "jobs": "job_id, tenant_id, kind) VALUES ($1, gen_random_uuid(), 'tenant', 'compact'",
+        "pins": "seq) VALUES ($1, 1",
+        "usage_reports": "report_id, model, format, input_tokens, output_tokens,"
+        " cache_creation_tokens, cache_read_tokens, usage)"
+        " VALUES ($1, gen_random_uuid(), 'm', 'openai_chat', 1, 1, 0, 0, '{}'",
+    }
+    worked = {table: await harness.conversation() for table in rows}
+    idle = await harness.conversation()
+    for conversation_id in (*worked.values(), idle):
+        await age(database_url, conversation_id, 31)
+    for table, conversation_id in worked.items():
+        insert = f"INSERT INTO {table} (conversation_id, {rows[table]})"
+        await execute(database_url, insert, conversation_id)
+    service = retention_of(harness, Retention(conversations=30 * DAY))
+    assert await service.forget_due() == {"conversations": 1}
+    left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
+    assert {row[0] for row in left} == set(worked.values())
+
+
+async def test_one_that_cannot_go_holds_up_nobody(
+    harness: Harness, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Operation: a deletion that takes too long is tried again, and the others go meanwhile."""
+    ids = sorted([await harness.conversation() for _ in range(3)])
+    for conversation_id in ids:
+        await age(database_url, conversation_id, 31)
+
+    async def remove(tenant_id: str, found: str, before: datetime) -> bool:
+        if found == ids[0]:
+            raise ServiceUnavailable("The database does not answer", {"reason": "QueryCanceled"})
+        return await harness.conversations.remove_idle(tenant_id, found, before)
+
+    service = RetentionService(
+        harness.database, Retention(conversations=30 * DAY), remove, lambda: datetime.now(UTC)
+    )
+    assert await service.forget_due() == {"conversations": 2}
+    assert "not_forgotten" in caplog.messages
+
+
 async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_url: str) -> None:
     """A8: between the look and the deletion an append saves its conversation."""
     conversation_id = await harness.conversation()
@@ -107,8 +154,9 @@ FILL = {
     Aged.CREATIONS: "INSERT INTO creations SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
     Aged.EVENTS: "INSERT INTO events"
     " SELECT gen_random_uuid(), 1, 'due', '{{}}', t FROM {times} AS t",
-    Aged.JOBS: "INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, status, created_at)"
-    " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done', t FROM {times} AS t",
+    Aged.JOBS: "INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, status, created_at,"
+    " updated_at) SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
+    " t - interval '1 hour', t FROM {times} AS t",
     Aged.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
     Aged.ALLOWANCES: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
     Aged.SUMMARISER_CALLS: "INSERT INTO summariser_calls SELECT 'x', t, 5 FROM {times} AS t",
@@ -123,7 +171,7 @@ async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None
     for statement in FILL.values():
         await execute(database_url, statement.format(times=TIMES))
     await execute(
-        database_url, "UPDATE jobs SET status = 'queued' WHERE created_at < now() - interval '80d'"
+        database_url, "UPDATE jobs SET status = 'queued' WHERE updated_at < now() - interval '80d'"
     )
     gone = await retention_of(harness, EVERYTHING).forget_due()
     hours = 90 * 24 + 1

@@ -441,7 +441,7 @@ class ContextRecords:
         What the caller has of an epoch, its frame and its rows up to a seq, is not read again;
         nor is the summary, which that frame holds.
         """
-        held = self._layers.held(conversation_id, model)
+        held = self._layers.held(tenant_id, conversation_id, model)
         row = await self._session.first(
             READ,
             tenant_id=tenant_id,
@@ -458,7 +458,7 @@ class ContextRecords:
         )
         if row is None:
             return None
-        conversation = self._layers.conversation_from(row, held, model)
+        conversation = self._layers.conversation_from(row, tenant_id, held, model)
         return ContextRead(
             conversation=conversation,
             epoch=epoch_from(row, "e_", have_frame),

@@ -121,9 +121,9 @@ class PostgresDatabase:
         self._store = store
         self._layers = Layers()
 
-    def held(self, conversation_id: str) -> Conversation | None:
+    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation as this process last read it, which may be outdated."""
-        return self._layers.held(conversation_id).conversation
+        return self._layers.held(tenant_id, conversation_id).conversation
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRecords]:

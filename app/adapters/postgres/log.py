@@ -355,7 +355,7 @@ class LogRecords:
         """
         totals, turns = _running(drafts)
         times = times_of(drafts, now)
-        held = self._layers.held(conversation_id)
+        held = self._layers.held(tenant_id, conversation_id)
         has_outputs = any(draft.output is not None for draft in drafts)
         row = await self._append(
             blobs,
@@ -409,7 +409,7 @@ class LogRecords:
         )
         if row is None:
             return None
-        after = self._layers.conversation_from(row, held)
+        after = self._layers.conversation_from(row, tenant_id, held)
         return (
             replace(after, head=replace(after.head, became_due=True))
             if row["became_due"]
@@ -437,7 +437,7 @@ class LogRecords:
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
         """Lock the head until the transaction ends, and return the conversation."""
-        held = self._layers.held(conversation_id)
+        held = self._layers.held(tenant_id, conversation_id)
         row = await self._session.first(
             LOCK,
             tenant_id=tenant_id,
@@ -446,7 +446,7 @@ class LogRecords:
             default_model=default_model,
             **held.parameters,
         )
-        return self._layers.conversation_from(row, held) if row is not None else None
+        return self._layers.conversation_from(row, tenant_id, held) if row is not None else None
 
     async def by_ids(self, conversation_id: str, ids: Sequence[str]) -> list[StoredMessage]:
         """Return the stored messages with these ids, in log order."""

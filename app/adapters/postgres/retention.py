@@ -17,7 +17,7 @@ _AGED: Mapping[Aged, tuple[str, str, str, str]] = {
         "jobs",
         "conversation_id, job_id",
         "created_at",
-        "status NOT IN ('queued', 'running')",
+        "status NOT IN ('queued', 'running') AND updated_at < CAST(:before AS timestamptz)",
     ),
     Aged.KEY_USES: ("key_uses", "key_id, hour, address", "hour", "true"),
     Aged.ALLOWANCES: ("allowances", "tenant_id, kind, window_start", "window_start", "true"),
@@ -54,7 +54,23 @@ _IS_IDLE = """
     AND NOT EXISTS (
         SELECT FROM snapshot_parts p WHERE p.conversation_id = c.conversation_id
     )
-"""
+""" + "".join(
+    f"""
+    AND NOT EXISTS (
+        SELECT FROM {table} x
+        WHERE x.conversation_id = c.conversation_id
+            AND x.{time} >= CAST(:before AS timestamptz)
+    )"""
+    # Clears, restores, compactions and undos are events.
+    for table, time in (
+        ("events", "created_at"),
+        ("blobs", "created_at"),
+        ("blob_uploads", "begun_at"),
+        ("jobs", "created_at"),
+        ("usage_reports", "created_at"),
+        ("pins", "created_at"),
+    )
+)
 # By id, which has an index, and not by age: one that every append moved would cost each of them.
 WALK = Statement(
     f"""
@@ -88,7 +104,7 @@ class RetentionRecords:
     async def walk(self, after: str, before: datetime, limit: int) -> list[tuple[str, str, bool]]:
         """Return tenant and id of the next conversations, and whether they are idle since then.
 
-        Idle is one that was not appended to, nor changed, and is in no snapshot.
+        Idle is one that nobody has appended to, changed or worked with, and that is in no snapshot.
         """
         rows = await self._session.all(WALK, after=UUID(after), before=before, limit=limit)
         return [(row["tenant_id"], str(row["conversation_id"]), row["is_idle"]) for row in rows]

@@ -148,14 +148,16 @@ class Layers:
     """The settings of conversations read lately, so that each read brings only what changed."""
 
     def __init__(self, most: int = 1024) -> None:
-        self._held: OrderedDict[tuple[str, str | None], Held] = OrderedDict()
+        self._held: OrderedDict[tuple[str, str, str | None], Held] = OrderedDict()
         self._most = most
 
-    def held(self, conversation_id: str, model: str | None = None) -> Held:
-        """Return what is held of a conversation, as asked for with this model."""
-        return self._held.get((conversation_id, model)) or Held()
+    def held(self, tenant_id: str, conversation_id: str, model: str | None = None) -> Held:
+        """Return what is held of a tenant's conversation, as asked for with this model."""
+        return self._held.get((tenant_id, conversation_id, model)) or Held()
 
-    def conversation_from(self, row: Any, held: Held, model: str | None = None) -> Conversation:
+    def conversation_from(
+        self, row: Any, tenant_id: str, held: Held, model: str | None = None
+    ) -> Conversation:
         """Read a conversation with its head from a row that was asked for with `held`."""
         if row["known"] and held.conversation is not None:
             calibration = _calibration_from(row)
@@ -166,11 +168,11 @@ class Layers:
                 calibration=calibration,
             )
             if calibration != held.conversation.calibration:
-                key = (known.conversation_id, model)
+                key = (tenant_id, known.conversation_id, model)
                 self._held[key] = replace(held, conversation=known)
             return known
         conversation = conversation_from(row)
-        key = (conversation.conversation_id, model)
+        key = (tenant_id, conversation.conversation_id, model)
         self._held.pop(key, None)
         self._held[key] = Held(
             row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
