@@ -398,3 +398,14 @@ def test_parts_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) 
     Content.model_validate({"role": role, "parts": parts})
     calls = [part for part in parts if "functionCall" in part]
     assert all("thoughtSignature" in part for part in calls[:1])
+
+
+def test_a_response_reads_as_it_is_sent() -> None:
+    """C1: what escapes hide in an object is counted as it is sent, and kept as it was."""
+    response = {"rows": [1, "\x00"], "more": None}
+    part = {"functionResponse": {"name": "f", "response": response}}
+    (message,) = gemini.parse({"role": "user", "parts": [part]}, "")
+    assert message.parts[0] == Text(wire.compact(response), part, FormatName.GEMINI)
+    (shown,) = gemini.shown(clean(message)).parts
+    assert isinstance(shown, Text)
+    assert shown.text == wire.compact(sendable_json(response))

@@ -446,3 +446,18 @@ def test_items_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) 
     assert sendable_json(items) is items
     missing = {"tool_call_unanswered", "orphan_tool_result", "duplicate_item_id"}
     assert [issue for issue in issues(items) if issue.code not in missing] == []
+
+
+def test_arguments_sent_as_an_object_read_so() -> None:
+    """C1: what escapes hide in them is counted as it is sent, and kept as it was."""
+    item = {
+        "type": "tool_search_call",
+        "call_id": "c1",
+        "execution": "client",
+        "arguments": {"query": "\x00"},
+    }
+    (message,) = openai_responses.parse({"role": "assistant", "output": [item]}, "")
+    (call,) = message.calls
+    assert call.arguments == '{"query":"\\u0000"}'
+    (shown,) = openai_responses.shown(clean(message)).calls
+    assert shown.arguments == '{"query":"\ufffd"}'

@@ -138,6 +138,8 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     parts = [new for part in message.parts for new in _adapt_part(part, message, ids)]
     if message.role is Role.TOOL and _original(message) is None:
         parts = _joined_texts(parts)
+    elif message.role is Role.TOOL:
+        parts = _as_sent(parts)
     elif message.role is Role.ASSISTANT:
         parts = _with_derived_ids(parts)
     return wire.adapted(message, parts, ids, wire.result_name(message))
@@ -505,6 +507,15 @@ def _adapt_file(file: File) -> File | Image | Text:
     if (media_type or "").startswith("image/"):
         return _adapt_image(Image(media_type, url=file.url))
     return file
+
+
+def _as_sent(parts: list[Part]) -> list[Part]:
+    """Let a response read as it is sent: what JSON escapes hide in its text was made sendable."""
+    answer, *others = parts
+    if not isinstance(answer, Text) or "\\u" not in answer.text or answer.block is None:
+        return parts
+    text = response_text(answer.block[_key(answer.block, "functionResponse")].get(RESULT_KEY) or {})
+    return parts if text == answer.text else [replace(answer, text=text), *others]
 
 
 def _joined_texts(parts: list[Part]) -> list[Part]:

@@ -374,8 +374,8 @@ def _parse_call(raw: Mapping[str, Any], kind: str, pointer: str) -> ToolCall:
     call_id = wire.filled_text_at(raw, "call_id", pointer)
     block = _original(raw, pointer)
     if kind in _NATIVE:
-        name, key = _NATIVE[kind]
-        arguments = wire.compact(block.get(key, block.get(f"{key}s", {})))
+        name, _ = _NATIVE[kind]
+        arguments = _native_arguments(block, kind)
         return ToolCall(call_id, name, arguments, block=block, format=_FORMAT)
     is_custom = kind != FUNCTION
     name = wire.text_at(raw, "name", pointer)
@@ -475,7 +475,7 @@ def _parse_file(raw: Mapping[str, Any], pointer: str) -> File:
 def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part]:
     match part:
         case ToolCall():
-            return (openai.adapt_call(part, ids),) if role is Role.ASSISTANT else ()
+            return (_as_sent(openai.adapt_call(part, ids)),) if role is Role.ASSISTANT else ()
         case Image():
             if role is Role.ASSISTANT:
                 return (Text(wire.image_label(part)),)
@@ -486,6 +486,19 @@ def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part
             return (part,) if part.format is _FORMAT else ()
         case _:
             return (part,)
+
+
+def _as_sent(call: ToolCall) -> ToolCall:
+    """Let what is sent as an object read as it is sent, where escapes hid what is not sendable."""
+    kind = call.block.get("type") if call.block and call.format is _FORMAT else None
+    if kind not in _NATIVE or "\\u" not in call.arguments or call.block is None:
+        return call
+    return replace(call, arguments=_native_arguments(call.block, kind))
+
+
+def _native_arguments(block: Mapping[str, Any], kind: str) -> str:
+    _, key = _NATIVE[kind]
+    return wire.compact(block.get(key, block.get(f"{key}s", {})))
 
 
 def _adapt_file(file: File) -> File | Text:
