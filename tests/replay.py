@@ -431,6 +431,8 @@ class Replay:
             return
         known = {"epoch": before["epoch"], "through_seq": before["through_seq"]}
         answer = self.client.send("POST", f"{copy.path}/context", {**body, "known": known})
+        if answer.accepted and answer.body["epoch"] != build.answer["epoch"]:
+            return  # a compaction in the background came between the two
         if not answer.accepted or not answer.body["delta"]:
             tally.wrong_deltas.append(f"{build.place}: {answer.reason or 'no delta'}")
             return

@@ -103,6 +103,7 @@ class KeyService:
                 detail = "An API key is needed" if not authorization else "That is no API key"
                 raise Unauthenticated(f"{detail}: send Authorization: Bearer ctx_…")
             return Caller(DEFAULT_TENANT)
+        address = address if _is_address(address) else OTHER_ADDRESSES
         key = await self._find(presented.key_id)
         is_open = presented.opens(key, self._now())
         if key is not None:
@@ -203,7 +204,7 @@ class KeyService:
     def _count(self, key_id: str, address: str, is_open: bool) -> None:
         """Count a use, and have all uses written where that is due (rule 3)."""
         hour = self._now().replace(minute=0, second=0, microsecond=0)
-        use = key_id, hour, address if _is_address(address) else OTHER_ADDRESSES
+        use = key_id, hour, address
         if use not in self._uses:
             if self._addresses[key_id, hour] >= MOST_ADDRESSES:
                 use = key_id, hour, OTHER_ADDRESSES
