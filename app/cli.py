@@ -59,6 +59,12 @@ def setting(name: str, default: str) -> Callable[[Callable[..., Any]], Callable[
     )
 
 
+def on_database(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say where the database is."""
+    command = setting("data_dir", "./data")(command)
+    return setting("database_url", "the private PostgreSQL of the data directory")(command)
+
+
 def no_worker(_context: click.Context, _option: click.Parameter, is_set: bool) -> None:
     """Set the variable of the setting `worker` to false (rule 1)."""
     if is_set:
@@ -103,8 +109,7 @@ def serve() -> None:
 
 
 @cli.command()
-@setting("database_url", "the private PostgreSQL of the data directory")
-@setting("data_dir", "./data")
+@on_database
 @setting("worker_concurrency", "4")
 def worker() -> None:
     """Do background jobs, such as compactions, in a process of its own.
@@ -122,8 +127,7 @@ def worker() -> None:
 
 
 @cli.command()
-@setting("database_url", "a private PostgreSQL")
-@setting("data_dir", "./data")
+@on_database
 def migrate() -> None:
     """Bring the database to this version's schema; `serve` does it as well."""
     settings = read_settings()
@@ -145,8 +149,7 @@ def keys() -> None:
 @click.option("--tenant", required=True, help="whose key it is; made when there is none")
 @click.option("--name", default="", help="what the key is for, shown in lists")
 @click.option("--expires-in-days", type=click.IntRange(1, 36_500), help="never, unless given")
-@setting("database_url", "the private PostgreSQL of the data directory")
-@setting("data_dir", "./data")
+@on_database
 def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
     """Make a key and print it; it is the last word of the output, and cannot be shown again."""
     from app.keys import create
@@ -158,8 +161,7 @@ def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
 
 @keys.command("list")
 @click.option("--tenant", help="only this tenant's")
-@setting("database_url", "the private PostgreSQL of the data directory")
-@setting("data_dir", "./data")
+@on_database
 def list_keys(tenant: str | None) -> None:
     """List keys with their tenant, age, last use and state; secrets are not among it."""
     from app.keys import table_of_keys
@@ -169,8 +171,7 @@ def list_keys(tenant: str | None) -> None:
 
 @keys.command("revoke")
 @click.argument("key_id")
-@setting("database_url", "the private PostgreSQL of the data directory")
-@setting("data_dir", "./data")
+@on_database
 def revoke_key(key_id: str) -> None:
     """End a key for good; KEY_ID is what `keys list` shows. Takes effect within 10 s."""
     from app.keys import revoke
@@ -182,8 +183,7 @@ def revoke_key(key_id: str) -> None:
 @keys.command("uses")
 @click.argument("key_id")
 @click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True)
-@setting("database_url", "the private PostgreSQL of the data directory")
-@setting("data_dir", "./data")
+@on_database
 def list_uses(key_id: str, days: int) -> None:
     """Show how often a key came, hour by hour, from where, and how often it was refused."""
     from app.keys import table_of_uses
@@ -197,8 +197,7 @@ def tenants() -> None:
 
 
 @tenants.command("list")
-@setting("database_url", "the private PostgreSQL of the data directory")
-@setting("data_dir", "./data")
+@on_database
 def list_tenants() -> None:
     """List tenants with the limits that are their own."""
     from app.keys import table_of_tenants
@@ -211,8 +210,7 @@ def list_tenants() -> None:
 @click.option("--requests-per-minute", type=click.IntRange(1), help="over all processes")
 @click.option("--bytes-per-day", type=click.IntRange(1), help="of request bodies")
 @click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
-@setting("database_url", "the private PostgreSQL of the data directory")
-@setting("data_dir", "./data")
+@on_database
 def limit_tenant(
     tenant: str,
     requests_per_minute: int | None,

@@ -22,7 +22,8 @@ from app.adapters.postgres.backlog import Backlog
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.jobs import PostgresQueue
 from app.adapters.postgres.store import Pooler, Store, Timeouts
-from app.adapters.telemetry import MeasuredGateway, MeasuredStore, Spans, Telemetry
+from app.adapters.spans import Spans
+from app.adapters.telemetry import MeasuredGateway, Telemetry
 from app.adapters.tokenizer import TiktokenTokenizer
 from app.domain.allowances import Limits
 from app.domain.errors import ServiceUnavailable
@@ -103,9 +104,8 @@ def utc_now() -> datetime:
 def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     """Return the parts for these settings; active windows go by the time that `now` tells."""
     telemetry = Telemetry(app_version(), settings.metrics_token, _spans(settings))
-    store = MeasuredStore(
+    store = Store(
         settings.database_url or "",
-        telemetry.database_failed,
         min_size=settings.pool_min_size,
         max_size=settings.pool_max_size,
         timeouts=Timeouts(
@@ -114,8 +114,9 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             settings.database_long_statement_seconds,
         ),
         pooler=Pooler(settings.database_pooler),
+        failed=telemetry.database_failed,
     )
-    telemetry.watch(store.pool, Backlog(store).waiting)
+    telemetry.watch(store.pool_state, Backlog(store).waiting)
     database = PostgresDatabase(store)
     limits = Limits(
         settings.requests_per_minute, settings.bytes_per_day, settings.summarizer_calls_per_hour

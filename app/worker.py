@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
@@ -184,7 +183,7 @@ class Worker:
                 "job_id": entry.job_id,
                 "attempts": entry.attempts,
                 "error": type(error).__name__,
-                "places": _places(error),
+                "places": logs.places(error),
             }
             if entry.attempts < MOST_ATTEMPTS:
                 _log.warning("job_interrupted", extra={"data": data})
@@ -261,12 +260,6 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
-
-
-def _places(error: Exception) -> list[str]:
-    """Return where an error happened; its own words may quote what somebody said."""
-    frames = traceback.extract_tb(error.__traceback__)[-4:]
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def worker_of(settings: Settings, parts: Parts) -> Worker:

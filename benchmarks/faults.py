@@ -34,9 +34,10 @@ from app.adapters.postgres.embedded import running
 from app.demo import Answer, Client, Trace, Unreachable
 from app.domain.messages import FormatName
 from app.domain.validation import Context, validate
-from benchmarks.figures import Section
+from benchmarks.figures import Section, counts
 from benchmarks.processes import Served, model_server, service, summarised_by
 from benchmarks.stage import report
+from tests.commands import COMMAND, environment, free_port
 from tests.database_proxy import DatabaseProxy
 from tests.replay import Judge, Replay, Tally, named_traces, read_messages, trace_files, traces_dir
 
@@ -324,7 +325,7 @@ def measure(quick: bool) -> Section:
     )
     for outcome in outcomes:
         if outcome.degraded:
-            section.say(f"Degraded, {outcome.name}: {_counts(outcome.degraded)}.")
+            section.say(f"Degraded, {outcome.name}: {counts(outcome.degraded)}.")
         for wrong in outcome.wrong[:5]:
             section.say(f"WRONG, {outcome.name}: {wrong}")
     killed = replay_under_kills(minutes)
@@ -482,10 +483,10 @@ class Killed:
         ready = self.ready_after or [0.0]
         lines = [
             f"Replay of {self.minutes:g} minutes over two API processes and two workers, one of"
-            f" them killed with -9 every few seconds ({_counts(self.kills)}) and started again:"
+            f" them killed with -9 every few seconds ({counts(self.kills)}) and started again:"
             f" {tally.conversations} conversations, each stored four times, {tally.appends:,}"
             f" appends and {sum(tally.builds.values()):,} builds acknowledged,"
-            f" {self.receipts:,} compactions; {_counts(self.retries)} were sent again.",
+            f" {self.receipts:,} compactions; {counts(self.retries)} were sent again.",
             f"Read back: {tally.read_back:,} messages, {self.lost} lost or altered,"
             f" {self.doubled} doubled. Of the payloads {len(tally.violations)} broke a rule,"
             f" {len(tally.over_window)} were over their window, {len(tally.broken_prefixes)} broke"
@@ -504,7 +505,7 @@ class Herd:
     def __init__(self, url: str, model: Served, log: Path) -> None:
         self._environ = summarised_by(model) | {"CONTEXT_DATABASE_URL": url}
         self._log = log
-        self.ports = [_free_port(), _free_port()]
+        self.ports = [free_port(), free_port()]
         self._commands = {
             "api 1": ("serve", "--no-worker", "--port", str(self.ports[0])),
             "api 2": ("serve", "--no-worker", "--port", str(self.ports[1])),
@@ -525,15 +526,11 @@ class Herd:
 
     def start(self, name: str) -> float:
         """Start a process; returns the seconds until an API process is ready, 0 for a worker."""
-        import os
-        import sys
-
-        inherited = {key: text for key, text in os.environ.items() if "CONTEXT_" not in key}
-        command = (sys.executable, "-c", "from app.cli import main; main()", *self._commands[name])
+        command = (*COMMAND, *self._commands[name])
         began = time.monotonic()
         with self._log.open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, env=inherited | self._environ, stdout=log, stderr=log
+                command, env=environment(**self._environ), stdout=log, stderr=log
             )
         if not name.startswith("api"):
             return 0.0
@@ -666,16 +663,3 @@ async def _look_at_rows(url: str, killed: Killed) -> None:
         )
     finally:
         await connection.close()
-
-
-def _counts(counter: Mapping[str, int]) -> str:
-    ordered = sorted(counter.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {count:,}" for name, count in ordered) or "none"
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

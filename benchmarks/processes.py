@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ import psutil
 
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.floor_server import URL_VARIABLE
+from tests.commands import COMMAND, environment, free_port
 
 START_SECONDS = 60
 _POLL_SECONDS = 0.002
@@ -47,8 +46,8 @@ def service(
     data_dir: Path, *arguments: str, environ: Mapping[str, str] | None = None, log: Path | None
 ) -> Iterator[Served]:
     """Run `context-service serve` over a data directory; leaves it by SIGTERM."""
-    port = _free_port()
-    command = [sys.executable, "-c", "from app.cli import main; main()", "serve"]
+    port = free_port()
+    command = [*COMMAND, "serve"]
     command += ["--port", str(port), "--data-dir", str(data_dir), *arguments]
     with _served(command, port, environ or {}, log) as served:
         yield served
@@ -57,7 +56,7 @@ def service(
 @contextmanager
 def floor_b(url: str, log: Path | None) -> Iterator[Served]:
     """Run floor B with uvloop and httptools over the PostgreSQL at `url`."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "uvicorn", "benchmarks.floor_server:app"]
     command += ["--port", str(port), "--loop", "uvloop", "--http", "httptools"]
     command += ["--no-access-log", "--log-level", "warning"]
@@ -68,7 +67,7 @@ def floor_b(url: str, log: Path | None) -> Iterator[Served]:
 @contextmanager
 def worker(url: str, *, environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `context-service worker` over the PostgreSQL at `url`; leaves it by SIGTERM."""
-    command = [sys.executable, "-c", "from app.cli import main; main()", "worker"]
+    command = [*COMMAND, "worker"]
     with _running([*command, "--database-url", url], environ, log) as process:
         yield process
 
@@ -76,7 +75,7 @@ def worker(url: str, *, environ: Mapping[str, str], log: Path) -> Iterator[subpr
 @contextmanager
 def model_server(delay_seconds: float, log: Path) -> Iterator[Served]:
     """Run the summarising model, whose every answer takes so long."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "benchmarks.model_server"]
     command += ["--port", str(port), "--delay", str(delay_seconds)]
     with _served(command, port, {}, log) as served:
@@ -108,11 +107,10 @@ def _served(
 def _running(
     command: list[str], environ: Mapping[str, str], log: Path | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    inherited = {name: value for name, value in os.environ.items() if "CONTEXT_" not in name}
     output = log.open("ab") if log else subprocess.DEVNULL
     process = subprocess.Popen(
         command,
-        env=inherited | dict(environ),
+        env=environment(**environ),
         cwd=Path(__file__).parents[1],
         stdout=output,
         stderr=output,
@@ -160,10 +158,3 @@ class PostgresProcesses:
                 spent = process.cpu_times()
                 total += spent.user + spent.system
         return total
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -20,6 +20,7 @@ from time import perf_counter
 import click
 
 from app.demo import Client, Trace
+from benchmarks.figures import counts
 from tests.replay import Judge, Replay, Served, Tally, named_traces, trace_files, traces_dir
 
 _MOST_SHOWN = 40
@@ -99,10 +100,10 @@ def report(total: Tally, seconds: float) -> list[str]:
         f"deltas              {total.deltas:,} put together and compared with the whole payload:"
         f" {len(total.wrong_deltas):,} wrong; they sent {total.delta_items:,} of"
         f" {total.whole_items:,} items",
-        f"epochs              {sum(total.epochs.values()):,}: {_counts(total.epochs)}",
+        f"epochs              {sum(total.epochs.values()):,}: {counts(total.epochs)}",
         f"compactions         {total.compactions:,} freed {total.compacted_tokens:,} tokens",
-        f"degraded            {_counts(total.degraded)}",
-        f"warnings            {_counts(total.warnings)}",
+        f"degraded            {counts(total.degraded)}",
+        f"warnings            {counts(total.warnings)}",
         f"refused builds      {len(total.excused):,} with too large a system prompt or tools,"
         f" {len(total.unexcused):,} others",
         f"append p50/p95      {_latency(total.append_seconds)} of one message;"
@@ -126,11 +127,6 @@ def _listed(title: str, entries: Sequence[str]) -> list[str]:
     more = len(entries) - _MOST_SHOWN
     shown = [f"  {entry[:300]}" for entry in entries[:_MOST_SHOWN]]
     return ["", f"{title}:", *shown, *([f"  … and {more:,} more"] if more > 0 else [])]
-
-
-def _counts(counter: dict[str, int]) -> str:
-    ordered = sorted(counter.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {count:,}" for name, count in ordered) or "none"
 
 
 def _latency(seconds: Sequence[float]) -> str:

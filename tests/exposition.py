@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.adapters.postgres.backlog import Waiting
-from app.adapters.telemetry import Pool, Telemetry
+from app.adapters.postgres.store import PoolState
+from app.adapters.telemetry import Telemetry
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ async def all_metrics() -> Mapping[str, str]:
         return Waiting(0, 0, 0.0)
 
     telemetry = Telemetry()
-    telemetry.watch(lambda: Pool(0, 0, 0, 0), look)
+    telemetry.watch(lambda: PoolState(0, 0, 0, 0), look)
     body, _ = await telemetry.scrape()
     kinds = exposed(body.decode()).kinds
     return {name: kind for name, kind in kinds.items() if name.startswith("context_")}

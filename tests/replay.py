@@ -16,7 +16,6 @@ import importlib.util
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -44,6 +43,7 @@ from app.domain.tokens import (
 )
 from app.domain.validation import Context, validate
 from app.domain.views import SUMMARY_PREFIX
+from tests.commands import COMMAND, environment, free_port
 
 WINDOWS = (8_000, 32_000, 128_000)
 MAX_OUTPUT_TOKENS = 1_024
@@ -489,20 +489,19 @@ def read_messages(client: Client, conversation_id: str) -> list[dict[str, Any]]:
 class Served:
     """The service as a process of its own, with one port and one data directory for all starts."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, environ: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self._environ = environment(**(environ or {}))
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, seconds: float = 30) -> None:
         """Start the service and return once it is ready."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        environ = {key: text for key, text in os.environ.items() if not key.startswith("CONTEXT_")}
-        command = (sys.executable, "-c", "from app.cli import main; main()", "serve")
         options = ("--port", self.url.rpartition(":")[2], "--data-dir", str(self.data_dir))
         with (self.data_dir / "service.log").open("ab") as log:
             self._process = subprocess.Popen(
-                (*command, *options), env=environ, stdout=log, stderr=log
+                (*COMMAND, "serve", *options), env=self._environ, stdout=log, stderr=log
             )
         self.wait_until(lambda: self.status("/readyz") == 200, seconds, "the service is ready")
 
@@ -655,9 +654,3 @@ def _load_rules(path: Path) -> ModuleType:
 
     module.check_type = check_once  # type: ignore[attr-defined]
     return module
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +21,9 @@ from click.testing import CliRunner
 from app.adapters.postgres.embedded import running
 from app.cli import cli, is_loopback
 from tests.api.talk import talk
+from tests.commands import COMMAND, environment
 from tests.fake_llm import FakeLLM, slow
 from tests.fake_llm import answer as reply
-
-CLEAN = {name: text for name, text in os.environ.items() if not name.startswith("CONTEXT_")}
-COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     return subprocess.run(
         (*COMMAND, *arguments),
-        env=CLEAN | environ,
+        env=environment(**environ),
         capture_output=True,
         text=True,
         timeout=30,
@@ -58,7 +54,7 @@ def serving(
     """Run the service on a free port and yield it, with the port, once it is announced."""
     command = (*COMMAND, "serve", "--port", "0", "--data-dir", str(data_dir), *arguments)
     with subprocess.Popen(
-        command, env=CLEAN | dict(environ or {}), stderr=subprocess.PIPE, text=True
+        command, env=environment(**(environ or {})), stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process, announced_port(process)

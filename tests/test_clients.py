@@ -24,6 +24,7 @@ import pytest
 from app import keys
 from app.settings import Settings
 from tests.conftest import in_thread
+from tests.documents import block, blocks
 
 ROOT = Path(__file__).parent.parent
 CLIENTS = ROOT / "clients"
@@ -50,11 +51,6 @@ SESSION: list[list[Any]] = [
     ["problem", 422, "VALIDATION_ERROR", ["/name"]],
 ]
 """What both sessions print, a line of JSON each."""
-
-
-def blocks(language: str) -> list[str]:
-    """Return the page's code blocks of a language."""
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(command: list[str], env: Mapping[str, str], cwd: Path = ROOT) -> str:
@@ -136,8 +132,7 @@ def client_env(served: str, api_key: str) -> dict[str, str]:
 
 def shell(holding: str, served: str) -> list[str]:
     """Return the command that runs the page's one shell block with a text, on the served app."""
-    (script,) = [block for block in blocks("sh") if holding in block]
-    return ["bash", "-euo", "pipefail", "-c", script.replace(LOCAL, served)]
+    return ["bash", "-euo", "pipefail", "-c", block(PAGE, "sh", holding).replace(LOCAL, served)]
 
 
 def test_the_lock_says_what_and_not_whence() -> None:
@@ -176,7 +171,7 @@ def test_the_python_client_drives_a_session(
     printed = run(shell(GENERATE, served), env, checkout)
     assert "Warning" not in printed
     assert answers(printed) == SESSION
-    code = "\n".join(blocks("python")).replace(LOCAL, served)
+    code = "\n".join(blocks(PAGE, "python")).replace(LOCAL, served)
     command = [sys.executable, "-W", "error", "-c", code]
     payload, problem, *events, line = run(
         command, env | {"PYTHONPATH": "build"}, checkout
@@ -189,9 +184,8 @@ def test_the_python_client_drives_a_session(
 
 def test_the_python_client_is_typed(checkout: Path) -> None:
     """M: mypy finds nothing wrong in the session and the page, strictly, by the client's types."""
-    (script,) = [block for block in blocks("sh") if GENERATE in block]
-    run(["bash", "-c", script.splitlines()[0]], os.environ, checkout)
-    (checkout / "page.py").write_text("\n".join(blocks("python")), encoding="utf-8")
+    run(["bash", "-c", block(PAGE, "sh", GENERATE).splitlines()[0]], os.environ, checkout)
+    (checkout / "page.py").write_text("\n".join(blocks(PAGE, "python")), encoding="utf-8")
     cache = ROOT / ".mypy_cache" / "clients"
     options = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={cache}"]
     command = [sys.executable, "-m", "mypy", *options, "clients/session.py", "page.py"]
@@ -203,7 +197,7 @@ def test_the_typescript_client_drives_a_session(
 ) -> None:
     """M, A1-A6, C1, E7, F2, G4, I1, K1, L3: typed strictly, and run as printed, it does it all."""
     env, page = npm_env | client_env, checkout / "clients" / "page.ts"
-    page.write_text("\n".join(blocks("ts")).replace(LOCAL, served), encoding="utf-8")
+    page.write_text("\n".join(blocks(PAGE, "ts")).replace(LOCAL, served), encoding="utf-8")
     printed = run(shell(TYPESCRIPT, served), env, checkout)
     assert answers(printed) == SESSION
     payload, problem, event, size = run(["node", str(page)], env, checkout).splitlines()

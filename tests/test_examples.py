@@ -54,6 +54,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from app.domain.tool_output import READ_LINES
 from examples import langchain_middleware, openai_agents_session, pydantic_ai_history
+from tests.documents import block
 from tests.fake_llm import Behaviour, Request, status
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 
@@ -693,8 +694,9 @@ def code(title: str) -> str:
     """Return the Python of the section with this title."""
     document = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
     (section,) = [part for part in document.split("\n## ") if part.startswith(title)]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    return str(block).replace("from langchain.chat_models import init_chat_model\n", "")
+    return block(section, "python").replace(
+        "from langchain.chat_models import init_chat_model\n", ""
+    )
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a script's end closes what it has opened

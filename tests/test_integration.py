@@ -20,6 +20,7 @@ import pytest
 
 from app.domain.messages import FormatName
 from tests.conftest import execute, in_thread
+from tests.documents import block, blocks, pasted
 from tests.domain.histories import provider_validate
 from tests.fake_providers import PROTOCOLS, FakeProviders, Spent
 
@@ -51,8 +52,7 @@ def code(title: str) -> str:
     """Return the Python of the section with this title."""
     section = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)
     (found,) = [part for part in section if part.startswith(f"{title}\n")]
-    (block,) = re.findall(r"```python\n(.*?)```", found, re.DOTALL)
-    return str(block)
+    return block(found, "python")
 
 
 @pytest.fixture(scope="module")
@@ -247,12 +247,8 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_shell_session_can_be_pasted(served: str, tmp_path: Path) -> None:
     """Its blocks run one after the other: a tail, a payload read again, a verdict (G5, I6, K2)."""
-    blocks = re.findall(r"```sh\n(.*?)```", DOCUMENT, re.DOTALL)
-    script = "".join(blocks).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
-    )
-    messages, tail, payload, rule, pointer = done.stdout.splitlines()
+    script = "".join(blocks(DOCUMENT, "sh")).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
+    messages, tail, payload, rule, pointer = pasted(script).splitlines()
     assert "bisect" in tail
     assert "Deploy 71 is running." in tail
     assert messages.endswith(tail.removeprefix("["))

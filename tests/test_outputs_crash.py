@@ -10,8 +10,6 @@ import asyncio
 import base64
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -55,21 +53,7 @@ class Stored(Served):
     """A service whose blobs lie where it is told, in rows without a URL."""
 
     def __init__(self, data_dir: Path, store_url: str | None) -> None:
-        super().__init__(data_dir)
-        self._store_url = store_url
-
-    def start(self, seconds: float = 30) -> None:
-        """Start the service and return once it is ready."""
-        environ = {key: text for key, text in os.environ.items() if not key.startswith("CONTEXT_")}
-        if self._store_url is not None:
-            environ["CONTEXT_BLOB_STORE_URL"] = self._store_url
-        command = (sys.executable, "-c", "from app.cli import main; main()", "serve")
-        options = ("--port", self.url.rpartition(":")[2], "--data-dir", str(self.data_dir))
-        with (self.data_dir / "service.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                (*command, *options), env=environ, stdout=log, stderr=log
-            )
-        self.wait_until(lambda: self.status("/readyz") == 200, seconds, "the service is ready")
+        super().__init__(data_dir, {"CONTEXT_BLOB_STORE_URL": store_url} if store_url else None)
 
     def content(self, path: str) -> tuple[int, bytes]:
         """Return status and body of a GET."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +14,7 @@ from typing import Any
 import httpx
 
 from app.domain.formats.wire import compact
+from tests.commands import COMMAND, environment, free_port
 from tests.fake_llm import FakeLLM, answer, slow
 
 SECONDS = 90.0
@@ -24,30 +22,21 @@ CONVERSATIONS = 6
 POLICY = {"budget": {"context_window": 4_096, "max_output_tokens": 512}}
 
 
-def free_port() -> int:
-    """Return a port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def process(
     log: Path, url: str, fake_llm: FakeLLM, *arguments: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run the command line in a process of its own, which is gone after the block."""
-    environ = {key: text for key, text in os.environ.items() if not key.startswith("CONTEXT_")}
-    environ |= {
-        "CONTEXT_DATABASE_URL": url,
-        "CONTEXT_SUMMARIZER_MODEL": "openai/fake",
-        "CONTEXT_SUMMARIZER_API_BASE": fake_llm.api_base,
-        "CONTEXT_SUMMARIZER_API_KEY": "test",
-        "CONTEXT_WORKER_CONCURRENCY": "2",
-        "CONTEXT_POOL_MAX_SIZE": "4",
-    }
-    command = (sys.executable, "-c", "from app.cli import main; main()", *arguments)
+    environ = environment(
+        CONTEXT_DATABASE_URL=url,
+        CONTEXT_SUMMARIZER_MODEL="openai/fake",
+        CONTEXT_SUMMARIZER_API_BASE=fake_llm.api_base,
+        CONTEXT_SUMMARIZER_API_KEY="test",
+        CONTEXT_WORKER_CONCURRENCY="2",
+        CONTEXT_POOL_MAX_SIZE="4",
+    )
     with log.open("ab") as out:
-        started = subprocess.Popen(command, env=environ, stdout=out, stderr=out)
+        started = subprocess.Popen((*COMMAND, *arguments), env=environ, stdout=out, stderr=out)
     try:
         yield started
     finally:

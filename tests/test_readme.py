@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from app.domain.policy import DEFAULTS
 from app.settings import Settings, policy_variables, variable
+from tests.documents import block, blocks, pasted
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,23 +21,12 @@ TOOL_OUTPUT = (ROOT / "docs" / "tool-output.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
 
 
-def block(language: str, holding: str) -> str:
-    """Return the README's one code block of a language that holds a text."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    (found,) = [text for text in blocks if holding in text]
-    assert isinstance(found, str)
-    return found
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_curl_session_can_be_pasted(served: str) -> None:
     """The shell session runs as printed and ends with two payloads (K1)."""
-    script = block("sh", "BASE=").replace(LOCAL, served)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
-    )
+    script = block(README, "sh", "BASE=").replace(LOCAL, served)
     answers = []
-    rest = done.stdout.strip()
+    rest = pasted(script).strip()
     while rest:
         answer, end = json.JSONDecoder().raw_decode(rest)
         answers.append(answer)
@@ -52,12 +41,10 @@ def test_the_curl_session_can_be_pasted(served: str) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_session_from_offload_to_read_can_be_pasted(served: str, tmp_path: Path) -> None:
     """The sessions of docs/tool-output.md run as printed, one after the other (F1, F4, F5, L1)."""
-    blocks = re.findall(r"```sh\n(.*?)```", TOOL_OUTPUT, re.DOTALL)
-    script = "".join(blocks).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
+    script = (
+        "".join(blocks(TOOL_OUTPUT, "sh")).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
     )
-    said = done.stdout
+    said = pasted(script)
     assert "or search it with tool_output_cache_grep.]\ntool_output_cache_grep\n" in said
     assert "14143:14142 FAILED test_case_14142\n14144-14143 passed" in said
     assert " 14143\t14142 FAILED test_case_14142\n" in said
@@ -68,14 +55,8 @@ def test_the_session_from_offload_to_read_can_be_pasted(served: str, tmp_path: P
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_a_day_of_an_agent_can_be_pasted(served: str) -> None:
     """The session of docs/windows-and-snapshots.md runs as printed (B2, B3, I1, I4, I6, A6)."""
-    (script,) = re.findall(r"```sh\n(.*?)```", WINDOWS, re.DOTALL)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace(LOCAL, served)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, cleared, anew, restored, both, found, *marks, fork = done.stdout.splitlines()
+    said = pasted(block(WINDOWS, "sh").replace(LOCAL, served)).splitlines()
+    first, cleared, anew, restored, both, found, *marks, fork = said
     assert "login page" in first and "vault-7" not in first
     assert (cleared, restored) == ("1", "2")
     assert "backups" in anew and "login page" not in anew
@@ -87,7 +68,7 @@ def test_a_day_of_an_agent_can_be_pasted(served: str) -> None:
 
 def test_the_python_session_can_be_pasted(served: str) -> None:
     """The Python session runs as printed (K1, E7)."""
-    script = block("python", "httpx.Client").replace(LOCAL, served)
+    script = block(README, "python", "httpx.Client").replace(LOCAL, served)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

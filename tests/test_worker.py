@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from app.domain.records import Job
 from app.domain.records import Settings as Layer
 from app.settings import Settings
 from app.worker import MOST_ATTEMPTS, Work, Worker, worker_of
+from tests.commands import COMMAND, environment
 from tests.conftest import execute
 
 TENANT = "default"
@@ -546,10 +546,6 @@ async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> N
             await until(lambda: listens(place.url), "the worker listens")
 
 
-CLEAN = {name: text for name, text in os.environ.items() if not name.startswith("CONTEXT_")}
-COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
-
-
 def test_the_command_explains_itself() -> None:
     """api.md: `context-service worker --help` names its variables; serve can do without one."""
     told = CliRunner().invoke(cli, ["worker", "--help"], terminal_width=200)
@@ -563,7 +559,7 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
     """Start `context-service worker` on a data directory, and return once it works."""
     process = subprocess.Popen(
         (*COMMAND, "worker", "--data-dir", str(data_dir)),
-        env=CLEAN,
+        env=environment(),
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -1,10 +1,8 @@
-"""Metrics in the words of Prometheus: what happened in this process, and what waits now.
+"""Counts and times what happens in this process, and asks what waits now.
 
-1. Labels are of small, closed sets: never a tenant, a conversation, or a model that only a caller
-   named. Models are those the service calls itself, which its settings list.
-2. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
+1. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
    that each of several processes answers for all. What a dead one had open counts no more.
-3. What waits in the database is asked for when somebody looks, for at most a second. Nobody who
+2. What waits in the database is asked for when somebody looks, for at most a second. Nobody who
    looks waits for a database that does not answer: those metrics are missing then.
 """
 
@@ -13,32 +11,26 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
 
-import asyncpg
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
+from app.adapters.metrics import Metrics, Now
 from app.adapters.postgres.backlog import Waiting
-from app.adapters.postgres.store import Pooler, Session, Store, Timeouts
+from app.adapters.postgres.store import PoolState
+from app.adapters.spans import NoSpans, Spans, TellCompletion, TellResult
 from app.domain.compaction import CompactResult
 from app.domain.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.keys import bearer_of
@@ -47,188 +39,11 @@ from app.services.ports import Gateway, Models
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_SECONDS = 1.0
-"""How long the database may take to tell what waits (rule 3)."""
+"""How long the database may take to tell what waits (rule 2)."""
 SAMPLE_SECONDS = 5.0
 """How often one of several processes notes what its pool is like."""
-
-REQUEST_BUCKETS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
-)
-WORK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-
 ANSWERED = "ok"
 """The outcome of a model call that was answered; any other is the gateway's reason."""
-
-_OF_THE_DATABASE = (
-    OSError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-)
-"""What the store translates; a block may raise such an error for other reasons as well."""
-
-TellResult = Callable[[CompactResult], None]
-TellCompletion = Callable[[Completion], None]
-
-disable_created_metrics()  # type: ignore[no-untyped-call]
-
-
-class Spans(Protocol):
-    """Times the same as metrics count, each piece of work by itself (see `tracing`)."""
-
-    def compacting(
-        self, conversation_id: str, trigger: str, strategy: str
-    ) -> AbstractContextManager[TellResult]:
-        """Span a compaction."""
-        ...
-
-    def calling(self, call: ModelCall) -> AbstractContextManager[TellCompletion]:
-        """Span a model call."""
-        ...
-
-    def working(self, conversation_id: str, kind: str) -> AbstractContextManager[object]:
-        """Span a piece of a worker's work."""
-        ...
-
-    @property
-    def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
-        """What spans requests."""
-        ...
-
-    async def close(self) -> None:
-        """Send what is left."""
-        ...
-
-
-class NoSpans:
-    """Spans nothing, as long as nobody has asked for traces."""
-
-    def compacting(
-        self, conversation_id: str, trigger: str, strategy: str
-    ) -> AbstractContextManager[TellResult]:
-        """Do nothing."""
-        return nullcontext(lambda _result: None)
-
-    def calling(self, call: ModelCall) -> AbstractContextManager[TellCompletion]:
-        """Do nothing."""
-        return nullcontext(lambda _completion: None)
-
-    def working(self, conversation_id: str, kind: str) -> AbstractContextManager[object]:
-        """Do nothing."""
-        return nullcontext()
-
-    @property
-    def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
-        """Nothing."""
-        return None
-
-    async def close(self) -> None:
-        """Do nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """The database connections of a process, and how many sessions wait for one."""
-
-    size: int
-    in_use: int
-    waiting: int
-    limit: int
-
-
-class Metrics:
-    """All metrics that are kept, on a registry of their own."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, about: str, *labels: str) -> Counter:
-            return Counter(f"context_{name}", about, labels, registry=registry)
-
-        def gauge(name: str, about: str) -> Gauge:
-            return Gauge(f"context_{name}", about, registry=registry, multiprocess_mode="livesum")
-
-        def histogram(
-            name: str, about: str, *labels: str, buckets: tuple[float, ...] = WORK_BUCKETS
-        ) -> Histogram:
-            return Histogram(f"context_{name}", about, labels, registry=registry, buckets=buckets)
-
-        self.requests = counter(
-            "http_requests", "Requests answered, by route template", "method", "route", "status"
-        )
-        self.request_seconds = histogram(
-            "http_request_duration_seconds",
-            "How long requests took, streams of events apart",
-            *("method", "route"),
-            buckets=REQUEST_BUCKETS,
-        )
-        self.streams = gauge("event_streams", "Streams of events that are open")
-        self.appends = counter("appends", "Appends that stored something")
-        self.appended_messages = counter("appended_messages", "Messages stored by appends")
-        self.appended_tokens = counter("appended_tokens", "Tokens of the messages stored")
-        self.builds = counter("builds", "Payloads built", "format", "kind", "pressure", "degraded")
-        self.compactions = counter(
-            "compactions", "Compactions by what became of them", "trigger", "strategy", "outcome"
-        )
-        self.compaction_seconds = histogram(
-            "compaction_duration_seconds", "How long compactions took", "trigger"
-        )
-        self.saved_tokens = counter(
-            "compaction_saved_tokens",
-            "Tokens that compactions took off payloads",
-            *("trigger", "strategy"),
-        )
-        self.calls = counter("llm_calls", "Calls of models, by outcome", "model", "outcome")
-        self.call_seconds = histogram(
-            "llm_call_duration_seconds", "How long calls of models took", "model"
-        )
-        self.call_tokens = counter(
-            "llm_tokens", "Tokens of answered calls, input and output", "model", "direction"
-        )
-        self.call_cost = counter(
-            "llm_cost_usd", "Cost of answered calls whose price is known, in USD", "model"
-        )
-        self.jobs = counter(
-            "jobs", "Pieces of background work, by what became of them", "kind", "outcome"
-        )
-        self.job_seconds = histogram(
-            "job_duration_seconds", "How long pieces of background work took", "kind"
-        )
-        self.pool_size = gauge("pool_size", "Database connections that are open")
-        self.pool_in_use = gauge("pool_in_use", "Database connections in use")
-        self.pool_waiting = gauge("pool_waiting", "Sessions that wait for a connection")
-        self.pool_limit = gauge("pool_limit", "Database connections that may be open")
-        self.database_errors = counter(
-            "database_errors", "Sessions that the database failed, by kind of error", "kind"
-        )
-
-
-class Now(Collector):
-    """What is not kept but told as it is: the version, and what waits (rule 3)."""
-
-    def __init__(self, version: str) -> None:
-        self._version = version
-        self.waiting: Waiting | None = None
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics; those of the database are missing while it is away."""
-        about = "The version that answers"
-        info = GaugeMetricFamily("context_service_info", about, labels=("version", "python"))
-        info.add_metric((self._version, platform.python_version()), 1)
-        yield info
-        waiting = self.waiting
-        if waiting is None:
-            return
-        yield GaugeMetricFamily(
-            "context_due_conversations", "Conversations whose compaction waits", waiting.due
-        )
-        yield GaugeMetricFamily(
-            "context_open_jobs", "Jobs that callers wait for, running ones too", waiting.asked
-        )
-        yield GaugeMetricFamily(
-            "context_queue_age_seconds",
-            "For how long the oldest of both has waited",
-            waiting.oldest_seconds,
-        )
 
 
 class Telemetry:
@@ -247,7 +62,7 @@ class Telemetry:
             ProcessCollector(registry=self._kept)
         self._metrics = Metrics(self._kept)
         self._answers: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._pool: Callable[[], Pool] | None = None
+        self._pool: Callable[[], PoolState] | None = None
         self._look: Callable[[], Awaitable[Waiting]] | None = None
         self._looking: asyncio.Task[Waiting | None] | None = None
 
@@ -368,7 +183,7 @@ class Telemetry:
 
     # --- looked at ------------------------------------------------------------------------
 
-    def watch(self, pool: Callable[[], Pool], look: Callable[[], Awaitable[Waiting]]) -> None:
+    def watch(self, pool: Callable[[], PoolState], look: Callable[[], Awaitable[Waiting]]) -> None:
         """Ask these two when somebody looks."""
         self._pool, self._look = pool, look
 
@@ -420,7 +235,7 @@ class Telemetry:
         return generate_latest(registry)
 
     async def _waiting(self) -> Waiting | None:
-        """Return what waits, None when the database has not told in time (rule 3).
+        """Return what waits, None when the database has not told in time (rule 2).
 
         One that hangs is asked again only when it has let go of the question before.
         """
@@ -461,50 +276,6 @@ class MeasuredGateway:
         return completion
 
 
-class MeasuredStore(Store):
-    """A store that tells when the database fails, and what its pool is like."""
-
-    def __init__(
-        self,
-        url: str,
-        failed: Callable[[str], None],
-        *,
-        min_size: int = 1,
-        max_size: int = 10,
-        timeouts: Timeouts | None = None,
-        pooler: Pooler = Pooler.NONE,
-    ) -> None:
-        super().__init__(
-            url, min_size=min_size, max_size=max_size, timeouts=timeouts, pooler=pooler
-        )
-        self._failed = failed
-        self._limit = max_size
-        self._waiting = 0
-
-    @asynccontextmanager
-    async def session(self, seconds: float | None = None) -> AsyncIterator[Session]:
-        """Yield a session, as a store does."""
-        is_waiting = True
-        self._waiting += 1
-        try:
-            async with super().session(seconds) as session:
-                is_waiting = False
-                self._waiting -= 1
-                yield session
-        except ServiceUnavailable as error:
-            if isinstance(error.__cause__, _OF_THE_DATABASE):
-                self._failed(str(error.facts.get("reason")))
-            raise
-        finally:
-            self._waiting -= is_waiting
-
-    def pool(self) -> Pool:
-        """Return what the pool is like now."""
-        size = self._pool.get_size() if self._pool is not None else 0
-        idle = self._pool.get_idle_size() if self._pool is not None else 0
-        return Pool(size, size - idle, self._waiting, self._limit)
-
-
 async def _unless_away(look: Callable[[], Awaitable[Waiting]]) -> Waiting | None:
     try:
         return await look()
@@ -513,7 +284,7 @@ async def _unless_away(look: Callable[[], Awaitable[Waiting]]) -> Waiting | None
 
 
 def _forget_dead(directory: Path) -> None:
-    """Remove what processes that are gone had open (rule 2)."""
+    """Remove what processes that are gone had open (rule 1)."""
     for path in directory.glob("gauge_live*_*.db"):
         pid = int(path.stem.rpartition("_")[2])
         try:

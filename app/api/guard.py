@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -30,7 +31,7 @@ OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
 """Paths for which nobody is asked for a key."""
 
 
-_HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?")
+_HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
 
 
 class Keys(Protocol):
@@ -89,13 +90,20 @@ class Guard:
 
 def _require_private(host: str) -> None:
     """Raise Forbidden for a name that a page could have had made for it (rule 3)."""
-    found = _HOST.fullmatch(host)
-    name = (found[1] or found[2]) if found else None
-    if name is None or ("." in name and not name.endswith(".localhost") and not _is_address(name)):
+    if not _is_private(host):
         raise Forbidden(
             "Without an API key this service answers to its address only, not to a name like"
             " this: use 127.0.0.1, or make a key with `context-service keys create`"
         )
+
+
+@lru_cache(maxsize=1024)
+def _is_private(host: str) -> bool:
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    name = found[1] or found[2]
+    return "." not in name or name.endswith(".localhost") or _is_address(name)
 
 
 def _require_own_page(origin: str | None, host: str) -> None:

@@ -25,7 +25,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from app.adapters.metrics_port import answering
 from app.adapters.postgres.backlog import Backlog, Waiting
 from app.adapters.postgres.store import Store
-from app.adapters.telemetry import MeasuredGateway, MeasuredStore, Telemetry
+from app.adapters.telemetry import MeasuredGateway, Telemetry
 from app.adapters.tracing import Collector as SpanCollector
 from app.adapters.tracing import provider_of
 from app.api.deps import Services
@@ -36,11 +36,12 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
 from tests.collector import collecting, values
+from tests.commands import free_port
 from tests.conftest import execute, started
 from tests.exposition import Exposed, exposed
 from tests.fake_llm import FakeLLM, answer, status
 from tests.logged import Lines, lines
-from tests.test_processes import free_port, is_ready, process, until
+from tests.test_processes import is_ready, process, until
 
 __all__ = ["lines"]
 
@@ -447,16 +448,16 @@ async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: S
 async def test_the_pool_is_watched(database_url: str) -> None:
     """M: connections open, in use and waited for are told as they are."""
     failed: list[str] = []
-    store = MeasuredStore(database_url, failed.append, min_size=0, max_size=1)
+    store = Store(database_url, min_size=0, max_size=1, failed=failed.append)
     async with store.session():
         waiter = asyncio.create_task(_use(store))
         async with asyncio.timeout(SECONDS):
-            while store.pool().waiting == 0:
+            while store.pool_state().waiting == 0:
                 await asyncio.sleep(0)
-        pool = store.pool()
+        pool = store.pool_state()
         assert (pool.size, pool.in_use, pool.waiting, pool.limit) == (1, 1, 1, 1)
     await waiter
-    pool = store.pool()
+    pool = store.pool_state()
     assert (pool.in_use, pool.waiting) == (0, 0)
     with pytest.raises(ServiceUnavailable):
         async with store.session():
@@ -466,7 +467,7 @@ async def test_the_pool_is_watched(database_url: str) -> None:
         async with store.session():
             raise ConnectionResetError
     assert failed == ["ConnectionResetError"]
-    assert store.pool().waiting == 0
+    assert store.pool_state().waiting == 0
     await store.close()
 
 

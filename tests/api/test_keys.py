@@ -81,6 +81,7 @@ async def test_a_refusal_reads_no_body(guarded: httpx.AsyncClient) -> None:
         ("127.0.0.1.evil.example:8080", 403),
         ("[::1.evil.example", 403),
         ("a.b@[", 403),
+        ("[]:8080", 403),
     ],
 )
 async def test_without_a_key_names_of_pages_are_refused(
@@ -105,6 +106,7 @@ PAGES = {
     "https://evil.example": 403,
     "http://127.0.0.1.evil.example": 403,
     "null": 403,
+    "http://[]": 403,
 }
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +48,7 @@ from app.services.keys import KeyService
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import serving, started
+from tests.documents import block, blocks, pasted
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 
@@ -671,29 +671,20 @@ def test_nobody_pays_for_it_who_does_not_ask() -> None:
 # --- as the documentation shows it ------------------------------------------------------------
 
 
-def printed(language: str, holding: str) -> str:
-    """Return the one block of docs/mcp.md in a language that holds a text."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
-    (found,) = [text for text in blocks if holding in text]
-    assert isinstance(found, str)
-    return found
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_session_by_hand_can_be_pasted(served: str) -> None:
     """L1: the shell session runs as printed."""
-    script = printed("sh", "mcp tools/call").replace(LOCAL, served)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
-    )
-    listed, recalled = done.stdout.splitlines()
+    script = block(DOCUMENT, "sh", "mcp tools/call").replace(LOCAL, served)
+    listed, recalled = pasted(script).splitlines()
     assert listed == "recall"
     assert recalled.endswith(": The staging port is 5433.")
 
 
 def test_what_it_costs_can_be_asked() -> None:
     """Decision 36: the command runs as printed, and the SDK is not there before it is asked for."""
-    script = printed("sh", "import app.api.mcp_tools").replace(".venv/bin/python", sys.executable)
+    script = block(DOCUMENT, "sh", "import app.api.mcp_tools").replace(
+        ".venv/bin/python", sys.executable
+    )
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         capture_output=True,
@@ -706,7 +697,7 @@ def test_what_it_costs_can_be_asked() -> None:
 
 def test_the_configurations_are_json() -> None:
     """L1: both can be pasted, and name what the endpoint reads."""
-    direct, through = map(json.loads, re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL))
+    direct, through = map(json.loads, blocks(DOCUMENT, "json"))
     server = direct["mcpServers"]["context"]
     assert server["url"].endswith(PATHS[0])
     assert set(server["headers"]) == {"Authorization", CONVERSATION_HEADER}
@@ -745,7 +736,7 @@ async def test_an_agent_of_the_openai_sdk_has_payload_and_tools(
     monkeypatch.setenv("OPENAI_BASE_URL", providers.api_base)
     monkeypatch.setenv("OPENAI_API_KEY", "test")
     monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
-    script = printed("python", "MCPServerStreamableHttp").replace(LOCAL, served)
+    script = block(DOCUMENT, "python", "MCPServerStreamableHttp").replace(LOCAL, served)
     done = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -93,6 +93,16 @@ class Timeouts:
             "lock_timeout": _milliseconds(self.statement),
             "idle_in_transaction_session_timeout": _milliseconds(self.long_statement),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """The database connections of a process, and how many sessions wait for one."""
+
+    size: int
+    in_use: int
+    waiting: int
+    limit: int
 
 
 class Statement:
@@ -190,7 +200,10 @@ class PooledConnection(asyncpg.Connection):
 
 
 class Store:
-    """The database; `session` autocommits each statement, `transaction` spans a block."""
+    """The database; `session` autocommits each statement, `transaction` spans a block.
+
+    `failed` is told the kind of error whenever the database fails a session.
+    """
 
     def __init__(
         self,
@@ -200,11 +213,14 @@ class Store:
         max_size: int = 10,
         timeouts: Timeouts | None = None,
         pooler: Pooler = Pooler.NONE,
+        failed: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         self._url = url
         self._sizes = (min_size, max_size)
         self._timeouts = timeouts or Timeouts()
         self._pooler = pooler
+        self._failed = failed
+        self._waiting = 0
         self._pool: Any = None
         self._making: asyncio.Task[Any] | None = None
 
@@ -239,7 +255,7 @@ class Store:
             yield Session(connection, timeouts)
         except _UNAVAILABLE as error:
             await self._forsake(connection, error)
-            raise _unavailable(error) from error
+            raise self._unavailable(error) from error
         finally:
             # Where a cancelled statement is not acknowledged, the pool ends the connection.
             with suppress(*_UNAVAILABLE):
@@ -251,8 +267,15 @@ class Store:
         async with self.session() as session, session._connection.transaction():
             yield session
 
+    def pool_state(self) -> PoolState:
+        """Return what the pool is like now."""
+        size = self._pool.get_size() if self._pool is not None else 0
+        idle = self._pool.get_idle_size() if self._pool is not None else 0
+        return PoolState(size, size - idle, self._waiting, self._sizes[1])
+
     async def _acquire(self, seconds: float) -> tuple[Any, Any]:
         """Return the pool and a connection of it, each within so many seconds."""
+        self._waiting += 1
         try:
             pool = self._pool
             if pool is None:
@@ -260,7 +283,9 @@ class Store:
                     pool = await self._first_pool()
             return pool, await pool.acquire(timeout=seconds)
         except (*_UNAVAILABLE, asyncpg.PostgresError) as error:
-            raise _unavailable(error) from error
+            raise self._unavailable(error) from error
+        finally:
+            self._waiting -= 1
 
     async def _first_pool(self) -> Any:
         """Return the pool once it is made; all who wait for that share one attempt."""
@@ -309,13 +334,15 @@ class Store:
             # The database that can be written may be another one by now, under the same name.
             await self._pool.expire_connections()
 
-
-def _unavailable(error: Exception) -> ServiceUnavailable:
-    """Return the error for callers; a rollback that fails as well is not its reason."""
-    if isinstance(error, asyncpg.InterfaceError) and isinstance(error.__context__, _UNAVAILABLE):
-        error = error.__context__
-    facts = {"reason": type(error).__name__, "retry_after": _RETRY_SECONDS}
-    return ServiceUnavailable("The database does not answer", facts)
+    def _unavailable(self, error: Exception) -> ServiceUnavailable:
+        """Return the error for callers; a rollback that fails as well is not its reason."""
+        is_of_rollback = isinstance(error, asyncpg.InterfaceError)
+        if is_of_rollback and isinstance(error.__context__, _UNAVAILABLE):
+            error = error.__context__
+        reason = type(error).__name__
+        self._failed(reason)
+        facts = {"reason": reason, "retry_after": _RETRY_SECONDS}
+        return ServiceUnavailable("The database does not answer", facts)
 
 
 def _milliseconds(seconds: float) -> str:
