@@ -76,7 +76,7 @@ COUNT_USES = Statement(
 )
 USES = Statement(
     """
-        SELECT * FROM key_uses
+        SELECT key_id, hour, address, admitted, refused FROM key_uses
         WHERE key_id = CAST(:key_id AS text) AND hour >= CAST(:since AS timestamptz)
         ORDER BY hour DESC, address
         """

@@ -136,26 +136,25 @@ PayloadItem = TypeAliasType(
         ),
     ],
 )
+TOOL_EXAMPLE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Return the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
 ToolObject = TypeAliasType(
     "ToolObject",
     Annotated[
         dict[str, Any],
         Field(
             description="A tool definition in any provider's form, with an optional `category`.",
-            examples=[
-                {
-                    "type": "function",
-                    "function": {
-                        "name": "get_weather",
-                        "description": "Return the weather of a city.",
-                        "parameters": {
-                            "type": "object",
-                            "properties": {"city": {"type": "string"}},
-                            "required": ["city"],
-                        },
-                    },
-                }
-            ],
+            examples=[TOOL_EXAMPLE],
         ),
     ],
 )

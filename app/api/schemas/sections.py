@@ -7,7 +7,15 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.fields import MOST_SEQ, NAME_PATTERN, Answered, Asked, ToolObject, Tools
+from app.api.schemas.fields import (
+    MOST_SEQ,
+    NAME_PATTERN,
+    TOOL_EXAMPLE,
+    Answered,
+    Asked,
+    ToolObject,
+    Tools,
+)
 from app.domain import jsontext
 from app.domain.sections import SectionKind
 
@@ -18,14 +26,6 @@ _EXAMPLE: dict[str, Any] = {
     "name": "base",
     "content": "You are a careful assistant.",
     "kind": "base",
-}
-_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Return the weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
 }
 
 
@@ -79,7 +79,7 @@ class ToolList(Asked):
     """All tools of an agent or a conversation, as they were given."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"tools": [_TOOL], "expected_version": 1}]}
+        json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "expected_version": 1}]}
     )
 
     tools: Tools
@@ -112,7 +112,9 @@ class ShownSections(Answered):
 class ShownTools(Answered):
     """All tools of an agent or a conversation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"tools": [_TOOL], "version": 2}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "version": 2}]}
+    )
 
     tools: list[ToolObject] = Field(description="As they were given.")
     version: int = Field(description="1 for the first that were given, 0 for none.")

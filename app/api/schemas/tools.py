@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.fields import Answered, Asked, MessageObject, ToolObject, Tools
+from app.api.schemas.fields import TOOL_EXAMPLE, Answered, Asked, MessageObject, ToolObject, Tools
 from app.domain.agent_tools import definitions_in
 from app.domain.deferral import MOST_FOUND, MOST_QUERY, USUALLY_FOUND
 from app.domain.messages import FormatName
@@ -23,20 +23,7 @@ _CALL: dict[str, Any] = {
 
 _FOUND: dict[str, Any] = {
     "format": "openai_chat",
-    "tools": [
-        {
-            "type": "function",
-            "function": {
-                "name": "get_weather",
-                "description": "Return the weather of a city.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"city": {"type": "string"}},
-                    "required": ["city"],
-                },
-            },
-        }
-    ],
+    "tools": [TOOL_EXAMPLE],
     "names": ["get_weather"],
     "total": 527,
     "promoted": ["get_weather"],
