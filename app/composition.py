@@ -104,30 +104,17 @@ def utc_now() -> datetime:
 def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     """Return the parts for these settings; active windows go by the time that `now` tells."""
     telemetry = Telemetry(app_version(), settings.metrics_token, _spans(settings))
-    store = Store(
-        settings.database_url or "",
-        min_size=settings.pool_min_size,
-        max_size=settings.pool_max_size,
-        timeouts=Timeouts(
-            settings.database_connect_seconds,
-            settings.database_statement_seconds,
-            settings.database_long_statement_seconds,
-        ),
-        pooler=Pooler(settings.database_pooler),
-        failed=telemetry.database_failed,
-    )
+    store = store_of(settings, telemetry.database_failed)
     telemetry.watch(store.pool_state, Backlog(store).waiting)
     database = PostgresDatabase(store)
-    limits = Limits(
-        settings.requests_per_minute, settings.bytes_per_day, settings.summarizer_calls_per_hour
-    )
-    allowances = Allowances(database, limits, utc_now, time.monotonic)
+    allowances = allowances_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
     frames = Frames(registry, tokenizer, settings.policy_overrides, settings.default_model)
+    measured = MeasuredGateway(gateway, telemetry, registry)
     # The breaker comes first: a call that is not made is not counted.
     guarded = CircuitBreaker(
-        SpendGuard(MeasuredGateway(gateway, telemetry, registry), database, allowances.limits_of),
+        SpendGuard(measured, database, allowances.limits_of, utc_now),
         settings.summarizer_breaker_failures,
         settings.summarizer_breaker_seconds,
     )
@@ -176,9 +163,38 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         search=SearchService(database, frames),
         conversations=conversations,
         retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
-        keys=KeyService(database, utc_now, time.monotonic),
+        keys=keys_of(database),
         allowances=allowances,
     )
+
+
+def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: None) -> Store:
+    """Return the store for these settings, which tells `failed` when the database fails it."""
+    return Store(
+        settings.database_url or "",
+        min_size=settings.pool_min_size,
+        max_size=settings.pool_max_size,
+        timeouts=Timeouts(
+            settings.database_connect_seconds,
+            settings.database_statement_seconds,
+            settings.database_long_statement_seconds,
+        ),
+        pooler=Pooler(settings.database_pooler),
+        failed=failed,
+    )
+
+
+def keys_of(database: PostgresDatabase) -> KeyService:
+    """Return what knows the API keys."""
+    return KeyService(database, utc_now, time.monotonic)
+
+
+def allowances_of(settings: Settings, database: PostgresDatabase) -> Allowances:
+    """Return what tenants may do, by these settings unless it is said of them."""
+    limits = Limits(
+        settings.requests_per_minute, settings.bytes_per_day, settings.summarizer_calls_per_hour
+    )
+    return Allowances(database, limits, utc_now, time.monotonic)
 
 
 def new_id() -> str:

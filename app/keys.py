@@ -6,11 +6,15 @@ import secrets
 import string
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from app.composition import Parts, compose, utc_now
+from app.adapters.postgres.database import PostgresDatabase
+from app.composition import allowances_of, keys_of, store_of, utc_now
 from app.domain.allowances import Limits
 from app.domain.keys import ApiKey
+from app.services.allowances import Allowances
+from app.services.keys import KeyService
 from app.settings import Settings
 
 _ID_CHARACTERS = string.digits + string.ascii_lowercase
@@ -18,31 +22,37 @@ _ID_LENGTH = 12
 _SECRET_BYTES = 32
 
 
+@dataclass(frozen=True, slots=True)
+class _Tenants:
+    keys: KeyService
+    allowances: Allowances
+
+
 async def create(tenant_id: str, name: str, expires_in_days: int | None, settings: Settings) -> str:
     """Make a key and return its text."""
     expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
     key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
-    async with _opened(settings) as parts:
+    async with _opened(settings) as tenants:
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        return await parts.keys.create(key_id, secret, tenant_id, name, expires_at)
+        return await tenants.keys.create(key_id, secret, tenant_id, name, expires_at)
 
 
 async def revoke(key_id: str, settings: Settings) -> ApiKey:
     """Revoke a key."""
-    async with _opened(settings) as parts:
-        return await parts.keys.revoke(key_id)
+    async with _opened(settings) as tenants:
+        return await tenants.keys.revoke(key_id)
 
 
 async def has_keys(settings: Settings) -> bool:
     """Tell whether a key was ever made."""
-    async with _opened(settings) as parts:
-        return await parts.keys.has_keys()
+    async with _opened(settings) as tenants:
+        return await tenants.keys.has_keys()
 
 
 async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
     """Return the keys as a table."""
-    async with _opened(settings) as parts:
-        found = await parts.keys.of_tenant(tenant_id)
+    async with _opened(settings) as tenants:
+        found = await tenants.keys.of_tenant(tenant_id)
     now = utc_now()
     rows = [
         (
@@ -60,8 +70,8 @@ async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
 
 async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
     """Return how often a key came as a table."""
-    async with _opened(settings) as parts:
-        uses = await parts.keys.uses(key_id, utc_now() - timedelta(days=days))
+    async with _opened(settings) as tenants:
+        uses = await tenants.keys.uses(key_id, utc_now() - timedelta(days=days))
     rows = [
         (_time(use.hour), use.address or "-", str(use.admitted), str(use.refused)) for use in uses
     ]
@@ -70,8 +80,8 @@ async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
 
 async def table_of_tenants(settings: Settings) -> str:
     """Return the tenants with their own limits as a table."""
-    async with _opened(settings) as parts:
-        found = await parts.allowances.all_limits()
+    async with _opened(settings) as tenants:
+        found = await tenants.allowances.all_limits()
     rows = [
         (
             tenant_id,
@@ -87,18 +97,19 @@ async def table_of_tenants(settings: Settings) -> str:
 
 async def set_limits(tenant_id: str, limits: Limits, settings: Settings) -> None:
     """Give a tenant limits of its own."""
-    async with _opened(settings) as parts:
-        await parts.allowances.set_limits(tenant_id, limits)
+    async with _opened(settings) as tenants:
+        await tenants.allowances.set_limits(tenant_id, limits)
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Parts]:
-    parts = compose(settings)
-    await parts.store.open()
+async def _opened(settings: Settings) -> AsyncIterator[_Tenants]:
+    store = store_of(settings)
+    await store.open()
+    database = PostgresDatabase(store)
     try:
-        yield parts
+        yield _Tenants(keys_of(database), allowances_of(settings, database))
     finally:
-        await parts.store.close()
+        await store.close()
 
 
 def _state(key: ApiKey, now: datetime) -> str:

@@ -145,7 +145,7 @@ def create_app(
         Guard,
         keys=parts.keys,
         take=parts.allowances.take,
-        any_host=settings.allow_unauthenticated,
+        allowed_hosts=settings.allowed_hosts,
     )
     app.add_middleware(Observing, requests=parts.telemetry, access_log=settings.access_log)
     if parts.telemetry.middleware is not None:
@@ -224,6 +224,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         transcripts=TranscriptService(database, frames, parts.active, log.originals),
         validation=ValidationService(database, frames, parts.registry),
         is_ready=Readiness(parts.store).is_ready,
+        still_admits=parts.keys.still_admits,
     )
 
 

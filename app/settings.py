@@ -194,6 +194,12 @@ class Settings:
     allow_unauthenticated: bool = _setting(
         False, "true: listen beyond loopback although no API key guards the service", _boolean
     )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (),
+        "comma-separated names by which a service without API keys may be asked for, beside"
+        " addresses and names without a dot, which no page can have; `*`: all",
+        _names,
+    )
     requests_per_minute: int | None = _setting(
         None, "most requests of a tenant in a minute, over all processes", _number(1)
     )

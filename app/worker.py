@@ -18,6 +18,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from app import logs
@@ -103,11 +104,17 @@ class Worker:
     async def running(self, grace_seconds: float = GRACE_BESIDE_API_SECONDS) -> AsyncIterator[None]:
         """Work beside the block, and stop at its end (rule 5)."""
         self._stopping = asyncio.Event()
-        tasks = {asyncio.create_task(self._consume()), asyncio.create_task(self._sweep())}
+        chores = [
+            self._again_and_again("sweep", self.sweep, self._sweep_seconds),
+            self._again_and_again("forget_ended", self._queue.forget_ended, _FORGET_SECONDS),
+        ]
         if self._collect is not None:
-            tasks.add(asyncio.create_task(self._collect_again_and_again(self._collect)))
+            collect = partial(self._collect_due, self._collect)
+            chores.append(self._again_and_again("collect", collect, self._collect_seconds))
         if self._forget is not None:
-            tasks.add(asyncio.create_task(self._forget_again_and_again(self._forget)))
+            forget = partial(self._forget_due, self._forget)
+            chores.append(self._again_and_again("forget", forget, _FORGET_SECONDS))
+        tasks = {asyncio.create_task(task) for task in (self._consume(), *chores)}
         _log.info("worker_started", extra={"data": {"concurrency": self._concurrency}})
         try:
             yield
@@ -213,47 +220,31 @@ class Worker:
             told = jsontext.dumps({"code": ServiceUnavailable.code, "detail": detail})
             await records.jobs.change(entry.conversation_id, entry.job_id, "failed", error=told)
 
-    async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        forget_at = loop.time()
+    async def _again_and_again(
+        self, name: str, chore: Callable[[], Awaitable[object]], seconds: float
+    ) -> None:
+        """Do a chore now and every so many seconds; one time may fail, the next must come."""
         while not self._stopping.is_set():
             try:
-                await self.sweep()
-                if loop.time() >= forget_at:
-                    await self._queue.forget_ended()
-                    forget_at = loop.time() + _FORGET_SECONDS
+                await chore()
             except ServiceUnavailable:
                 pass  # the consumer says so
-            except Exception as error:  # one sweep may fail, the next one must come
-                _log.error("sweep_failed", extra={"data": {"error": type(error).__name__}})
-            await self._pause(self._sweep_seconds)
-
-    async def _collect_again_and_again(self, collect: Collect) -> None:
-        """Collect what nothing refers to, from the first interval's end on (F7)."""
-        await self._pause(self._collect_seconds)
-        while not self._stopping.is_set():
-            try:
-                taken = await collect()
-                if taken:
-                    _log.info("blobs_collected", extra={"data": {"blobs": taken}})
-            except ServiceUnavailable:
-                pass  # the next one comes
             except Exception as error:
-                _log.error("collection_failed", extra={"data": {"error": type(error).__name__}})
-            await self._pause(self._collect_seconds)
+                data = {"chore": name, "error": type(error).__name__}
+                _log.error("chore_failed", extra={"data": data})
+            await self._pause(seconds)
 
-    async def _forget_again_and_again(self, forget: Forget) -> None:
-        """Forget what has had its time, from the start on."""
-        while not self._stopping.is_set():
-            try:
-                gone = await forget()
-                if gone:
-                    _log.info("forgotten", extra={"data": dict(gone)})
-            except ServiceUnavailable:
-                pass  # the next one comes
-            except Exception as error:
-                _log.error("forgetting_failed", extra={"data": {"error": type(error).__name__}})
-            await self._pause(_FORGET_SECONDS)
+    async def _collect_due(self, collect: Collect) -> None:
+        """Collect what nothing refers to (F7)."""
+        taken = await collect()
+        if taken:
+            _log.info("blobs_collected", extra={"data": {"blobs": taken}})
+
+    async def _forget_due(self, forget: Forget) -> None:
+        """Forget what has had its time."""
+        gone = await forget()
+        if gone:
+            _log.info("forgotten", extra={"data": dict(gone)})
 
     async def _pause(self, seconds: float) -> None:
         """Wait so long, or until told to stop."""

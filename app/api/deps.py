@@ -63,12 +63,18 @@ class Services:
     usage: UsageService
     validation: ValidationService
     is_ready: Callable[[], Awaitable[bool]]
+    still_admits: Callable[[Caller], Awaitable[bool]]
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who sent this request; `app.api.guard` has checked it."""
+    caller: Caller = request.scope["caller"]
+    return caller
 
 
 def tenant_of(request: Request) -> str:
-    """Return the tenant whose key came with this request; `app.api.guard` has checked it."""
-    caller: Caller = request.scope["caller"]
-    return caller.tenant_id
+    """Return the tenant whose key came with this request."""
+    return caller_of(request).tenant_id
 
 
 def services(request: Request) -> Services:

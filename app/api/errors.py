@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -40,7 +39,7 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.messages import sendable_json
-from app.logs import request_id
+from app.logs import places, request_id
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -143,9 +142,7 @@ def answer_error(error: ContextError) -> Response:
 def answer_unexpected(request: Request, error: Exception) -> Response:
     """Return a 500 without internals; the log gets the place, never the error's own words."""
     route = getattr(request.scope.get("route"), "path", None)
-    frames = traceback.extract_tb(error.__traceback__)[-8:]
-    places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    data = {"route": route, "error": type(error).__name__, "places": places}
+    data = {"route": route, "error": type(error).__name__, "places": places(error)}
     _log.error("request_failed", extra={"data": data})
     detail = "Something went wrong here; the log of the service has more"
     return problem(500, ContextError.code, detail)

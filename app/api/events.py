@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 
 import anyio
 from fastapi import APIRouter, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from app.api.deps import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.deps import ConversationPath, caller_of, conversation_id_from, services, tenant_of
 from app.api.errors import problems_of
 from app.api.routing import WireRoute
 from app.api.schemas.events import STREAM, FirstEventId, Follow, LastEventId
@@ -48,31 +49,40 @@ async def stream_events(
     Types: `appended` (messages `first_seq` to `last_seq`; neighbours come together), `due`,
     `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`, `cleared`, `restored`, `gc`.
     With `deleted`, when the conversation is, the stream ends. While nothing happens a comment
-    comes every 15 s, unless configured otherwise. `503` when too many streams are open.
+    comes every 15 s, unless configured otherwise. When the key is revoked or expires, the stream
+    ends too. `503` when too many streams are open.
     """
     known_id = conversation_id_from(conversation_id)
     given = last_event_id or first_event_id
     after = cursor_from(given) if given else None
     stream = await services(request).events.open(tenant_of(request), known_id, after, follow=follow)
-    leaving = anyio.Event()
+    leaving, keep_alive_seconds = anyio.Event(), request.app.state.keep_alive_seconds
+    still_admits = partial(services(request).still_admits, caller_of(request))
 
-    async def end_when_leaving() -> None:
-        await leaving.wait()
+    async def end_in_time() -> None:
+        """End a stream that has nothing to tell as well."""
+        while not leaving.is_set() and await still_admits():
+            with anyio.move_on_after(keep_alive_seconds):
+                await leaving.wait()
         stream.end()
 
     return EventSourceResponse(
-        _encoded(stream),
-        ping=request.app.state.keep_alive_seconds,
+        _encoded(stream, still_admits),
+        ping=keep_alive_seconds,
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
-        data_sender_callable=end_when_leaving,
+        data_sender_callable=end_in_time,
         shutdown_event=leaving,
         shutdown_grace_period=_GRACE_SECONDS,
     )
 
 
-async def _encoded(stream: EventStream) -> AsyncIterator[ServerSentEvent]:
+async def _encoded(
+    stream: EventStream, still_admits: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[ServerSentEvent]:
     async with aclosing(stream.events()) as events:
         async for event in events:
+            if not await still_admits():
+                return
             own = {
                 "type": event.type,
                 "conversation_id": stream.conversation_id,

@@ -5,8 +5,8 @@
 2. A request takes from its tenant's allowance of requests before it is handled, and from that of
    bytes as its body comes in.
 3. Without a key the service is only as private as the loopback, and by DNS rebinding any page in a
-   browser reaches that under a name of its own. So who has no key must ask for an address, or for
-   a name that no page can have, unless the settings say that something else keeps strangers out.
+   browser reaches that under a name of its own. So who has no key must ask for an address, for a
+   name that no page can have, or for one of the names that the settings allow.
 4. A page of another origin may send without asking its browser first, if there is no body. Without
    a key it is refused; one that sends a key was given it.
 """
@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
@@ -25,12 +25,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.errors import answer_error
 from app.domain.allowances import Kind
 from app.domain.errors import ContextError, Forbidden
-from app.domain.keys import Caller
+from app.domain.keys import Caller, is_address
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
 """Paths for which nobody is asked for a key."""
+ANY_HOST = "*"
+"""The allowed host that allows all."""
 
-
+_LONGEST_HOST = 300
 _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
 
 
@@ -52,11 +54,13 @@ Take = Callable[[str, Kind, int], Awaitable[None]]
 class Guard:
     """ASGI middleware that puts the caller into the scope, or answers instead of the app."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, take: Take, *, any_host: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Keys, take: Take, allowed_hosts: Sequence[str] = ()
+    ) -> None:
         self._app = app
         self._keys = keys
         self._take = take
-        self._any_host = any_host
+        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit the request first, unless it is an open one."""
@@ -71,8 +75,7 @@ class Guard:
             if caller.key_id is None:
                 host = headers.get("host", "")
                 _require_own_page(headers.get("origin"), host)
-                if not self._any_host:
-                    _require_private(host)
+                self._require_allowed(host)
             scope["caller"] = caller
             await self._take(caller.tenant_id, Kind.REQUESTS, 1)
         except ContextError as error:
@@ -87,42 +90,39 @@ class Guard:
 
         await self._app(scope, receive_counted, send)
 
-
-def _require_private(host: str) -> None:
-    """Raise Forbidden for a name that a page could have had made for it (rule 3)."""
-    if not _is_private(host):
-        raise Forbidden(
-            "Without an API key this service answers to its address only, not to a name like"
-            " this: use 127.0.0.1, or make a key with `context-service keys create`"
-        )
+    def _require_allowed(self, host: str) -> None:
+        """Raise Forbidden for a name that a page could have had made for it (rule 3)."""
+        if len(host) <= _LONGEST_HOST and _is_private(host):
+            return
+        if ANY_HOST not in self._allowed_hosts and _name_of(host) not in self._allowed_hosts:
+            raise Forbidden(
+                "Without an API key this service answers to its address only, not to a name like"
+                " this: use 127.0.0.1, make a key with `context-service keys create`, or name the"
+                " host in CONTEXT_ALLOWED_HOSTS"
+            )
 
 
 @lru_cache(maxsize=1024)
 def _is_private(host: str) -> bool:
-    found = _HOST.fullmatch(host)
-    if found is None:
-        return False
-    name = found[1] or found[2]
-    return "." not in name or name.endswith(".localhost") or _is_address(name)
+    """Tell whether no page can have this host: an address, or a name that no one can register."""
+    name = _name_of(host)
+    return name is not None and ("." not in name or _is_local(name) or is_address(name))
 
 
 def _require_own_page(origin: str | None, host: str) -> None:
     """Raise Forbidden for a page that is neither of this service nor of this machine (rule 4)."""
     if origin is None or origin.partition("://")[2] == host:
         return
-    found = _HOST.fullmatch(origin.partition("://")[2])
-    name = (found[1] or found[2]) if found else ""
-    if name != "localhost" and not name.endswith(".localhost") and not _is_loopback(name):
+    name = _name_of(origin.partition("://")[2])
+    if not name or not (_is_local(name) or (is_address(name) and ip_address(name).is_loopback)):
         raise Forbidden("Pages of other origins are not served without an API key")
 
 
-def _is_loopback(name: str) -> bool:
-    return _is_address(name) and ip_address(name).is_loopback
+def _name_of(host: str) -> str | None:
+    """Return a host without its port and brackets, in small letters; None for what is no host."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found else None
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _is_local(name: str) -> bool:
+    return name == "localhost" or name.endswith(".localhost")

@@ -1,4 +1,5 @@
-"""What a tenant may do in a while: requests in a minute, bytes in a day (architecture, security).
+"""What a tenant may do in a while: requests in a minute, calls of summarisers in an hour, bytes in
+a day (architecture, security; E9).
 
 1. Time is cut into windows of a fixed length, counted from 1970, so that every process knows them.
 2. The processes together take from one allowance. Each takes a share ahead and spends that by
@@ -21,11 +22,12 @@ class Kind(StrEnum):
 
     REQUESTS = "requests"
     BYTES = "bytes"
+    SUMMARISER_CALLS = "summariser_calls"
 
     @property
     def window_seconds(self) -> int:
         """The length of its window."""
-        return {Kind.REQUESTS: 60, Kind.BYTES: 86_400}[self]
+        return {Kind.REQUESTS: 60, Kind.SUMMARISER_CALLS: 3_600, Kind.BYTES: 86_400}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Limits:
                 return self.requests_per_minute
             case Kind.BYTES:
                 return self.bytes_per_day
+            case Kind.SUMMARISER_CALLS:
+                return self.summarizer_calls_per_hour
 
 
 def window_start(now: datetime, seconds: int) -> datetime:

@@ -15,6 +15,8 @@ import hmac
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from ipaddress import ip_address
 
 from app.domain.errors import ValidationError
 
@@ -25,6 +27,7 @@ _TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 _KEY = re.compile(r"ctx_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _NOTHING = "0" * 64
+_LONGEST_ADDRESS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +111,17 @@ def bearer_of(header: str) -> str | None:
     """Return the token of an `Authorization` header, None when it holds none."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def is_address(text: str) -> bool:
+    """Tell whether it is an IP address: what a proxy or a client names may be anything."""
+    return len(text) <= _LONGEST_ADDRESS and _is_parsed(text)
+
+
+@lru_cache(maxsize=4096)
+def _is_parsed(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

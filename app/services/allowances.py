@@ -1,15 +1,17 @@
 """What tenants may do in a while, over all processes together (architecture, security).
 
-While the database is away nothing is counted, and what was last known of a tenant goes on.
+While the database is away nothing is counted, and what was last known of a tenant goes on: it is
+asked again once a second, by one request, and no other waits for that.
 
 Limiters that others maintain keep their counts in memory, Redis, Memcached, MongoDB or etcd, none
-in PostgreSQL: hence this one (decision 0026).
+in PostgreSQL: hence this one (decision 0027).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -18,13 +20,17 @@ from cachetools import LRUCache
 from app.domain.allowances import Kind, Limits, granted_of, share_of, window_start
 from app.domain.errors import RateLimited, ServiceUnavailable
 from app.domain.keys import require_tenant_id
-from app.services.ports import Database
+from app.services.ports import Database, Records
 
 AGAIN_SECONDS = 1.0
 """How often a database that is away is asked again."""
 
 _MOST_TENANTS = 10_000
-_WORDS = {Kind.REQUESTS: "requests of this minute", Kind.BYTES: "bytes of this day"}
+_WORDS = {
+    Kind.REQUESTS: "requests of this minute",
+    Kind.BYTES: "bytes of this day",
+    Kind.SUMMARISER_CALLS: "calls of the summariser of this hour",
+}
 
 
 @dataclass(slots=True)
@@ -57,22 +63,23 @@ class Allowances:
         self._held_seconds = held_seconds
         self._limits: LRUCache[str, tuple[Limits, float]] = LRUCache(_MOST_TENANTS)
         self._shares: LRUCache[tuple[str, Kind], _Share] = LRUCache(_MOST_TENANTS)
+        self._first_look = asyncio.Lock()
+        self._away_until = float("-inf")
+        self._has_failed = False
+        self._asking = 0
 
     async def limits_of(self, tenant_id: str) -> Limits:
         """Return what a tenant may do, as it was a few seconds ago, or last known to be."""
-        limits, until = self._limits.get(tenant_id, (self._defaults, float("-inf")))
+        found = self._limits.get(tenant_id)
+        if found is None:
+            async with self._first_look:
+                found = self._limits.get(tenant_id) or await self._look(tenant_id, self._defaults)
+            return found[0]
+        limits, until = found
         if self._clock() < until:
             return limits
-        if tenant_id in self._limits:
-            self._limits[tenant_id] = limits, self._clock() + AGAIN_SECONDS  # one asks for all
-        try:
-            async with self._database.session() as records:
-                own = await records.keys.find_limits(tenant_id)
-        except ServiceUnavailable:
-            self._limits[tenant_id] = limits, self._clock() + AGAIN_SECONDS
-            return limits
-        limits = own.over(self._defaults) if own is not None else self._defaults
-        self._limits[tenant_id] = limits, self._clock() + self._held_seconds
+        self._limits[tenant_id] = limits, self._clock() + AGAIN_SECONDS  # one looks for all
+        limits, _ = await self._look(tenant_id, limits)
         return limits
 
     async def set_limits(self, tenant_id: str, limits: Limits) -> None:
@@ -96,26 +103,55 @@ class Allowances:
         share = self._shares.get((tenant_id, kind))
         if share is None or (share.window, share.limit) != (window, limit):
             share = self._shares[tenant_id, kind] = _Share(window, limit)
-        if share.left < count and not share.is_last:
+        while share.left < count and not share.is_last:
+            if self._is_away():
+                # What needs the database is refused by that; the rest costs nobody anything.
+                return
             async with share.lock:
-                if share.left < count and not share.is_last:
+                if share.left < count and not share.is_last and not self._is_away():
                     await self._take_share(tenant_id, kind, share, count - share.left)
         if share.left < count:
             raise self._refusal(kind, share)
         share.left -= count
 
+    async def _look(self, tenant_id: str, known: Limits) -> tuple[Limits, float]:
+        """Learn a tenant's limits; without a database what is known of them holds for a while."""
+        limits, held_seconds = known, AGAIN_SECONDS
+        if not self._is_away():
+            with suppress(ServiceUnavailable):
+                async with self._session() as records:
+                    own = await records.keys.find_limits(tenant_id)
+                limits = own.over(self._defaults) if own is not None else self._defaults
+                held_seconds = self._held_seconds
+        self._limits[tenant_id] = found = limits, self._clock() + held_seconds
+        return found
+
     async def _take_share(self, tenant_id: str, kind: Kind, share: _Share, wanted: int) -> None:
         asked = share_of(share.limit, wanted)
+        with suppress(ServiceUnavailable):
+            async with self._session() as records:
+                taken = await records.keys.take(tenant_id, kind, share.window, asked)
+            granted = granted_of(share.limit, taken, asked)
+            share.left += granted
+            share.is_last = granted < asked
+
+    def _is_away(self) -> bool:
+        """Tell whether the database has failed just now, or is being tried again by another."""
+        return self._clock() < self._away_until or (self._has_failed and self._asking > 0)
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Records]:
+        self._asking += 1
         try:
             async with self._database.session() as records:
-                taken = await records.keys.take(tenant_id, kind, share.window, asked)
+                yield records
         except ServiceUnavailable:
-            # What needs the database is refused by that; the rest costs nobody anything.
-            share.left += wanted
-            return
-        granted = granted_of(share.limit, taken, asked)
-        share.left += granted
-        share.is_last = granted < asked
+            self._has_failed, self._away_until = True, self._clock() + AGAIN_SECONDS
+            raise
+        else:
+            self._has_failed = False
+        finally:
+            self._asking -= 1
 
     def _refusal(self, kind: Kind, share: _Share) -> RateLimited:
         passed = (self._now() - share.window).total_seconds()

@@ -3,8 +3,9 @@
 1. While no key was ever made, nobody is asked for one, and all are the default tenant. With the
    first key that is over for good, also when every key is revoked.
 2. What the database says of a key is held for a few seconds: a revoked key works that much longer,
-   and a request costs no round trip. While the database is away, what was held goes on. Keys nobody
-   knows are held apart, so that guessing does not drive out those in use.
+   and a request costs no round trip. What lasts longer than that asks again. While the database is
+   away, what was held goes on. Keys nobody knows are held apart, and few are asked for at once, so
+   that guessing drives out neither those in use nor those who need a connection.
 3. Uses are counted here and written at most once a minute, from where and how often: the audit of
    a key. What cannot be written is written with the next.
 """
@@ -18,8 +19,6 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from ipaddress import ip_address
 
 from cachetools import LRUCache, TTLCache
 
@@ -32,6 +31,7 @@ from app.domain.keys import (
     PresentedKey,
     bearer_of,
     hash_of,
+    is_address,
     key_text,
     presented_key,
     require_tenant_id,
@@ -47,6 +47,8 @@ MOST_ADDRESSES = 100
 OTHER_ADDRESSES = "other"
 
 _MOST_KEYS = 10_000
+_ASKS_AT_ONCE = 2
+"""How many keys that are not held are looked up together."""
 _ASK_SECONDS = 1.0
 """How often it is asked whether there is a first key."""
 _log = logging.getLogger("app.keys")
@@ -87,10 +89,9 @@ class KeyService:
         self._unknown: TTLCache[str, bool] = TTLCache(_MOST_KEYS, held_seconds, clock)
         self._has_keys: bool | None = None
         self._asked_at = float("-inf")
-        self._uses: dict[_Use, _Counts] = {}
-        self._addresses: Counter[tuple[str, datetime]] = Counter()
-        self._written_at = float("-inf")
-        self._writing: asyncio.Task[None] | None = None
+        self._asks = asyncio.Semaphore(_ASKS_AT_ONCE)
+        self._away_until = float("-inf")
+        self._uses = KeyUses(database, now, clock)
 
     async def admit(self, authorization: str, address: str) -> Caller:
         """Return whose key a request brought in its `Authorization` header.
@@ -103,15 +104,25 @@ class KeyService:
                 detail = "An API key is needed" if not authorization else "That is no API key"
                 raise Unauthenticated(f"{detail}: send Authorization: Bearer ctx_…")
             return Caller(DEFAULT_TENANT)
-        address = address if _is_address(address) else OTHER_ADDRESSES
+        address = address if is_address(address) else OTHER_ADDRESSES
         key = await self._find(presented.key_id)
         is_open = presented.opens(key, self._now())
         if key is not None:
-            self._count(key.key_id, address, is_open)
+            self._uses.count(key.key_id, address, is_admitted=is_open)
         if key is None or not is_open:
             self._tell(presented, key, address)
             raise Unauthenticated("The API key is unknown, revoked or expired")
         return Caller(key.tenant_id, key.key_id)
+
+    async def still_admits(self, caller: Caller) -> bool:
+        """Tell whether who was admitted would be so again; for what lasts, such as a stream."""
+        try:
+            if caller.key_id is None:
+                return not await self._are_needed()
+            key = await self._find(caller.key_id)
+        except ServiceUnavailable:
+            return False  # it is not held any more, so that only the database could tell
+        return key is not None and key.is_usable(self._now())
 
     async def create(
         self, key_id: str, secret: str, tenant_id: str, name: str, expires_at: datetime | None
@@ -155,14 +166,14 @@ class KeyService:
 
     async def close(self) -> None:
         """Write the uses that are not written yet."""
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-        await self._write()
+        await self._uses.close()
 
     async def _are_needed(self) -> bool:
         if self._has_keys:
             return True
         if self._clock() - self._asked_at >= _ASK_SECONDS:
+            if self._has_keys is not None:
+                self._asked_at = self._clock()  # one asks, the others go on
             try:
                 self._has_keys = await self.has_keys()
             except ServiceUnavailable:
@@ -176,18 +187,33 @@ class KeyService:
         held = self._held.get(key_id)
         if held is not None and self._clock() < held.until:
             return held.key
-        if key_id in self._unknown:
-            return None
         if held is not None:
             held.until = self._clock() + AGAIN_SECONDS  # one asks, the others go on
-        try:
-            async with self._database.session() as records:
-                key = await records.keys.find(key_id)
-        except ServiceUnavailable:
-            if held is None:
+            try:
+                return await self._ask(key_id)
+            except ServiceUnavailable:
+                return held.key
+        if key_id in self._unknown:
+            return None
+        async with self._asks:
+            if (held := self._held.get(key_id)) is not None:
+                return held.key  # by one who came before
+            if key_id in self._unknown:
+                return None
+            if self._clock() < self._away_until:
+                facts = {"reason": "away", "retry_after": int(AGAIN_SECONDS)}
+                raise ServiceUnavailable("The database does not answer", facts)
+            try:
+                return await self._ask(key_id)
+            except ServiceUnavailable:
+                self._away_until = self._clock() + AGAIN_SECONDS
                 raise
-            return held.key
+
+    async def _ask(self, key_id: str) -> ApiKey | None:
+        async with self._database.session() as records:
+            key = await records.keys.find(key_id)
         if key is None:
+            self._held.pop(key_id, None)
             self._unknown[key_id] = True
             return None
         self._has_keys = True
@@ -201,26 +227,76 @@ class KeyService:
         data = {"key_id": presented.key_id, "reason": reason, "address": address}
         _log.warning("key_refused", extra={"data": data})
 
-    def _count(self, key_id: str, address: str, is_open: bool) -> None:
-        """Count a use, and have all uses written where that is due (rule 3)."""
+
+class KeyUses:
+    """Counts how often keys come, and writes it now and then (rule 3)."""
+
+    def __init__(
+        self,
+        database: Database,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        *,
+        write_seconds: float = WRITE_SECONDS,
+    ) -> None:
+        self._database = database
+        self._now = now
+        self._clock = clock
+        self._write_seconds = write_seconds
+        self._counts: dict[_Use, _Counts] = {}
+        self._addresses: Counter[tuple[str, datetime]] = Counter()
+        self._written_at = float("-inf")
+        self._writing: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+
+    def count(self, key_id: str, address: str, *, is_admitted: bool) -> None:
+        """Count a use, and see to it that it is written in time."""
         hour = self._now().replace(minute=0, second=0, microsecond=0)
         use = key_id, hour, address
-        if use not in self._uses:
+        if use not in self._counts:
             if self._addresses[key_id, hour] >= MOST_ADDRESSES:
                 use = key_id, hour, OTHER_ADDRESSES
-            self._addresses[key_id, hour] += use not in self._uses
-        counts = self._uses.setdefault(use, _Counts())
-        if is_open:
+            self._addresses[key_id, hour] += use not in self._counts
+        counts = self._counts.setdefault(use, _Counts())
+        if is_admitted:
             counts.admitted += 1
         else:
             counts.refused += 1
-        is_due = self._clock() - self._written_at >= WRITE_SECONDS
-        if is_due and (self._writing is None or self._writing.done()):
-            # It writes for all, and so is not of the request that happens to begin it.
-            self._writing = asyncio.create_task(self._write(), context=Context())
+        self._see_to_writing()
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        await self._write()
+
+    def _see_to_writing(self) -> None:
+        if self._writing is not None and not self._writing.done():
+            return
+        left = self._written_at + self._write_seconds - self._clock()
+        if left <= 0:
+            self._begin()
+        elif self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(left, self._begin, context=Context())
+
+    def _begin(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        # It writes for all, and so is not of the request that happens to begin it.
+        self._writing = asyncio.create_task(self._write(), context=Context())
+        self._writing.add_done_callback(self._written)
+
+    def _written(self, _writing: asyncio.Task[None]) -> None:
+        if self._counts:
+            self._see_to_writing()
 
     async def _write(self) -> None:
-        taken, self._uses = self._uses, {}
+        taken, self._counts = self._counts, {}
         self._addresses.clear()
         self._written_at = self._clock()
         if not taken:
@@ -231,7 +307,7 @@ class KeyService:
                 await records.keys.count_uses(_uses_of(taken), at)
         except ServiceUnavailable:
             for use, counts in taken.items():
-                left = self._uses.setdefault(use, _Counts())
+                left = self._counts.setdefault(use, _Counts())
                 left.admitted += counts.admitted
                 left.refused += counts.refused
         except Exception as error:  # an audit that fails must not fail those who are served
@@ -244,13 +320,3 @@ def _uses_of(taken: Mapping[_Use, _Counts]) -> list[KeyUse]:
         KeyUse(key_id, hour, address, counts.admitted, counts.refused)
         for (key_id, hour, address), counts in taken.items()
     ]
-
-
-@lru_cache(maxsize=4096)
-def _is_address(text: str) -> bool:
-    """Tell whether it is one: what a proxy passes on may be anything."""
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -502,10 +502,6 @@ class TenantRecords(Protocol):
         """Delete the tenant's own entry; False when there was none."""
         ...
 
-    async def count_call(self, tenant_id: str, window_seconds: int) -> int:
-        """Count one more call of a summariser, and return how many this window has had."""
-        ...
-
 
 class RetentionRecords(Protocol):
     """Sentences about what is old."""

@@ -2,22 +2,18 @@
 
 1. Every call is counted before it is made, in the database, so that all processes count together
    and a restart forgets nothing. A call that cannot be counted is not made.
-2. The limiters that others maintain keep their counts in memory, Redis, Memcached, MongoDB or
-   etcd, none in PostgreSQL: hence these few lines.
-3. The count is of clock hours. No session is held during the call.
+2. The count is of clock hours. No session is held during the call.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
-from app.domain.allowances import Limits
+from app.domain.allowances import Kind, Limits, window_start
 from app.domain.errors import ServiceUnavailable
 from app.domain.summaries import Completion, ModelCall
 from app.services.ports import Database, Gateway
-
-WINDOW_SECONDS = 3600
 
 
 class SpendGuard:
@@ -28,7 +24,7 @@ class SpendGuard:
         gateway: Gateway,
         database: Database,
         limits_of: Callable[[str], Awaitable[Limits]],
-        now: Callable[[], float] = time.time,
+        now: Callable[[], datetime],
     ) -> None:
         self._gateway = gateway
         self._database = database
@@ -37,20 +33,20 @@ class SpendGuard:
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does, or refused."""
+        kind, now = Kind.SUMMARISER_CALLS, self._now()
+        window = window_start(now, kind.window_seconds)
         try:
-            most = (await self._limits_of(call.tenant_id)).summarizer_calls_per_hour
+            most = (await self._limits_of(call.tenant_id)).of(kind)
             async with self._database.session() as records:
-                calls = await records.tenants.count_call(call.tenant_id, WINDOW_SECONDS)
+                calls = await records.keys.take(call.tenant_id, kind, window, 1)
         except ServiceUnavailable as exc:
             raise ServiceUnavailable(
                 "The call of the summariser cannot be counted", {"reason": "spend_guard"}
             ) from exc
         if most is not None and calls > most:
+            left_seconds = kind.window_seconds - int((now - window).total_seconds())
             raise ServiceUnavailable(
                 f"The {most:,} calls of the summariser for this hour are spent",
-                {"reason": "spend_guard", "retry_after": self._left_seconds()},
+                {"reason": "spend_guard", "retry_after": left_seconds},
             )
         return await self._gateway.complete(call)
-
-    def _left_seconds(self) -> int:
-        return WINDOW_SECONDS - int(self._now()) % WINDOW_SECONDS

@@ -7,12 +7,16 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.store import Store
+from app.composition import keys_of
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
@@ -317,3 +321,29 @@ async def test_a_leaving_process_ends_its_streams(
             for listener in listeners:
                 assert await listener.rest() == []
             assert await leaving < 8
+
+
+async def test_the_end_of_the_key_ends_the_stream(settings: Settings, store: Store) -> None:
+    """34, L3: also where there is nothing to tell; the streams of other keys go on."""
+    keys = keys_of(PostgresDatabase(store))
+    lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
+    with serving(create_app(replace(settings, events_keep_alive_seconds=0.1))) as base:
+        async with keyed(base, lasting) as other:
+            path = await new_conversation(other)
+            expires_at = datetime.now(UTC) + timedelta(seconds=3)
+            short = await keys.create("s" * 12, "s" * 43, "acme", "", expires_at)
+            async with listening(other, path) as lives, keyed(base, short) as client:
+                async with listening(client, path) as ending:
+                    assert await ending.rest() == []
+                assert_problem(await client.get(path), 401, "UNAUTHENTICATED")
+                await append(other, path, user("said later"))
+                told = await lives.next()
+                assert told is not None and told.event == "appended"
+
+
+@asynccontextmanager
+async def keyed(base: str, key: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Open a client that brings a key."""
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+        yield client

@@ -92,12 +92,36 @@ async def test_without_a_key_names_of_pages_are_refused(
     assert answer.status_code == status
     if status == 403:
         assert_problem(answer, 403, "FORBIDDEN")
-    trusting = replace(settings, allow_unauthenticated=True)
+    trusting = replace(settings, allow_unauthenticated=True, allowed_hosts=("*",))
     async with started(create_app(trusting)) as other:
         assert (await other.get("/v1/agents", headers={"Host": host})).status_code == 200
     key = await create("acme", "", None, settings)
     with_key = await client.get("/v1/agents", headers={"Host": host, **bearer(key)})
     assert with_key.status_code == 200
+
+
+async def test_names_can_be_allowed(settings: Settings) -> None:
+    """M: who listens for others without a key names the hosts; a page of theirs is still refused.
+
+    That something else keeps strangers out does not keep out the pages in a browser inside.
+    """
+    given = replace(
+        settings, allow_unauthenticated=True, allowed_hosts=("context.svc.example", "Other.example")
+    )
+    async with started(create_app(given)) as client:
+        for host, status in {
+            "context.svc.example": 200,
+            "CONTEXT.svc.example:8080": 200,
+            "other.example": 200,
+            "127.0.0.1:8080": 200,
+            "evil.example": 403,
+            "svc.example": 403,
+            "x" * 2_000 + ".example": 403,
+        }.items():
+            answer = await client.get("/v1/agents", headers={"Host": host})
+            assert answer.status_code == status, host
+        headers = {"Host": "other.example", "Origin": "https://evil.example"}
+        assert (await client.get("/v1/agents", headers=headers)).status_code == 403
 
 
 PAGES = {

@@ -122,6 +122,9 @@ class WatchedDatabase:
         self._database = database
         self.failures: dict[str, Exception] = {}
         self.after_read: Callable[[], Awaitable[None]] | None = None
+        self.opened = 0
+        self.most_at_once = 0
+        self._open = 0
 
     @property
     def store(self) -> Store:
@@ -141,18 +144,28 @@ class WatchedDatabase:
         """Return what the real database holds."""
         return self._database.held(tenant_id, conversation_id)
 
+    @contextmanager
+    def _numbered(self) -> Iterator[None]:
+        self.opened += 1
+        self._open += 1
+        self.most_at_once = max(self.most_at_once, self._open)
+        try:
+            yield
+        finally:
+            self._open -= 1
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Records]:
         """Open a session and remember it for this task."""
         async with self._database.session() as records:
-            with _counted():
+            with _counted(), self._numbered():
                 yield cast(Records, _WatchedRecords(records, self))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Records]:
         """Open a transaction and remember it for this task."""
         async with self._database.transaction() as records:
-            with _counted():
+            with _counted(), self._numbered():
                 yield records
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.store import Store
 from app.domain.allowances import Kind, Limits
-from app.domain.errors import RateLimited, ValidationError
+from app.domain.errors import RateLimited, ServiceUnavailable, ValidationError
 from app.services.allowances import Allowances
 from tests.conftest import execute
-from tests.services.fakes import Clock
+from tests.services.fakes import Clock, WatchedDatabase
 
 HELD_SECONDS = 10.0
 
@@ -127,4 +128,66 @@ async def test_an_outage_counts_nothing_and_stops_nobody(database: PostgresDatab
     assert (await allowances.limits_of("new")).requests_per_minute == 5
     allowances._database = database
     clock.pass_seconds(60)
-    assert await granted([allowances], 5) == 2
+    await allowances.take("acme", Kind.REQUESTS)  # finds that it is back; none would wait for that
+    assert await granted([allowances], 5) == 1
+
+
+class Hanging:
+    """A database that fails every session, once it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.fails = asyncio.Event()
+
+    def session(self) -> Hanging:
+        """Return a session."""
+        return self
+
+    async def __aenter__(self) -> None:
+        self.asked += 1
+        await self.fails.wait()
+        raise ServiceUnavailable("The database does not answer", {"reason": "TimeoutError"})
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("it was never opened")
+
+
+async def test_nobody_queues_for_a_database_that_hangs(database: PostgresDatabase) -> None:
+    """Operation: what has an allowance waits for one failure at most, and then for none."""
+    clock, hanging = Clock(), Hanging()
+    allowances = allowances_of(database, clock, Limits(requests_per_minute=50))
+    assert await granted([allowances], 1) == 1
+    allowances._database = cast(PostgresDatabase, hanging)
+    clock.pass_seconds(60)
+    crowd = [asyncio.create_task(allowances.take("acme", Kind.REQUESTS)) for _ in range(40)]
+    async with asyncio.timeout(20):
+        while hanging.asked == 0:
+            await asyncio.sleep(0)
+        hanging.fails.set()
+        await asyncio.gather(*crowd)
+        # Two questions at most: what the tenant's limits are, and for a share of them.
+        assert hanging.asked <= 2
+        hanging.fails.clear()
+        clock.pass_seconds(1)
+        probe = asyncio.create_task(allowances.take("acme", Kind.REQUESTS))
+        asked = hanging.asked
+        while hanging.asked == asked:
+            await asyncio.sleep(0)
+        asked = hanging.asked
+        assert await granted([allowances], 40) == 40, "one asks again, the others go on"
+        assert hanging.asked == asked and not probe.done()
+        hanging.fails.set()
+        await probe
+    allowances._database = database
+    clock.pass_seconds(60)
+    await allowances.take("acme", Kind.REQUESTS)
+    assert await granted([allowances], 100) == 49
+
+
+async def test_a_crowd_asks_once_for_a_tenant(database: PostgresDatabase) -> None:
+    """Performance: the first requests of a tenant look at its limits once, together."""
+    watched = WatchedDatabase(database)
+    allowances = Allowances(watched, Limits(), Clock().utc, lambda: 1.0)
+    opened = watched.opened
+    assert await granted([allowances], 50) == 50
+    assert watched.opened == opened + 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from time import monotonic
 
 import pytest
 
@@ -12,11 +13,20 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.store import Store
 from app.domain.errors import NotFound, ServiceUnavailable, Unauthenticated, ValidationError
 from app.domain.keys import Caller
-from app.services.keys import MOST_ADDRESSES, OTHER_ADDRESSES, WRITE_SECONDS, KeyService
-from tests.services.fakes import Clock
+from app.services.keys import (
+    AGAIN_SECONDS,
+    MOST_ADDRESSES,
+    OTHER_ADDRESSES,
+    WRITE_SECONDS,
+    KeyService,
+    KeyUses,
+)
+from tests.conftest import execute
+from tests.services.fakes import Clock, WatchedDatabase
 
 ID = "0a1b2c3d4e5f"
 HELD_SECONDS = 10.0
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def secret(letter: str) -> str:
@@ -229,23 +239,26 @@ async def test_an_audit_that_fails_fails_nobody(
     await keys.admit(header, "10.0.0.1")
     await keys.close()
     await keys.admit(header, "10.0.0.1")
-    database, keys._database = keys._database, object()  # type: ignore[assignment]
+    keys._uses._database = object()  # type: ignore[assignment]
     await keys.close()
-    keys._database = database
     assert "key_uses_not_written" in caplog.messages
 
 
 async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
     """34: what could not be written is written with the next."""
     header = await made(keys)
-    database, keys._database = keys._database, PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
+    away = PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
+    database, keys._database = keys._database, away
     with pytest.raises(ServiceUnavailable):
         await keys.admit(header, "a")
     keys._database = database
+    with pytest.raises(ServiceUnavailable):
+        await keys.admit(header, "a")
+    clock.pass_seconds(AGAIN_SECONDS)
     await keys.admit(header, "a")
-    keys._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
+    keys._uses._database = away
     await keys.close()
-    keys._database = database
+    keys._uses._database = database
     await keys.close()
     (use,) = await keys.uses(ID, clock.utc() - timedelta(hours=2))
     assert use.admitted == 1
@@ -257,3 +270,89 @@ async def test_odd_tenants_get_no_key(keys: KeyService) -> None:
         await made(keys, "no such / tenant")
     assert await keys.of_tenant() == []
     assert not await keys.has_keys()
+
+
+async def test_guesses_leave_the_connections_to_others(
+    database: PostgresDatabase, clock: Clock
+) -> None:
+    """34: keys nobody knows are looked up two at once, and hardly one of them twice."""
+    watched = WatchedDatabase(database)
+    keys = KeyService(watched, clock.utc, lambda: 1.0)
+    guesses = [f"Bearer ctx_{number:012d}_{secret('s')}" for number in range(20)]
+
+    async def guess(header: str) -> None:
+        with pytest.raises(Unauthenticated):
+            await keys.admit(header, "a")
+
+    await asyncio.gather(*(guess(header) for header in guesses * 3))
+    assert len(guesses) <= watched.opened <= len(guesses) + 5
+    assert watched.most_at_once <= 2
+
+
+async def test_a_crowd_asks_once_whether_there_is_a_key(
+    database: PostgresDatabase, clock: Clock
+) -> None:
+    """Performance: a service without keys asks once a second, however many come."""
+    watched = WatchedDatabase(database)
+    keys = KeyService(watched, clock.utc, lambda: clock.now_ms() / 1000)
+    await keys.admit("", "a")
+    for _ in range(3):
+        clock.pass_seconds(1)
+        before = watched.opened
+        callers = await asyncio.gather(*(keys.admit("", "a") for _ in range(50)))
+        assert set(callers) == {Caller("default")}
+        assert watched.opened == before + 1
+
+
+async def test_a_key_that_falls_silent_is_audited(database: PostgresDatabase, clock: Clock) -> None:
+    """34: its last uses are written within the minute, though nobody comes after them."""
+    uses = KeyUses(database, clock.utc, monotonic, write_seconds=0.05)
+    await made(keys_of(database, clock))
+    async with asyncio.timeout(20):
+        for expected in (3, 6, 9):
+            for _ in range(3):
+                uses.count(ID, "10.0.0.1", is_admitted=True)
+            while await counted(database) < expected:
+                await asyncio.sleep(0.01)
+    await uses.close()
+    assert await counted(database) == 9
+
+
+async def counted(database: PostgresDatabase) -> int:
+    """Return how many uses of the key are written."""
+    async with database.session() as records:
+        return sum(use.admitted for use in await records.keys.uses(ID, LONG_AGO))
+
+
+async def test_what_lasts_asks_again(
+    keys: KeyService, database: PostgresDatabase, clock: Clock
+) -> None:
+    """34: who was admitted is not any more once the key ends, or once there is a first one."""
+    nobody = await keys.admit("", "a")
+    assert await keys.still_admits(nobody)
+    header = await made(keys)
+    caller = await keys.admit(header, "a")
+    assert await keys.still_admits(caller)
+    assert not await keys.still_admits(nobody)
+    assert not await keys.still_admits(Caller("acme", "y" * 12))
+    await keys_of(database, clock).revoke(ID)
+    assert await keys.still_admits(caller), "it is held"
+    clock.pass_seconds(HELD_SECONDS)
+    assert not await keys.still_admits(caller)
+    keys._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    assert not await keys.still_admits(Caller("acme", "x" * 12)), "nobody can tell"
+
+
+async def test_a_key_whose_row_is_gone_is_unknown(
+    keys: KeyService, database_url: str, clock: Clock
+) -> None:
+    """34: after a restore that lost it, a key is refused once what is held is old, and stays so."""
+    header = await made(keys)
+    await keys.admit(header, "a")
+    await keys.close()
+    await execute(database_url, "DELETE FROM api_keys")
+    clock.pass_seconds(HELD_SECONDS)
+    for _ in range(20):
+        with pytest.raises(Unauthenticated):
+            await keys.admit(header, "a")
+        clock.pass_seconds(1)

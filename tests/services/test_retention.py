@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.retention import FORGET
+from app.adapters.postgres.retention import FORGET, IS_IDLE, WALK
+from app.adapters.postgres.store import Statement
 from app.domain.errors import ServiceUnavailable
 from app.domain.retention import Aged, Retention
 from app.services.retention import RetentionService
 from tests.conftest import execute
+from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
 
 DAY = timedelta(days=1)
@@ -188,3 +190,22 @@ async def test_events_are_kept_unless_told(harness: Harness, database_url: str) 
     """L3: a stream can be resumed from any event, however old, by default."""
     await execute(database_url, FILL[Aged.EVENTS].format(times=TIMES))
     assert await retention_of(harness, Retention()).forget_due() == {}
+
+
+@pytest.mark.parametrize("statement", [WALK, IS_IDLE])
+async def test_what_is_idle_is_looked_up(database_url: str, statement: Statement) -> None:
+    """Performance: the walk reads what it asks for by indexes, and knows no table whole."""
+    plan = await plan_of(database_url, statement)
+    assert "Seq Scan" not in plan
+    assert "hashed" not in plan
+
+
+async def test_workers_forget_side_by_side(harness: Harness, database_url: str) -> None:
+    """Operation: what one worker is about to forget another passes by, without waiting for it."""
+    await execute(database_url, FILL[Aged.KEY_USES].format(times=TIMES))
+    before = datetime.now(UTC) - 20 * DAY
+    async with harness.database.transaction() as first, harness.database.session() as second:
+        taken = await first.retention.forget(Aged.KEY_USES, before, 100)
+        rest = await second.retention.forget(Aged.KEY_USES, before, 10_000)
+    assert taken == 100
+    assert abs(rest - (70 * 24 - 100)) <= 1

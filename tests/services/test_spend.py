@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,9 +13,10 @@ from app.adapters.postgres.store import Store
 from app.domain.allowances import Limits
 from app.domain.errors import ServiceUnavailable
 from app.domain.summaries import ModelCall
-from app.services.spend import WINDOW_SECONDS, SpendGuard
-from tests.conftest import execute
+from app.services.spend import SpendGuard
 from tests.services.fakes import ScriptedGateway, WatchedDatabase
+
+HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)
 
 
 def call(tenant_id: str = "tenant") -> ModelCall:
@@ -43,10 +45,9 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
     database: PostgresDatabase,
 ) -> None:
     """E9: the tenant's calls of all processes count together; other tenants are not touched."""
-    gateway = ScriptedGateway()
+    gateway, now = ScriptedGateway(), HOUR + timedelta(minutes=10)
     guards = [
-        SpendGuard(gateway, WatchedDatabase(database), limited(4), lambda: 7200.0 + 600.0)
-        for _ in range(2)
+        SpendGuard(gateway, WatchedDatabase(database), limited(4), lambda: now) for _ in range(2)
     ]
     await asyncio.gather(*(guards[number % 2].complete(call()) for number in range(4)))
     for guard in guards:
@@ -60,26 +61,20 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
 async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
     """E9: without the database no model is called."""
     gateway = ScriptedGateway()
-    guard = SpendGuard(
-        gateway, PostgresDatabase(Store("postgresql://localhost:1/none")), limited(1000)
-    )
+    away = PostgresDatabase(Store("postgresql://localhost:1/none"))
+    guard = SpendGuard(gateway, away, limited(1000), lambda: HOUR)
     assert await refused(guard) == {"reason": "spend_guard"}
     assert gateway.calls == []
 
 
-async def test_past_hours_are_forgotten(database: PostgresDatabase, database_url: str) -> None:
-    """E9: counting removes the tenant's earlier windows, and starts from one in each."""
-    await execute(
-        database_url,
-        "INSERT INTO summariser_calls (tenant_id, window_start, calls) VALUES"
-        " ('tenant', now() - interval '2 hours', 999), ('other', now() - interval '2 hours', 5)",
-    )
-    async with database.session() as records:
-        counted = [await records.tenants.count_call("tenant", WINDOW_SECONDS) for _ in range(3)]
-    assert counted == [1, 2, 3]
-    rows = await execute(
-        database_url,
-        "SELECT tenant_id, calls, window_start = date_trunc('hour', now()) AS is_this"
-        " FROM summariser_calls ORDER BY tenant_id",
-    )
-    assert [tuple(row) for row in rows] == [("other", 5, False), ("tenant", 3, True)]
+async def test_each_hour_begins_anew(database: PostgresDatabase) -> None:
+    """E9: what one clock hour has spent is nothing to the next, which begins on the hour."""
+    now = HOUR + timedelta(minutes=59, seconds=59)
+    guard = SpendGuard(ScriptedGateway(), database, limited(2), lambda: now)
+    for _ in range(2):
+        await guard.complete(call())
+    assert await refused(guard) == {"reason": "spend_guard", "retry_after": 1}
+    now += timedelta(seconds=1)
+    for _ in range(2):
+        await guard.complete(call())
+    assert (await refused(guard))["retry_after"] == 3600

@@ -289,26 +289,6 @@ REMOVE_MODEL = Statement(
         WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
         """
 )
-# A window begins where its length divides the time since 1970; those before it are of no use.
-COUNT_CALL = Statement(
-    """
-        WITH this AS (
-            SELECT to_timestamp(
-                floor(extract(epoch FROM now()) / CAST(:window_seconds AS bigint))
-                * CAST(:window_seconds AS bigint)
-            ) AS start
-        ), past AS (
-            DELETE FROM summariser_calls
-            WHERE tenant_id = CAST(:tenant_id AS text)
-                AND window_start < (SELECT start FROM this)
-        )
-        INSERT INTO summariser_calls (tenant_id, window_start, calls)
-        SELECT CAST(:tenant_id AS text), start, 1 FROM this
-        ON CONFLICT (tenant_id, window_start) DO UPDATE
-        SET calls = summariser_calls.calls + 1
-        RETURNING calls
-        """
-)
 
 
 class ConversationRecords:
@@ -553,13 +533,6 @@ class TenantRecords:
     async def remove_model(self, tenant_id: str, model: str) -> bool:
         """Delete the tenant's own entry; False when there was none."""
         return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1
-
-    async def count_call(self, tenant_id: str, window_seconds: int) -> int:
-        """Count one more call of a summariser, and return how many this window has had."""
-        row = await self._session.first(
-            COUNT_CALL, tenant_id=tenant_id, window_seconds=window_seconds
-        )
-        return int(row["calls"]) if row is not None else 0
 
 
 def _columns(settings: Settings) -> dict[str, str | None]:

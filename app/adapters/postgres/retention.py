@@ -37,6 +37,7 @@ FORGET = {
             SELECT {key} FROM {table}
             WHERE {age} < CAST(:before AS timestamptz) AND {may_go}
             LIMIT CAST(:limit AS bigint)
+            FOR UPDATE SKIP LOCKED
         )
         """,
         is_long=True,
@@ -44,15 +45,18 @@ FORGET = {
     for kind, (table, key, age, may_go) in _AGED.items()
 }
 
+# OFFSET 0 has each looked for by its index. Without it PostgreSQL may read whole tables first, to
+# know them all.
 _IS_IDLE = """
     c.updated_at < CAST(:before AS timestamptz)
     AND NOT EXISTS (
         SELECT FROM messages m
         WHERE m.conversation_id = c.conversation_id AND m.seq = h.head_seq
             AND m.created_at >= CAST(:before AS timestamptz)
+        OFFSET 0
     )
     AND NOT EXISTS (
-        SELECT FROM snapshot_parts p WHERE p.conversation_id = c.conversation_id
+        SELECT FROM snapshot_parts p WHERE p.conversation_id = c.conversation_id OFFSET 0
     )
 """ + "".join(
     f"""
@@ -60,6 +64,7 @@ _IS_IDLE = """
         SELECT FROM {table} x
         WHERE x.conversation_id = c.conversation_id
             AND x.{time} >= CAST(:before AS timestamptz)
+        OFFSET 0
     )"""
     # Clears, restores, compactions and undos are events.
     for table, time in (

@@ -383,6 +383,7 @@ jobs = sa.Table(
     ),
 )
 
+# What counted calls of summarisers before `allowances` did; the release before still writes it.
 summariser_calls = sa.Table(
     "summariser_calls",
     metadata,
