@@ -1,24 +1,25 @@
 """What happens to callers while a database, a model or a process is gone, and how soon it is over.
 
 1. Probers append and build all the time, and send again what was not acknowledged, as a careful
-   backend does. Afterwards their logs are read back: nothing acknowledged may be missing, nothing
-   may stand there twice, and no payload may break a rule.
+   backend does. Afterwards their logs are read back: what was acknowledged stands there once, what
+   was not at most once, told by what the messages say; and no payload may break a rule.
 2. One fault at a time, for some seconds; recovery is counted from its end until the last prober
    has had a 2xx. Requests may be answered with 503 meanwhile, with nothing else.
 3. Then recorded conversations are replayed over two API processes and two workers, of which one
-   at random is killed with -9 every few seconds.
+   at random is killed with -9 every few seconds. Every payload is judged, every delta compared with
+   the whole, and what is lost or doubled is told from the transcripts read back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -35,11 +36,22 @@ from app.demo import Answer, Client, Trace, Unreachable
 from app.domain.messages import FormatName
 from app.domain.validation import Context, validate
 from benchmarks.figures import Section, counts
-from benchmarks.processes import Served, model_server, service, summarised_by
+from benchmarks.processes import Served as ModelServer
+from benchmarks.processes import model_server, service, summarised_by
 from benchmarks.stage import report
-from tests.commands import COMMAND, environment, free_port
 from tests.database_proxy import DatabaseProxy
-from tests.replay import Judge, Replay, Tally, named_traces, read_messages, trace_files, traces_dir
+from tests.replay import (
+    Judge,
+    Launched,
+    Replay,
+    Served,
+    Tally,
+    named_traces,
+    read_messages,
+    trace_files,
+    traces_dir,
+)
+from tests.writers import Difference, Message, Writer, writing
 
 PROBERS = 4
 WINDOW = 8_192
@@ -49,77 +61,23 @@ _PAUSE = 0.02
 _EVERY = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One request as its sender saw it; `status` is None where nothing answered."""
-
-    ended: float
-    seconds: float
-    status: int | None
-    retry_after: bool = True
-
-    @property
-    def is_good(self) -> bool:
-        """Whether the service did what it was asked."""
-        return self.status is not None and self.status < 300
-
-
-class Prober(threading.Thread):
-    """Appends to a conversation of its own and builds, in turn, until it is told to leave."""
+class Prober(Writer):
+    """Builds after each message as well, and judges what it gets."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(daemon=True)
-        self._client = Client(url)
-        self._leave = threading.Event()
-        self.sent: list[dict[str, Any]] = []
-        self.acknowledged: dict[str, int] = {}
-        self.seen: list[Seen] = []
+        budget = {"context_window": WINDOW, "max_output_tokens": MAX_OUTPUT_TOKENS}
+        super().__init__(url, {"policy": {"budget": budget}}, LONGEST_RECOVERY)
         self.violations: list[str] = []
         self.degraded: Counter[str] = Counter()
-        budget = {"context_window": WINDOW, "max_output_tokens": MAX_OUTPUT_TOKENS}
-        body = {"model": "gpt-4o", "policy": {"budget": budget}}
-        made = self._client.send("POST", "/v1/conversations", body)
-        assert made.accepted, made.reason
-        self.path = f"/v1/conversations/{made.body['conversation_id']}"
 
-    def run(self) -> None:
-        """Append and build."""
-        while not self._leave.is_set():
-            number = len(self.sent)
-            role = "user" if number % 2 == 0 else "assistant"
-            message = {"id": f"m{number}", "role": role, "content": f"{number} " + "word " * 120}
-            self.sent.append(message)
-            while not self._append(message):
-                time.sleep(_PAUSE)
-            self._build()
-        self._client.close()
+    def next_batch(self, number: int) -> list[Message]:
+        """Return the next message, the user's and the assistant's in turn."""
+        role = "user" if number % 2 == 0 else "assistant"
+        return [{"id": f"m{number}", "role": role, "content": f"{number} " + "word " * 120}]
 
-    def leave(self) -> None:
-        """End once what is under way is acknowledged."""
-        self._leave.set()
-        self.join(LONGEST_RECOVERY)
-        assert not self.is_alive(), "A request was never acknowledged"
-
-    def lost_and_doubled(self) -> tuple[int, int]:
-        """Read the log back: how much is missing or altered, and how much stands there twice."""
-        log = read_messages(self._client, self.path.rpartition("/")[2])
-        self._client.close()
-        by_id = {item["id"]: item for item in log}
-        lost = sum(
-            by_id.get(name, {}).get("seq") != seq for name, seq in self.acknowledged.items()
-        ) + sum(by_id.get(item["id"], {}).get("content") != item["content"] for item in self.sent)
-        return lost, len(log) - len(by_id)
-
-    def _append(self, message: dict[str, Any]) -> bool:
-        answer = self._send(f"{self.path}/messages", {"messages": [message]})
-        if answer is None or not answer.accepted:
-            return False
-        (stored,) = answer.body["messages"]
-        self.acknowledged[stored["id"]] = stored["seq"]
-        return True
-
-    def _build(self) -> None:
-        answer = self._send(f"{self.path}/context", {})
+    def delivered(self) -> None:
+        """Build once, whatever comes of it."""
+        answer = self.send("/context", {})
         if answer is None or not answer.accepted:
             return
         built = answer.body
@@ -130,18 +88,6 @@ class Prober(threading.Thread):
         if built["through_seq"] != len(self.sent):
             self.violations.append(f"through_seq {built['through_seq']} of {len(self.sent)}")
 
-    def _send(self, path: str, body: Mapping[str, Any]) -> Answer | None:
-        began = time.monotonic()
-        try:
-            answer = self._client.send("POST", path, body)
-        except Unreachable:
-            self.seen.append(Seen(time.monotonic(), time.monotonic() - began, None))
-            return None
-        problem = answer.body if isinstance(answer.body, dict) else {}
-        told = answer.status != 503 or "retry_after" in problem
-        self.seen.append(Seen(time.monotonic(), time.monotonic() - began, answer.status, told))
-        return answer
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -150,7 +96,7 @@ class Place:
     data_dir: Path
     url: str
     proxy: ProxyThread
-    model: Served
+    model: ModelServer
     stack: ExitStack
 
     def postmaster(self) -> psutil.Process:
@@ -185,34 +131,22 @@ class ProxyThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.do(self._proxy.heal)
+        self.do(DatabaseProxy.heal)
 
     @property
     def url(self) -> str:
         """The URL of the database through the proxy."""
         return self._proxy.url
 
-    def do(self, what: Callable[[], Any]) -> None:
+    def do(self, what: Callable[[DatabaseProxy], Any]) -> None:
         """Do something with the proxy in its own thread."""
 
         async def act() -> None:
-            done = what()
+            done = what(self._proxy)
             if asyncio.iscoroutine(done):
                 await done
 
         asyncio.run_coroutine_threadsafe(act(), self._loop).result(20)
-
-    def heal(self) -> None:
-        """Pass everything again."""
-        self.do(self._proxy.heal)
-
-    def blackhole(self) -> None:
-        """Take everything and never answer."""
-        self.do(self._proxy.blackhole)
-
-    def refuse(self) -> None:
-        """Accept nobody."""
-        self.do(self._proxy.refuse)
 
 
 Fault = tuple[str, Callable[[Place], None], Callable[[Place], None]]
@@ -253,13 +187,13 @@ FAULTS: Sequence[Fault] = (
     ),
     (
         "network blackholed",
-        lambda place: place.proxy.blackhole(),
-        lambda place: place.proxy.heal(),
+        lambda place: place.proxy.do(DatabaseProxy.blackhole),
+        lambda place: place.proxy.do(DatabaseProxy.heal),
     ),
     (
         "connections refused",
-        lambda place: place.proxy.refuse(),
-        lambda place: place.proxy.heal(),
+        lambda place: place.proxy.do(DatabaseProxy.refuse),
+        lambda place: place.proxy.do(DatabaseProxy.heal),
     ),
     (
         "PostgreSQL read-only",
@@ -281,11 +215,12 @@ FAULTS: Sequence[Fault] = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one fault."""
+    """What came of one fault; `wrong` tells every promise that was broken."""
 
     name: str
     good: int = 0
     refused: int = 0
+    other: int = 0
     wrong: list[str] = field(default_factory=list)
     longest: float = 0.0
     recovery: float = 0.0
@@ -313,7 +248,7 @@ def measure(quick: bool) -> Section:
                 outcome.name,
                 f"{outcome.good:,}",
                 f"{outcome.refused:,}",
-                str(len(outcome.wrong)),
+                str(outcome.other),
                 f"{outcome.longest:.2f} s",
                 f"{outcome.recovery:.2f} s",
                 f"{outcome.lost} of {outcome.acknowledged:,}",
@@ -331,13 +266,20 @@ def measure(quick: bool) -> Section:
     killed = replay_under_kills(minutes)
     for line in killed.lines():
         section.say(line)
-    lost = sum(outcome.lost for outcome in outcomes) + killed.lost
-    doubled = sum(outcome.doubled for outcome in outcomes) + killed.doubled
-    broken = sum(outcome.violations for outcome in outcomes) + len(killed.tally.violations)
-    section.goal("A8", "acknowledged messages lost 0", str(lost), lost == 0)
-    section.goal("A2", "doubled 0", str(doubled), doubled == 0)
-    section.goal("K1", "payload violations 0", str(broken), broken == 0)
+    _judge(section, outcomes, killed)
     return section
+
+
+def _judge(section: Section, outcomes: Sequence[Outcome], killed: Killed) -> None:
+    tally = killed.tally
+    lost = sum(outcome.lost for outcome in outcomes) + tally.lost
+    doubled = sum(outcome.doubled for outcome in outcomes) + tally.doubled
+    violations = sum(outcome.violations for outcome in outcomes) + len(tally.violations)
+    broken = sum(len(outcome.wrong) for outcome in outcomes) + len(killed.faults)
+    section.goal("A8", "acknowledged messages lost 0", str(lost), lost == 0)
+    section.goal("A2", "messages doubled 0", str(doubled), doubled == 0)
+    section.goal("K1", "payload violations 0", str(violations), violations == 0)
+    section.goal("C4, E8, G3, G4", "promises broken 0, of any kind", str(broken), broken == 0)
 
 
 def _faults(seconds: float) -> list[Outcome]:
@@ -361,18 +303,16 @@ def _faults(seconds: float) -> list[Outcome]:
 def _suffer(place: Place, address: str, fault: Fault, seconds: float) -> Outcome:
     name, begin, end = fault
     report(f"faults: {name}")
-    probers = [Prober(address) for _ in range(PROBERS)]
-    for prober in probers:
-        prober.start()
-    time.sleep(2)
-    begin(place)
-    time.sleep(seconds)
-    end(place)
-    ended = time.monotonic()
-    recovery = max(_recovered(prober, ended) for prober in probers)
-    time.sleep(2)
-    for prober in probers:
-        prober.leave()
+    with writing([Prober(address) for _ in range(PROBERS)]) as probers:
+        time.sleep(2)
+        begin(place)
+        time.sleep(seconds)
+        end(place)
+        ended = time.monotonic()
+        recovery = max(_recovered(prober, ended) for prober in probers)
+        time.sleep(2)
+        for prober in probers:
+            prober.leave()
     return _outcome(name, probers, recovery)
 
 
@@ -396,11 +336,16 @@ def _outcome(name: str, probers: Sequence[Prober], recovery: float) -> Outcome:
             outcome.longest = max(outcome.longest, seen.seconds)
             outcome.good += seen.is_good
             outcome.refused += seen.status == 503
-            if not seen.is_good and (seen.status != 503 or not seen.retry_after):
+            if not seen.is_good and not seen.is_put_off:
+                outcome.other += 1
                 outcome.wrong.append(f"{seen.status} after {seen.seconds:.2f} s")
-        lost, doubled = prober.lost_and_doubled()
-        outcome.lost += lost
-        outcome.doubled += doubled
+        log = read_messages(prober.client, prober.conversation_id)
+        prober.client.close()
+        found = prober.difference(log)
+        outcome.lost += found.lost
+        outcome.doubled += found.doubled
+        outcome.wrong += [str(found)] * (found != Difference())
+        outcome.wrong += [f"{name} stands elsewhere" for name in prober.misplaced(log)]
         outcome.acknowledged += len(prober.acknowledged)
         outcome.violations += len(prober.violations)
         outcome.wrong += prober.violations
@@ -408,14 +353,13 @@ def _outcome(name: str, probers: Sequence[Prober], recovery: float) -> Outcome:
     return outcome
 
 
-class PatientClient(Client):
+class PatientClient:
     """Sends to one of several processes, and again to the next one until it is answered.
 
     Creations and appends carry an idempotency key, as a careful backend's do.
     """
 
     def __init__(self, urls: Sequence[str], key: str) -> None:
-        super().__init__(urls[0])
         self._clients = [Client(url) for url in urls]
         self._turn = 0
         self._key = key
@@ -468,14 +412,18 @@ class Killed:
     ready_after: list[float] = field(default_factory=list)
     retries: Counter[str] = field(default_factory=Counter)
     longest_gap: float = 0.0
-    doubled: int = 0
     receipts: int = 0
+    holes: int = 0
     overlapping: int = 0
 
     @property
-    def lost(self) -> int:
-        """Messages that were acknowledged and read back otherwise, or not at all."""
-        return len(self.tally.altered)
+    def faults(self) -> list[str]:
+        """Everything that must not be, of payloads, transcripts and rows."""
+        rows = (
+            (self.holes, "seqs of a log without a message"),
+            (self.overlapping, "times two receipts after the same one"),
+        )
+        return [*self.tally.faults, *(f"{count} {what}" for count, what in rows if count)]
 
     def lines(self) -> list[str]:
         """Return it in words."""
@@ -487,75 +435,31 @@ class Killed:
             f" {tally.conversations} conversations, each stored four times, {tally.appends:,}"
             f" appends and {sum(tally.builds.values()):,} builds acknowledged,"
             f" {self.receipts:,} compactions; {counts(self.retries)} were sent again.",
-            f"Read back: {tally.read_back:,} messages, {self.lost} lost or altered,"
-            f" {self.doubled} doubled. Of the payloads {len(tally.violations)} broke a rule,"
-            f" {len(tally.over_window)} were over their window, {len(tally.broken_prefixes)} broke"
-            f" a promised prefix, {len(tally.wrong_deltas)} deltas were wrong;"
-            f" {self.overlapping} receipts of one conversation follow none.",
+            f"Read back: {tally.read_back:,} messages, {tally.lost} lost, {tally.doubled} doubled,"
+            f" {len(tally.altered)} otherwise than sent; {self.holes} seqs of the logs have no"
+            f" message, {self.overlapping} times two compactions follow the same one.",
+            f"Of the payloads {len(tally.violations)} broke a rule, {len(tally.over_window)} were"
+            f" over their window, {len(tally.miscounted)} were miscounted,"
+            f" {len(tally.broken_prefixes)} broke a promised prefix."
+            f" {tally.deltas:,} deltas were put together, {tally.overtaken} more came whole, as a"
+            f" compaction was applied after the payload they were to equal;"
+            f" {len(tally.wrong_deltas)} were wrong.",
             f"A killed API process was ready again {median(ready):.2f} s (median; longest"
             f" {max(ready):.2f} s) after its new start; a caller that goes on to the other process"
             f" waited {self.longest_gap:.2f} s at the longest for any answer.",
         ]
-        return lines + [f"WRONG: {fault}" for fault in tally.faults[:20]]
+        return lines + [f"WRONG: {fault}" for fault in self.faults[:20]]
 
 
-class Herd:
-    """Two API processes and two workers over one database, which can be killed and come again."""
-
-    def __init__(self, url: str, model: Served, log: Path) -> None:
-        self._environ = summarised_by(model) | {"CONTEXT_DATABASE_URL": url}
-        self._log = log
-        self.ports = [free_port(), free_port()]
-        self._commands = {
-            "api 1": ("serve", "--no-worker", "--port", str(self.ports[0])),
-            "api 2": ("serve", "--no-worker", "--port", str(self.ports[1])),
-            "worker 1": ("worker",),
-            "worker 2": ("worker",),
-        }
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    @property
-    def urls(self) -> list[str]:
-        """The addresses of the API processes."""
-        return [f"http://127.0.0.1:{port}" for port in self.ports]
-
-    @property
-    def names(self) -> list[str]:
-        """What the processes are called here."""
-        return list(self._commands)
-
-    def start(self, name: str) -> float:
-        """Start a process; returns the seconds until an API process is ready, 0 for a worker."""
-        command = (*COMMAND, *self._commands[name])
-        began = time.monotonic()
-        with self._log.open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                command, env=environment(**self._environ), stdout=log, stderr=log
-            )
-        if not name.startswith("api"):
-            return 0.0
-        with closing(Client(self.urls[self.names.index(name)])) as client:
-            while True:
-                with suppress(Unreachable):
-                    if client.send("GET", "/readyz").accepted:
-                        return time.monotonic() - began
-                if time.monotonic() > began + LONGEST_RECOVERY:
-                    raise RuntimeError(f"{name} does not get ready")
-                time.sleep(_PAUSE)
-
-    def kill(self, name: str) -> None:
-        """Kill a process."""
-        self._processes[name].kill()
-        self._processes[name].wait(20)
-
-    def stop(self) -> None:
-        """End all processes in good order."""
-        for process in self._processes.values():
-            process.send_signal(signal.SIGTERM)
-        for process in self._processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(15)
-            process.kill()
+def _herd(url: str, model: ModelServer, folder: Path) -> dict[str, Launched]:
+    """Return two API processes and two workers over one database, not started yet."""
+    environ = summarised_by(model) | {"CONTEXT_DATABASE_URL": url, "CONTEXT_WORKER": "false"}
+    return {
+        "api 1": Served(folder / "api 1", environ),
+        "api 2": Served(folder / "api 2", environ),
+        "worker 1": Launched(folder / "worker 1.log", environ, "worker"),
+        "worker 2": Launched(folder / "worker 2.log", environ, "worker"),
+    }
 
 
 def replay_under_kills(minutes: float, writers: int = 3, seed: int = 7) -> Killed:
@@ -565,63 +469,39 @@ def replay_under_kills(minutes: float, writers: int = 3, seed: int = 7) -> Kille
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-kills-")))
         url = stack.enter_context(running(folder / "data"))
         model = stack.enter_context(model_server(0.5, folder / "log"))
-        herd = Herd(url, model, folder / "log")
-        stack.callback(herd.stop)
-        for name in herd.names:
-            herd.start(name)
-        until = time.monotonic() + minutes * 60
+        herd = _herd(url, model, folder)
+        for process in herd.values():
+            stack.callback(process.stop)
+            process.start()
+        urls = [process.url for process in herd.values() if isinstance(process, Served)]
+        clients = [PatientClient(urls, f"writer-{number}") for number in range(writers)]
         stopping = threading.Event()
-        killer = threading.Thread(target=_kill_at_random, args=(herd, killed, stopping, seed))
-        threads = [
-            Replayer(herd.urls, number, _share(number, writers, seed), until)
-            for number in range(writers)
+        pool = stack.enter_context(ThreadPoolExecutor(writers + 1))
+        stack.callback(stopping.set)
+        until = time.monotonic() + minutes * 60
+        killing = pool.submit(_kill_at_random, herd, killed, stopping, seed)
+        replays = [
+            pool.submit(_replay, client, _share(number, writers, seed), until)
+            for number, client in enumerate(clients)
         ]
-        killer.start()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for replay in replays:
+            killed.tally.add(replay.result())
         stopping.set()
-        killer.join()
-        for thread in threads:
-            if thread.error is not None:
-                raise thread.error
-            killed.tally.add(thread.tally)
-            killed.retries += thread.retries
-            killed.longest_gap = max(killed.longest_gap, thread.longest_gap)
+        killing.result()
+        for client in clients:
+            killed.retries += client.retries
+            killed.longest_gap = max(killed.longest_gap, client.longest_gap)
         asyncio.run(_look_at_rows(url, killed))
     return killed
 
 
-class Replayer(threading.Thread):
-    """Replays one share of the conversations again and again until the time is over."""
-
-    def __init__(
-        self, urls: Sequence[str], number: int, traces: Iterator[Trace], until: float
-    ) -> None:
-        super().__init__(daemon=True)
-        self._urls = urls
-        self._number = number
-        self._traces = traces
-        self._until = until
-        self.tally = Tally()
-        self.retries: Counter[str] = Counter()
-        self.longest_gap = 0.0
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        """Replay, to the end of the conversation that the time ends in."""
-        judge = Judge(traces_dir())
-        client = PatientClient(self._urls, f"writer-{self._number}")
-        try:
-            while time.monotonic() < self._until:
-                self.tally.add(Replay(client, judge, _EVERY).run(next(self._traces)))
-        except Exception as error:  # told by whoever started this
-            self.error = error
-        finally:
-            self.retries = client.retries
-            self.longest_gap = client.longest_gap
-            client.close()
+def _replay(client: PatientClient, traces: Iterator[Trace], until: float) -> Tally:
+    """Replay again and again, to the end of the conversation that the time ends in."""
+    judge, tally = Judge(traces_dir()), Tally()
+    with closing(client):
+        while time.monotonic() < until:
+            tally.add(Replay(client, judge, _EVERY).run(next(traces)))
+    return tally
 
 
 def _share(number: int, writers: int, seed: int) -> Iterator[Trace]:
@@ -633,24 +513,29 @@ def _share(number: int, writers: int, seed: int) -> Iterator[Trace]:
     return cycle(short)
 
 
-def _kill_at_random(herd: Herd, killed: Killed, stopping: threading.Event, seed: int) -> None:
+def _kill_at_random(
+    herd: Mapping[str, Launched], killed: Killed, stopping: threading.Event, seed: int
+) -> None:
     chance = Random(seed)
     while not stopping.wait(chance.uniform(3, 9)):
-        name = chance.choice(herd.names)
-        herd.kill(name)
+        name = chance.choice(list(herd))
+        process = herd[name]
+        process.kill()
         killed.kills[name.partition(" ")[0]] += 1
         stopping.wait(chance.uniform(0, 2))
-        seconds = herd.start(name)
-        if seconds:
-            killed.ready_after.append(seconds)
+        began = time.monotonic()
+        process.start()
+        if isinstance(process, Served):
+            killed.ready_after.append(time.monotonic() - began)
 
 
 async def _look_at_rows(url: str, killed: Killed) -> None:
-    """Count what may not be: one message twice in a log, two receipts after the same one."""
+    """Count what may not be: seqs without a message, and two receipts after the same one."""
     connection = await asyncpg.connect(url)
     try:
-        killed.doubled = await connection.fetchval(
-            "SELECT coalesce(sum(h.head_seq - m.there), 0)::int FROM heads h JOIN ("
+        killed.holes = await connection.fetchval(
+            "SELECT coalesce(sum(h.head_seq - coalesce(m.there, 0)), 0)::int"
+            " FROM heads h LEFT JOIN ("
             "  SELECT conversation_id, count(*) AS there FROM messages GROUP BY 1"
             ") AS m USING (conversation_id)"
         )

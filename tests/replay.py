@@ -3,11 +3,13 @@
 1. Each conversation is stored four times: with the policy's window at 8k, 32k and 128k tokens,
    so that real compactions happen, and once with the window named by each build.
 2. After every so many messages, and at the end, payloads are built in every format: whole, and as
-   a delta on the build before, which has to give the same (G4).
+   a delta on the build before, which has to give the same (G4). A whole payload is excused in its
+   place only where a compaction's receipt has come between the two.
 3. A payload is judged by the provider's own types and rules, by ours, by a count of it from
    scratch, by its window, and by the promised prefix of the build before it in its epoch (C1, C4,
    G3, K2, N9).
-4. In the end all messages are read back and compared with what was sent, field by field (A1).
+4. In the end all messages are read back and compared with what was sent: how often each stands
+   there, and where, field by field (A1, A2).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import orjson
 
@@ -44,6 +46,7 @@ from app.domain.tokens import (
 from app.domain.validation import Context, validate
 from app.domain.views import SUMMARY_PREFIX
 from tests.commands import COMMAND, environment, free_port
+from tests.writers import difference
 
 WINDOWS = (8_000, 32_000, 128_000)
 MAX_OUTPUT_TOKENS = 1_024
@@ -90,7 +93,11 @@ def named_traces(path: Path) -> list[Trace]:
 
 @dataclass(slots=True)
 class Tally:
-    """What a replay saw; every list but `refused` and `excused` is empty when all is well."""
+    """What a replay saw; every list but `refused` and `excused` is empty when all is well.
+
+    Of the messages read back, `lost` ones stand there less often than they were acknowledged,
+    `doubled` ones more often than they were sent. `overtaken` deltas came after a compaction.
+    """
 
     conversations: int = 0
     messages: int = 0
@@ -115,7 +122,10 @@ class Tally:
     deltas: int = 0
     delta_items: int = 0
     whole_items: int = 0
+    overtaken: int = 0
     wrong_deltas: list[str] = field(default_factory=list)
+    lost: int = 0
+    doubled: int = 0
     altered: list[str] = field(default_factory=list)
     append_seconds: list[float] = field(default_factory=list)
     build_seconds: list[float] = field(default_factory=list)
@@ -137,8 +147,9 @@ class Tally:
             "miscounted",
             "broken_prefixes",
             "wrong_deltas",
+            "altered",
         )
-        return [f"{kind}: {fault}" for kind in (*kinds, "altered") for fault in getattr(self, kind)]
+        return [f"{kind}: {fault}" for kind in kinds for fault in getattr(self, kind)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,23 +311,41 @@ class Judge:
 
 @dataclass(slots=True)
 class _Copy:
-    """One stored copy of a conversation; `window` None leaves it to each build."""
+    """One stored copy of a conversation; `window` None leaves it to each build.
+
+    `receipt` names the newest compaction there was before the builds of the round under way.
+    """
 
     conversation_id: str
     window: int | None
     sent: list[dict[str, Any]] = field(default_factory=list)
     last: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    receipt: str | None = None
 
     @property
     def path(self) -> str:
         return f"/v1/conversations/{self.conversation_id}"
 
 
+class Sender(Protocol):
+    """Sends requests until there is an answer; a Client, or what stands before several."""
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send one request and return its answer."""
+        ...
+
+
 @dataclass(slots=True)
 class Replay:
     """Replays conversations over one connection; building after every `every` messages."""
 
-    client: Client
+    client: Sender
     judge: Judge
     every: int = 10
     windows: Sequence[int] = WINDOWS
@@ -377,6 +406,7 @@ class Replay:
     def _build_all(self, trace: Trace, copy: _Copy, through: int, tally: Tally) -> None:
         whose = f"window {copy.window} by policy" if copy.window else "window by request"
         last = through >= len(trace.messages)
+        copy.receipt = self._newest_receipt(copy)
         for format in FormatName:
             for window in (copy.window,) if copy.window else self.windows:
                 place = f"{trace.name} through {through}, {format} {window}, {whose}"
@@ -425,25 +455,20 @@ class Replay:
         lane: tuple[str, int],
         tally: Tally,
     ) -> None:
-        """Build the same as a delta on the build before, and put it together (G4)."""
+        """Build the same as a delta on the build before, where they are of one epoch (G4)."""
         before, copy.last[lane] = copy.last.get(lane), build.answer
         if before is None or before["epoch"] != build.answer["epoch"]:
             return
         known = {"epoch": before["epoch"], "through_seq": before["through_seq"]}
         answer = self.client.send("POST", f"{copy.path}/context", {**body, "known": known})
-        if answer.accepted and answer.body["epoch"] != build.answer["epoch"]:
-            return  # a compaction in the background came between the two
-        if not answer.accepted or not answer.body["delta"]:
-            tally.wrong_deltas.append(f"{build.place}: {answer.reason or 'no delta'}")
-            return
-        delta, key = answer.body, ITEMS[build.format]
-        held = before["payload"][key][: delta["base_items"]]
-        whole = held + delta["payload"][key] + delta["tail"]
-        tally.deltas += 1
-        tally.delta_items += len(whole) - len(held)
-        tally.whole_items += len(whole)
-        if whole != build.payload[key] or delta["prefix_hash"] != build.answer["prefix_hash"]:
-            tally.wrong_deltas.append(f"{build.place}: it does not give the whole payload")
+        judge_delta(
+            before, build, answer, lambda: self._newest_receipt(copy) != copy.receipt, tally
+        )
+
+    def _newest_receipt(self, copy: _Copy) -> str | None:
+        answer = self.client.send("GET", f"{copy.path}/compactions?limit=1")
+        assert answer.accepted, answer.reason
+        return next((receipt["compaction_id"] for receipt in answer.body["data"]), None)
 
     def _count_again(self, build: Build, counted: int, tally: Tally) -> None:
         """Let the service count the payload from scratch as well (J2)."""
@@ -459,19 +484,65 @@ class Replay:
             tally.miscounted.append(f"{build.place}: {tokens} by /v1/tokens/count, not {counted}")
 
     def _read_back(self, trace: Trace, copy: _Copy, tally: Tally) -> None:
-        got = read_messages(self.client, copy.conversation_id)
-        tally.read_back += len(got)
-        if len(got) != len(copy.sent):
-            tally.altered.append(f"{trace.name}: {len(copy.sent)} sent, {len(got)} read back")
-        for seq, (sent, read) in enumerate(zip(copy.sent, got, strict=False), 1):
-            if read["seq"] != seq:
-                tally.altered.append(f"{trace.name}: seq {read['seq']} in the place of {seq}")
-            changed = [key for key in sent if key not in read or read[key] != sent[key]]
-            if changed:
-                tally.altered.append(f"{trace.name} message {seq}: {', '.join(changed)} differ")
+        judge_log(trace.name, copy.sent, read_messages(self.client, copy.conversation_id), tally)
 
 
-def read_messages(client: Client, conversation_id: str) -> list[dict[str, Any]]:
+def judge_delta(
+    before: Mapping[str, Any],
+    build: Build,
+    answer: Answer,
+    is_compacted: Callable[[], bool],
+    tally: Tally,
+) -> None:
+    """A delta on the build before gives the same as the whole payload just built (G4).
+
+    That one is of the same epoch as the build before it, so it has seen no compaction since. All
+    that may begin another epoch now is one that was applied meanwhile, which has a receipt (E8).
+    """
+    if not answer.accepted:
+        tally.wrong_deltas.append(f"{build.place}: {answer.reason}")
+        return
+    delta, key = answer.body, ITEMS[build.format]
+    if delta["epoch"] != before["epoch"]:
+        if not delta["delta"] and is_compacted():
+            tally.overtaken += 1
+            return
+        reason = f"{delta['cache_break_reason']}, without a receipt"
+        tally.wrong_deltas.append(f"{build.place}: a new epoch by {reason}")
+        return
+    if not delta["delta"]:
+        tally.wrong_deltas.append(f"{build.place}: no delta inside epoch {delta['epoch']}")
+        return
+    held = before["payload"][key][: delta["base_items"]]
+    whole = held + delta["payload"][key] + delta["tail"]
+    tally.deltas += 1
+    tally.delta_items += len(whole) - len(held)
+    tally.whole_items += len(whole)
+    if whole != build.payload[key] or delta["prefix_hash"] != build.answer["prefix_hash"]:
+        tally.wrong_deltas.append(f"{build.place}: it does not give the whole payload")
+
+
+def judge_log(
+    name: str, sent: Sequence[dict[str, Any]], got: Sequence[dict[str, Any]], tally: Tally
+) -> None:
+    """Every acknowledged message stands in the log as it was sent, in order, just once (A1, A2)."""
+    tally.read_back += len(got)
+    found = difference(sent, got)
+    tally.lost += found.lost
+    tally.doubled += found.doubled
+    if len(got) != len(sent) or found.lost or found.doubled:
+        tally.altered.append(f"{name}: {len(sent)} sent, {len(got)} read back, {found}")
+    if len(got) != len(sent):
+        return  # all that follows stands elsewhere
+    for seq, (given, read) in enumerate(zip(sent, got, strict=True), 1):
+        if read["seq"] != seq:
+            tally.altered.append(f"{name}: seq {read['seq']} in the place of {seq}")
+        changed = [key for key in given if key not in read or read[key] != given[key]]
+        if changed:
+            tally.altered.append(f"{name} message {seq}: {', '.join(changed)} differ")
+
+
+def read_messages(client: Sender, conversation_id: str) -> list[dict[str, Any]]:
     """Return all messages of a conversation, page by page."""
     found: list[dict[str, Any]] = []
     cursor = ""
@@ -486,54 +557,73 @@ def read_messages(client: Client, conversation_id: str) -> list[dict[str, Any]]:
         cursor = f"&cursor={answer.body['next_cursor']}"
 
 
-class Served:
+class Launched:
+    """A process of the command line that can be killed, and started again as it was."""
+
+    def __init__(self, log: Path, environ: Mapping[str, str], *command: str) -> None:
+        self._log = log
+        self._environ = environment(**environ)
+        self._command = (*COMMAND, *command)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environ, stdout=log, stderr=log
+            )
+
+    def kill(self) -> None:
+        """End it at once, as a crash would; what it has started stays."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        self._end(signal.SIGTERM)
+
+    def wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        """Poll until `holds`; raises AssertionError after so many seconds, or when it has ended."""
+        deadline = monotonic() + seconds
+        while not holds():
+            ended = self._process is not None and self._process.poll() is not None
+            if ended or monotonic() > deadline:
+                log = self._log.read_text(errors="replace")[-2000:]
+                raise AssertionError(f"Not within {seconds} s: {what}\n{log}")
+            sleep(0.02)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(how)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+
+class Served(Launched):
     """The service as a process of its own, with one port and one data directory for all starts."""
 
     def __init__(self, data_dir: Path, environ: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
-        self._environ = environment(**(environ or {}))
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self._process: subprocess.Popen[bytes] | None = None
+        port = str(free_port())
+        options = ("--port", port, "--data-dir", str(data_dir))
+        super().__init__(data_dir / "service.log", environ or {}, "serve", *options)
+        self.url = f"http://127.0.0.1:{port}"
 
-    def start(self, seconds: float = 30) -> None:
+    def start(self) -> None:
         """Start the service and return once it is ready."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        options = ("--port", self.url.rpartition(":")[2], "--data-dir", str(self.data_dir))
-        with (self.data_dir / "service.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                (*COMMAND, "serve", *options), env=self._environ, stdout=log, stderr=log
-            )
-        self.wait_until(lambda: self.status("/readyz") == 200, seconds, "the service is ready")
-
-    def kill(self) -> None:
-        """End the service at once, as a crash would; its database stays."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """End the service and its database in good order."""
-        self._end(signal.SIGTERM)
+        super().start()
+        self.wait_until(lambda: self.status("/readyz") == 200, 30, "the service is ready")
 
     def status(self, path: str) -> int | None:
         """Return the status of a GET, None when nothing answers."""
         with suppress(Unreachable), closing(Client(self.url)) as client:
             return client.send("GET", path).status
         return None
-
-    def wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
-        """Poll until `holds`; raises AssertionError after so many seconds."""
-        deadline = monotonic() + seconds
-        while not holds():
-            ended = self._process is not None and self._process.poll() is not None
-            if ended or monotonic() > deadline:
-                log = (self.data_dir / "service.log").read_text(errors="replace")[-2000:]
-                raise AssertionError(f"Not within {seconds} s: {what}\n{log}")
-            sleep(0.02)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(timeout=20)
-            self._process = None
 
 
 def _judge_count(build: Build, counted: int, tally: Tally) -> None:

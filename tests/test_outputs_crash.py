@@ -10,13 +10,11 @@ import asyncio
 import base64
 import os
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from hashlib import sha256
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from time import sleep
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,12 +23,12 @@ import pytest
 
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import migrate
-from app.demo import Client, Unreachable
+from app.demo import Answer, Client
 from tests.replay import Served, read_messages
+from tests.writers import SECONDS, Message, Writer, grown, writing
 
 WRITERS = 3
 KILLS = 2
-SECONDS = 20
 PNG = b"\x89PNG\r\n\x1a\n" + os.urandom(9000)
 
 REFERRED = """
@@ -71,70 +69,35 @@ class Stored(Served):
                 return 0, b""
 
 
-class Writer(threading.Thread):
-    """Appends large results to one conversation until told to leave; remembers what it sent."""
+class Results(Writer):
+    """Appends calls with large results."""
 
     def __init__(self, service: Stored, number: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__(service.url)
         self._service = service
         self._number = number
-        self._client = Client(service.url)
-        self._leave = threading.Event()
-        self.sent: list[dict[str, Any]] = []
-        self.acknowledged = 0
-        self.unanswered = 0
-        self.refused: list[str] = []
-        answer = self._client.send("POST", "/v1/conversations", {"model": "gpt-4o"})
-        assert answer.accepted, answer.reason
-        self.path = f"/v1/conversations/{answer.body['conversation_id']}"
 
-    def run(self) -> None:
-        """Append until told to leave, or refused."""
-        while not self._leave.is_set() and not self.refused:
-            self._deliver(self._next_batch())
-        self._client.close()
-
-    def leave(self) -> None:
-        """Finish the request under way, repeated until it is acknowledged, and end."""
-        self._leave.set()
-        self.join(SECONDS)
-        assert not self.is_alive()
-
-    def _next_batch(self) -> list[dict[str, Any]]:
-        number = len(self.sent)
+    def next_batch(self, number: int) -> list[Message]:
+        """Return a call and its result: a text of its own, an image, or a text that all share."""
         call_id, name = f"c{number}", f"writer {self._number} result {number}"
         function = {"name": "run", "arguments": "{}"}
         calls = [{"id": call_id, "type": "function", "function": function}]
         text = f"{name}\n" + f"line of {number}\r\n" * (number % 7 * 3000 + 400)
-        message: dict[str, Any] = {"role": "tool", "tool_call_id": call_id, "content": text}
+        message: Message = {"role": "tool", "tool_call_id": call_id, "content": text}
         if number % 6 == 2:
             message["content"] = [{"type": "text", "text": text}, _image()]
         if number % 6 == 4:
             message["content"] = "the same for all\n" * 5000
-        batch = [
+        return [
             {"id": f"m{number}", "role": "assistant", "content": None, "tool_calls": calls},
             {"id": f"m{number + 1}", **message},
         ]
-        self.sent += batch
-        return batch
 
-    def _deliver(self, batch: list[dict[str, Any]]) -> None:
-        while True:
-            # Now and then an upload under way is cut off as well; nobody refers to those.
-            if len(self.sent) % 8 == 0:
-                self._service.raw("POST", f"{self.path}/blobs", os.urandom(300_000))
-            try:
-                answer = self._client.send("POST", f"{self.path}/messages", {"messages": batch})
-            except Unreachable:
-                self.unanswered += 1
-            else:
-                if answer.accepted:
-                    self.acknowledged += len(batch)
-                    return
-                if answer.status != 503:
-                    self.refused.append(answer.reason)
-                    return
-            sleep(0.01)
+    def append(self, batch: list[Message]) -> Answer | None:
+        """Append; now and then an upload under way is cut off too, to which nobody refers."""
+        if len(self.sent) % 8 == 0:
+            self._service.raw("POST", f"{self.path}/blobs", os.urandom(300_000))
+        return super().append(batch)
 
 
 def _image() -> dict[str, Any]:
@@ -166,30 +129,9 @@ def service(request: pytest.FixtureRequest, prepared: Path, tmp_path: Path) -> I
             pass
 
 
-@contextmanager
-def writing(service: Stored) -> Iterator[list[Writer]]:
-    """Run the writers; they leave in the end, even when the test fails."""
-    writers = [Writer(service, number) for number in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    try:
-        yield writers
-    finally:
-        for writer in writers:
-            with suppress(AssertionError):
-                writer.leave()
-
-
-def progress(service: Stored, writers: list[Writer], messages: int) -> None:
-    """Wait until every writer has had so many more messages acknowledged."""
-    goals = [writer.acknowledged + messages for writer in writers]
-
-    def reached() -> bool:
-        assert not any(writer.refused for writer in writers), [w.refused for w in writers]
-        pairs = zip(writers, goals, strict=True)
-        return all(writer.acknowledged >= goal for writer, goal in pairs)
-
-    service.wait_until(reached, SECONDS, f"{messages} more messages are acknowledged")
+def progress(service: Stored, writers: Sequence[Writer]) -> None:
+    """Wait until every writer has had some more messages acknowledged."""
+    service.wait_until(grown(writers, 4), SECONDS, "every writer has gone on")
 
 
 async def rows_of(url: str, sql: str) -> list[Any]:
@@ -212,11 +154,12 @@ def assert_every_blob_is_there(service: Stored) -> None:
     assert loose[0][0] == 0
 
 
-def assert_all_reads_back(service: Stored, writers: list[Writer]) -> None:
+def assert_all_reads_back(service: Stored, writers: Sequence[Writer]) -> None:
     """Every message is there once, and its result is read back byte for byte."""
     with closing(Client(service.url)) as client:
         for writer in writers:
-            log = read_messages(client, writer.path.rpartition("/")[2])
+            log = read_messages(client, writer.conversation_id)
+            assert not writer.misplaced(log)
             assert [message["id"] for message in log] == [sent["id"] for sent in writer.sent]
             for sent, shown in zip(writer.sent, log, strict=True):
                 if sent["role"] != "tool":
@@ -240,13 +183,13 @@ def _assert_reads_back(
 
 def test_kill_amid_large_results(service: Stored) -> None:
     """A kill -9 between blob and message, again and again: each message has its blob (F1, A8)."""
-    with writing(service) as writers:
+    with writing([Results(service, number) for number in range(WRITERS)]) as writers:
         for _ in range(KILLS):
-            progress(service, writers, 4)
+            progress(service, writers)
             service.kill()
             assert_every_blob_is_there(service)
             service.start()
-        progress(service, writers, 4)
+        progress(service, writers)
         for writer in writers:
             writer.leave()
             assert not writer.refused

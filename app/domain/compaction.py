@@ -349,7 +349,8 @@ def with_note(view: View, untold: int = 0) -> View:
     told = overlap((summary.span for summary in view.summaries), inside)
     left_out = untold + count_in(inside) - len(kept)
     left_out -= count_in(told) - sum(span.holds(seq) for span in told for seq in kept)
-    note = f"[{left_out} earlier messages were left out to fit the window.]"
+    messages = "1 earlier message was" if left_out == 1 else f"{left_out} earlier messages were"
+    note = f"[{messages} left out to fit the window.]"
     return replace(view, note=note if left_out > 0 else None)
 
 

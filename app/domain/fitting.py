@@ -1,11 +1,12 @@
 """Fitting: the steps that need no model and make any view fit its window (C4, E6).
 
-1. Steps run in order, each only if the view is still over: trim the older tool results, drop
-   the oldest half of the turns (again and again; inside a single turn, of its call groups),
-   keep only the newest user message, trim every tool result.
-2. User text is never cut (decision 14). A pinned call group is neither trimmed nor dropped, and
-   stays where it stands (D8); results of excluded tools are dropped with their turns, but never
-   trimmed (F3).
+1. Steps run in order, each only if the view is still over: trim the older tool results; trim
+   every one, if the newest call group and what it answers are too much by themselves, so that no
+   dropping would help; drop the oldest half of the turns (again and again; inside a single turn,
+   of its call groups); keep only the newest user message.
+2. User text is never cut (decision 14), and the newest user message is never dropped. A pinned
+   call group is neither trimmed nor dropped, and stays where it stands (D8); results of excluded
+   tools are dropped with their turns, but never trimmed (F3).
 3. A step frees down to the target where it can, so that the next builds change nothing (D7).
 4. Each step that ran is named, in order.
 5. What cannot fit even then, such as pins beside the newest user message, is None: the caller
@@ -16,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from app.domain.messages import Role
 from app.domain.strategies import Room
 from app.domain.turns import (
     Entry,
-    call_groups,
     group_boundary_after,
     group_boundary_before,
     never_cleared,
@@ -60,8 +60,10 @@ def fit(
     `history` is what the view shows verbatim, in order; tool results up to `trimmed_through`
     are placeholders already, and stay so. `covered` is the range the view hides.
     """
-    whole, end = never_cleared(history), _end(history, covered)
-    view = _Visible(tuple(history), pinned_seqs(history), whole, end)
+    whole, end = never_cleared(history), end_of(history, covered)
+    newest = newest_ask(history)
+    stays = pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
+    view = _Visible(tuple(history), stays, whole, end)
     trim = trimmed_through
     if room.holds(view.cost(0, trim)):
         return view.fitted(0, trim, trimmed_through, ())
@@ -69,15 +71,15 @@ def fit(
     trim = max(trim, _trim(view, trimmed_through, room))
     if trim > trimmed_through:
         steps.append(TRIMMED)
+    least, last_seq = view.last_group, history[-1].seq if history else trim
+    if not room.holds(view.cost(least, trim)) and room.holds(view.cost(least, last_seq)):
+        steps.append(ALL_TRIMMED)
+        trim = last_seq
     if room.holds(view.cost(0, trim)):
         return view.fitted(0, trim, trimmed_through, tuple(steps))
     cut = _halve(view, trim, room)
     if view.drops(cut):
         steps.append(EMERGENCY)
-    last_seq = view.history[-1].seq if history else trim
-    if not room.holds(view.cost(cut, trim)) and room.holds(view.cost(cut, last_seq)):
-        steps.append(ALL_TRIMMED)
-        trim = last_seq
     if room.holds(view.cost(cut, trim)):
         return view.fitted(cut, trim, trimmed_through, tuple(steps))
     return _only_newest(view, trim, trimmed_through, room, steps)
@@ -98,66 +100,31 @@ def fit_with_note(
     return fit(history, trimmed_through, noted, covered)
 
 
-def emergency(history: Sequence[Entry], covered: Span | None) -> tuple[Span, ...] | None:
-    """Return the spans to show after a provider said "too long"; None if nothing can go (E6).
-
-    The oldest half of the turns is dropped, at least one; of a single turn the oldest half of
-    its call groups, until only the newest user message is left, which always stays. Pins stay
-    too, and do not count. What else was kept in the covered range is one turn.
-    """
-    newest = next((entry.seq for entry in reversed(history) if entry.role is Role.USER), None)
-    units = _droppable_turns(history, covered, newest)
-    if len(units) == 1 and (newest is None or units[0][0].seq > newest):
-        (turn,) = units
-        units = [turn[start:end] for start, end in call_groups(turn)]
-    gone = {entry.seq for unit in units[: max(1, len(units) // 2)] for entry in unit}
-    left = [entry for entry in history if entry.seq not in gone]
-    if not gone or not left:
-        return None
-    return _spans(left, _end(history, covered))
-
-
-def _droppable_turns(
-    history: Sequence[Entry], covered: Span | None, newest: int | None
-) -> list[list[Entry]]:
-    """Return the turns, oldest first, without what stays; those that stay whole are left out."""
-    pinned = pinned_seqs(history)
-
-    def is_inside(entry: Entry) -> bool:
-        return covered is not None and covered.holds(entry.seq) and entry.seq != newest
-
-    turns: list[list[Entry]] = []
-    for inside, part in groupby(history, is_inside):
-        entries = list(part)
-        starts = [0] if inside else parse_turn_boundaries(entries)
-        turns += [entries[start:end] for start, end in pairwise([*starts, len(entries)])]
-    loose = (
-        [entry for entry in turn if entry.seq not in pinned and entry.seq != newest]
-        for turn in turns
-    )
-    return [turn for turn in loose if turn]
-
-
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """What a view shows: which of it is pinned, and which is never trimmed.
+    """What a view shows: which of it stays after any cut, and which is never trimmed.
 
     `end` is where what is to come begins.
     """
 
     history: tuple[Entry, ...]
-    pinned: frozenset[int]
+    stays: frozenset[int]
     whole: frozenset[int]
     end: int
 
+    @property
+    def last_group(self) -> int:
+        """The cut that leaves the newest call group, beside what stays."""
+        return group_boundary_before(self.history, len(self.history) - 1) if self.history else 0
+
     def kept(self, cut: int) -> list[Entry]:
-        """Return what is left after a cut: the pins before it, and all that follows."""
-        pins = (entry for entry in self.history[:cut] if entry.seq in self.pinned)
-        return [*pins, *self.history[cut:]]
+        """Return what is left after a cut: what stays of before it, and all that follows."""
+        before = (entry for entry in self.history[:cut] if entry.seq in self.stays)
+        return [*before, *self.history[cut:]]
 
     def drops(self, cut: int) -> bool:
         """Whether a cut drops anything."""
-        return any(entry.seq not in self.pinned for entry in self.history[:cut])
+        return any(entry.seq not in self.stays for entry in self.history[:cut])
 
     def cost(self, cut: int, trimmed_through: int) -> int:
         """Return the tokens left after a cut, results up to a seq as placeholders."""
@@ -166,7 +133,7 @@ class _Visible:
     def fitted(self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]) -> Fitted:
         """Return a cut and a trim as a reduction."""
         kept = self.kept(cut)
-        shown = _spans(kept, self.end) if self.drops(cut) else None
+        shown = spans_kept(kept, self.end) if self.drops(cut) else None
         return Fitted(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
 
     def untrimmed(self, kept: Sequence[Entry], trimmed_before: int, trim: int) -> tuple[int, ...]:
@@ -180,13 +147,18 @@ class _Visible:
         )
 
 
-def _end(history: Sequence[Entry], covered: Span | None) -> int:
+def newest_ask(history: Sequence[Entry]) -> Entry | None:
+    """Return the newest user message that is shown."""
+    return next((entry for entry in reversed(history) if entry.role is Role.USER), None)
+
+
+def end_of(history: Sequence[Entry], covered: Span | None) -> int:
     """Return the seq from which on nothing is hidden."""
     end = history[-1].seq + 1 if history else 1
     return max(end, covered.end) if covered is not None else end
 
 
-def _spans(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
+def spans_kept(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
     """Return the seqs of what is kept, gaps left out: a summary may stand for them."""
     gaps = [(a.seq + 1, b.seq) for a, b in pairwise(kept) if b.seq != a.seq + 1]
     starts = (kept[0].seq, *(after for _, after in gaps))
@@ -247,12 +219,9 @@ def _only_newest(
     view: _Visible, trim: int, trimmed_before: int, room: Room, steps: Sequence[str]
 ) -> Fitted | None:
     """Return the last resort: the newest user message and the pins, if they fit."""
-    newest = next((entry for entry in reversed(view.history) if entry.role is Role.USER), None)
-    if newest is None:
+    kept = [entry for entry in view.history if entry.seq in view.stays]
+    if newest_ask(kept) is None or not room.holds(_cost(kept, trim, view.whole)):
         return None
-    kept = [entry for entry in view.history if entry is newest or entry.seq in view.pinned]
-    if not room.holds(_cost(kept, trim, view.whole)):
-        return None
-    shown = _spans(kept, view.end)
+    shown = spans_kept(kept, view.end)
     named = tuple(dict.fromkeys((*steps, EMERGENCY)))
     return Fitted(trim, shown, named, view.untrimmed(kept, trimmed_before, trim))

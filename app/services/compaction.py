@@ -40,7 +40,6 @@ from app.domain.compaction import (
     summary_room,
     unhidden,
     view_after,
-    with_note,
 )
 from app.domain.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.domain.events import EventType
@@ -189,14 +188,11 @@ class CompactionService:
         async with self._database.session() as records:
             await records.jobs.mark_due(conversation_id)
 
-    async def cut(self, situation: Situation, spans: tuple[Span, ...]) -> CompactResult:
-        """Apply an emergency cut: show these spans only, with no model's help (E6)."""
+    async def cut(self, situation: Situation, view: View) -> CompactResult:
+        """Apply an emergency cut: show this view, which needs no model's help (E6)."""
         started = self._now_ms()
-        view = with_note(replace(situation.view, spans=spans))
-        hidden = view.hidden
-        assert hidden is not None, "a cut hides something"
         steps = (Trigger.EMERGENCY.value,)
-        plan = Compact(steps=steps, freed_tokens=0, hidden=hidden, summarises=False)
+        plan = Compact(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
         receipt = self._receipt(
             situation, _Made(plan, view), Trigger.EMERGENCY, None, self._effort(situation), started
         )

@@ -38,6 +38,7 @@ from app.domain.compaction import (
     view_after,
     with_note,
 )
+from app.domain.emergencies import view_after_emergency
 from app.domain.epochs import (
     BuildName,
     Start,
@@ -56,7 +57,7 @@ from app.domain.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.fitting import EMERGENCY, TRIMMED, emergency, fit_with_note
+from app.domain.fitting import EMERGENCY, TRIMMED, fit_with_note
 from app.domain.frames import Ask, Frame, Offer, check_tools, digest, takes_all
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
@@ -99,8 +100,8 @@ CompactForBuild = Callable[
 
 The last argument stands for all that a plan goes by: log, view, policy, pins.
 """
-Cut = Callable[[Situation, tuple[Span, ...]], Awaitable[CompactResult]]
-"""Makes the spans of an emergency cut what the conversation shows (E6)."""
+Cut = Callable[[Situation, View], Awaitable[CompactResult]]
+"""Makes the view of an emergency cut what the conversation shows (E6)."""
 Status = Callable[[str, Conversation], Awaitable[str | None]]
 """Tells a tenant's conversation what its agent's others are doing, None without any (B4)."""
 
@@ -212,11 +213,11 @@ class ContextService:
                 picture.view,
                 tuple(picture.planned),
             )
-            spans = _cut_of(situation, picture.limits)
-            if spans is None:
+            view = view_after_emergency(situation, _most_after(situation, picture.limits))
+            if view is None:
                 raise _overflow(picture.usage, picture.limits)
             try:
-                result = await self._cut(situation, spans)
+                result = await self._cut(situation, view)
             except Conflict:
                 continue
             build = Build(tenant_id, conversation_id, ask, compacts=False)
@@ -901,8 +902,8 @@ def _slide(picture: Picture) -> None:
         picture.narrow(replace(picture.view, spans=spans, note=None))
 
 
-def _cut_of(situation: Situation, limits: Limits) -> tuple[Span, ...] | None:
-    """Return what is left after the turns are halved, as often as it takes to gain anything.
+def _most_after(situation: Situation, limits: Limits) -> int:
+    """Return what an emergency may leave: less than there was (E6).
 
     Where no build may reduce what is left, it has to fit as well (D2, E1).
     """
@@ -910,12 +911,7 @@ def _cut_of(situation: Situation, limits: Limits) -> tuple[Span, ...] | None:
     most = situation.tokens_in(view) - 1
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
         most = min(most, limits.capacity)
-    while cut := emergency(as_shown(situation.entries, view), view.hidden):
-        spans = overlap(cut, view.window)
-        view = with_note(replace(view, spans=spans))
-        if situation.tokens_in(view) <= most:
-            return spans
-    return None
+    return most
 
 
 def _is_suspended(picture: Picture, limits: Limits) -> bool:

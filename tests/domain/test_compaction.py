@@ -567,7 +567,8 @@ def test_a_note_counts_what_no_summary_tells_of(view: View) -> None:
     """The messages left out are exactly those hidden beside all summaries (N10, E6)."""
     gone = {seq for seq in range(1, 60) if not view.shows(seq)}
     gone -= {s for part in view.summaries for s in range(part.span.start, part.span.end)}
-    note = f"[{len(gone)} earlier messages were left out to fit the window.]" if gone else None
+    messages = "1 earlier message was" if len(gone) == 1 else f"{len(gone)} earlier messages were"
+    note = f"[{messages} left out to fit the window.]" if gone else None
     assert with_note(view).note == note
     assert with_note(replace(view, note="[old]")).note == note
 

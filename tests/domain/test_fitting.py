@@ -12,18 +12,17 @@ from app.domain.fitting import (
     EMERGENCY,
     TRIMMED,
     Fitted,
-    emergency,
     fit,
     fit_with_note,
 )
 from app.domain.messages import Role
 from app.domain.strategies import Room
 from app.domain.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
-from app.domain.views import ENDLESS, Span, View
+from app.domain.views import ENDLESS, Span
 from tests.domain.test_strategies import pinned_histories, rooms
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
-ORDER = (TRIMMED, EMERGENCY, ALL_TRIMMED)
+ORDER = (TRIMMED, ALL_TRIMMED, EMERGENCY)
 
 
 @st.composite
@@ -62,7 +61,7 @@ def room_of(capacity: int, target: int | None = None) -> Room:
 
 
 def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
-    """Old results are trimmed first, then turns dropped, then all trimmed, then all but the ask."""
+    """Old results are trimmed first, then turns dropped, and in the end all but the ask."""
     history = [
         entry(1, U, 100),
         entry(2, A, 50),
@@ -74,12 +73,32 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
     assert fit(history, 0, room_of(3300)) == Fitted(0, None, ())
     assert fit(history, 0, room_of(1400, 1380)) == Fitted(3, None, (TRIMMED,))
     assert fit(history, 0, room_of(1300)) == Fitted(3, (Span(4, ENDLESS),), (TRIMMED, EMERGENCY))
-    assert fit(history, 0, room_of(1100)) == Fitted(3, (Span(5, ENDLESS),), (TRIMMED, EMERGENCY))
-    assert fit(history, 0, room_of(140)) == Fitted(6, (Span(5, ENDLESS),), ORDER)
-    newest = fit(history, 0, room_of(110))
-    assert newest is not None
-    assert newest.shown == (Span(4, 5), Span(7, ENDLESS))
+    assert fit(history, 0, room_of(1100)) == Fitted(6, None, (TRIMMED, ALL_TRIMMED))
+    assert fit(history, 0, room_of(240)) == Fitted(6, (Span(4, ENDLESS),), ORDER)
+    newest = Fitted(3, (Span(4, 5), Span(7, ENDLESS)), (TRIMMED, EMERGENCY))
+    assert fit(history, 0, room_of(110)) == newest
     assert fit(history, 0, room_of(99)) is None
+
+
+def test_a_result_that_is_too_much_by_itself_costs_nobody_a_turn() -> None:
+    """Where no dropping would help it gives way first, and what it answers stays (C4, E6)."""
+    history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
+    assert fit(history, 0, room_of(12_000)) == Fitted(3, None, (ALL_TRIMMED,))
+    talked = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
+    asked = [*talked, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
+    assert fit(asked, 0, room_of(12_000)) == Fitted(23, None, (ALL_TRIMMED,))
+    assert fit(asked, 0, room_of(20_100)) == Fitted(0, (Span(21, ENDLESS),), (EMERGENCY,))
+
+
+def test_the_newest_ask_stays_when_its_turn_is_cut() -> None:
+    """Inside a single turn the oldest call groups go, never the words they answer (E6)."""
+    calls = [entry(seq, (T, A)[seq % 2 == 0], 100) for seq in range(2, 22)]
+    fitted = fit([entry(1, U, 50), *calls], 0, room_of(700))
+    assert fitted is not None
+    kept = kept_of([entry(1, U, 50), *calls], fitted)
+    assert [item.seq for item in kept][:1] == [1]
+    assert fitted.shown is not None and fitted.shown[0] == Span(1, 2)
+    assert len(kept) > 2
 
 
 def test_a_gap_in_the_history_stays_a_gap() -> None:
@@ -125,8 +144,10 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
     assert {item.seq for item in kept} >= pinned
     newest = next((item for item in reversed(history) if item.role is U), None)
     loose = [item for item in history if item.seq not in pinned]
-    rest = [item for item in kept if item.seq not in pinned]
-    assert rest == [newest] or rest == loose[len(loose) - len(rest) :]
+    assert newest is None or newest in kept
+    loose = [item for item in loose if item is not newest]
+    rest = [item for item in kept if item.seq not in pinned and item is not newest]
+    assert rest == loose[len(loose) - len(rest) :]
     assert_whole_groups(history, kept)
     assert_spans_show(fitted.shown, history, kept)
 
@@ -176,14 +197,18 @@ def test_steps_are_named_in_order_and_truly(
 
 @given(histories(), rooms(), st.integers(0, 4000))
 def test_more_room_never_keeps_less(history: list[Entry], room: Room, more: int) -> None:
-    """With more room no fewer messages stay, and no result is trimmed but to keep more (C4)."""
+    """With more room no fewer messages stay, but where the newest result itself has room now (C4).
+
+    And no result is trimmed but to keep more.
+    """
     wide = Room(room.capacity + more, room.target + more, room.fixed, room.summary)
     narrow_fit, wide_fit = fit(history, 0, room), fit(history, 0, wide)
     if narrow_fit is None:
         return
     assert wide_fit is not None
     narrow_kept = kept_of(history, narrow_fit)
-    assert len(narrow_kept) <= len(kept_of(history, wide_fit))
+    if ALL_TRIMMED not in narrow_fit.steps or ALL_TRIMMED in wide_fit.steps:
+        assert len(narrow_kept) <= len(kept_of(history, wide_fit))
     whole = [i.seq for i in narrow_kept if i.role is T and i.seq > narrow_fit.trimmed_through]
     if ALL_TRIMMED not in wide_fit.steps:
         assert all(seq > wide_fit.trimmed_through for seq in whole)
@@ -224,7 +249,7 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
     fitted = fit(history, 0, room_of(1400))
     assert fitted == Fitted(5, None, (TRIMMED,), untrimmed=(3,))
     fitted = fit(history, 0, room_of(700))
-    assert fitted == Fitted(5, (Span(4, ENDLESS),), (TRIMMED, EMERGENCY))
+    assert fitted == Fitted(5, (Span(1, 2), Span(4, ENDLESS)), (TRIMMED, EMERGENCY))
     last = [*history[:2], history[2]]
     fitted = fit(last, 0, room_of(900))
     assert fitted == Fitted(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY,))
@@ -236,12 +261,13 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
     history = [entry(seq, role, size, seq == 3) for seq, (role, size) in enumerate(roles, 1)]
     half = (TRIMMED, EMERGENCY)
     assert fit(history, 0, room_of(1900)) == Fitted(0, (Span(2, ENDLESS),), (EMERGENCY,))
-    shown = (Span(2, 5), Span(6, ENDLESS))
-    assert fit(history, 0, room_of(1850)) == Fitted(0, shown, (EMERGENCY,))
-    fitted = fit(history, 0, room_of(900))
-    assert fitted == Fitted(7, shown, (EMERGENCY, ALL_TRIMMED), untrimmed=(3, 4))
-    fitted = fit(history, 0, room_of(850))
-    assert fitted == Fitted(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY,))
+    fitted = fit(history, 0, room_of(1850))
+    assert fitted == Fitted(7, None, (ALL_TRIMMED,), untrimmed=(3, 4))
+    fitted = fit(history, 0, room_of(1000))
+    assert fitted == Fitted(7, (Span(2, ENDLESS),), (ALL_TRIMMED, EMERGENCY), untrimmed=(3, 4))
+    for capacity in (979, 850):
+        fitted = fit(history, 0, room_of(capacity))
+        assert fitted == Fitted(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY,))
     assert fit(history, 0, room_of(849)) is None
     older = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 500), *history[4:]]
     fitted = fit(older, 0, room_of(1300))
@@ -263,63 +289,3 @@ def test_room_for_a_note_is_kept_only_where_something_is_left_out() -> None:
     assert fit_with_note(history, 0, room_of(100), 50) == Fitted(0, None, ())
     fitted = fit_with_note(history, 0, room_of(80), 50)
     assert fitted == Fitted(0, (Span(3, ENDLESS),), (EMERGENCY,))
-
-
-# --- after a provider's error ---------------------------------------------------------------
-
-
-def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
-    """Half of the turns goes, rounded down, at least one (E6)."""
-    history = [entry(seq, (U, A)[seq % 2 == 0], 10) for seq in range(1, 11)]
-    assert emergency(history, None) == (Span(5, ENDLESS),)
-    assert emergency(history[4:], Span(1, 5)) == (Span(7, ENDLESS),)
-    assert emergency(history[6:], Span(1, 7)) == (Span(9, ENDLESS),)
-
-
-def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
-    """Inside one turn half of the call groups goes; in the end its ask alone is left (E6)."""
-    roles = [U, A, T, A, T, T, A, T, A]
-    history = [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
-    assert emergency(history, None) == (Span(1, 2), Span(7, ENDLESS))
-    left = [history[0], *history[6:]]
-    assert emergency(left, Span(2, 7)) == (Span(1, 2), Span(9, ENDLESS))
-    assert emergency([history[0], history[8]], Span(2, 9)) == (Span(1, 2), Span(10, ENDLESS))
-    assert emergency([history[0]], Span(2, 10)) is None
-
-
-def test_pins_survive_every_emergency() -> None:
-    """What is pinned stays in its place, and is no turn to drop (D8, E6)."""
-    history = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
-    assert emergency(history, None) == (Span(2, 3), Span(5, ENDLESS))
-    assert emergency([history[1], history[6]], Span(1, 7)) is None
-
-
-def test_what_was_kept_in_the_range_goes_as_one_turn() -> None:
-    """User messages kept inside the covered range are the oldest turn, however many (E6)."""
-    kept = [entry(seq, U, 10) for seq in (2, 4, 6, 8)]
-    history = [*kept, entry(11, U, 10), entry(12, A, 10)]
-    assert emergency(history, Span(1, 11)) == (Span(11, ENDLESS),)
-    assert emergency([*kept, entry(11, A, 10)], Span(1, 11)) == (Span(8, 9), Span(11, ENDLESS))
-
-
-@given(histories())
-def test_emergencies_end_with_the_newest_ask_and_the_pins(history: list[Entry]) -> None:
-    """Each emergency drops something, cuts no group, and the last leaves what must stay (E6)."""
-    covered: Span | None = None
-    pinned = pinned_seqs(history)
-    newest = next((item for item in reversed(history) if item.role is U), None)
-    shown = list(history)
-    while (spans := emergency(shown, covered)) is not None:
-        left = shown_by(history, spans)
-        assert set(left) < set(shown)
-        assert left
-        assert {item.seq for item in left} >= pinned
-        assert newest is None or newest in left
-        assert_whole_groups(history, left)
-        assert_spans_show(spans, history, left)
-        shown, covered = left, View(spans).hidden
-    assert (
-        len(shown) == 1
-        or all(item is newest or item.seq in pinned for item in shown)
-        or (newest is None and len(call_groups(shown)) == 1)
-    )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.domain.clearing import plan_clearing
 from app.domain.compaction import as_shown, chunks_for, view_after, with_note
-from app.domain.fitting import emergency
+from app.domain.emergencies import halved
 from app.domain.messages import Role
 from app.domain.policy import Policy, StrategyName, TreeSummaryPolicy
 from app.domain.records import Compaction, Trigger
@@ -278,7 +278,7 @@ class Story:
 
     def cut(self) -> None:
         """Leave the oldest half of the turns out."""
-        spans = emergency(as_shown(self.visible, self.view), self.view.hidden)
+        spans = halved(as_shown(self.visible, self.view), self.view.hidden)
         if spans is not None:
             view = replace(self.view, spans=overlap(spans, self.view.window))
             self.apply(with_note(view), (), Trigger.EMERGENCY)

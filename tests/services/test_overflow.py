@@ -401,3 +401,35 @@ async def test_what_cannot_be_cut_says_why(harness: Harness) -> None:
         await harness.context.overflow(TENANT, cid, ASKS[CHAT])
     with pytest.raises(NotFound):
         await harness.context.overflow("another tenant", cid, ASKS[CHAT])
+
+
+async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None:
+    """Before its call goes a result gives way: a model that sees no call makes it again (E6)."""
+    cid = await harness.conversation(policy(200_000), SECTIONS, TOOLS)
+    text = "[12:00:00] compiled one unit\n" * 15_000
+    batch = (user("question 0"), asks("call_1"), result("call_1", text))
+    await harness.append(cid, *batch)
+    await harness.build(cid)
+    made, build = await overflow(harness, cid)
+    assert made.after_msg_count == made.before_msg_count == 3
+    assert questions(build) == [0]
+    *_, call, shown = build.messages
+    assert call["tool_calls"][0]["id"] == shown["tool_call_id"] == "call_1"
+    assert shown["content"].startswith("[tool output trimmed; ref=blob_")
+    assert (await harness.build(cid)).text == build.text
+    assert (await harness.build(cid, None, harness.cold())).text == build.text
+    made, build = await overflow(harness, cid)
+    assert questions(build) == [0]
+    assert [item["role"] for item in build.messages] == ["system", "user", "user"]
+
+
+async def test_a_result_too_large_for_the_window_costs_no_question(harness: Harness) -> None:
+    """C4: what a result alone makes too long loses that result's text, and nothing else."""
+    cid = await harness.conversation(policy(16_000), SECTIONS, TOOLS)
+    text = "[12:00:00] compiled one unit\n" * 15_000
+    await harness.append(cid, user("question 0"), asks("call_1"), result("call_1", text))
+    build = await harness.build(cid)
+    assert questions(build) == [0]
+    assert build["degraded"] == ["all_tool_results_cleared"]
+    assert "left out" not in build.contents
+    assert build.messages[-1]["content"].startswith("[tool output trimmed; ref=blob_")

@@ -1,0 +1,117 @@
+"""The checks that benchmarks and crash tests rest on can fail: what is lost or doubled is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.demo import Answer
+from tests.replay import Build, Tally, judge_delta, judge_log
+from tests.writers import Difference, Message, difference
+
+SENT: list[Message] = [
+    {"role": "user", "content": "Go on."},
+    {"role": "assistant", "content": "Done.", "name": "agent"},
+    {"role": "user", "content": "Go on."},
+]
+
+
+def log_of(messages: list[Message]) -> list[Message]:
+    """Return messages as a log shows them: with ids and seqs of its own."""
+    return [
+        {**message, "id": f"new-{seq}", "seq": seq, "token_count": 5}
+        for seq, message in enumerate(messages, 1)
+    ]
+
+
+OTHER: Message = {"role": "user", "content": "Stop."}
+LOGS: list[tuple[list[Message], Difference]] = [
+    (SENT, Difference()),
+    (SENT[::-1], Difference()),
+    (SENT[:2], Difference(lost=1)),
+    ([], Difference(lost=3)),
+    ([*SENT, SENT[1]], Difference(doubled=1)),
+    ([*SENT, *SENT], Difference(doubled=3)),
+    ([SENT[0], SENT[2], SENT[2], SENT[2]], Difference(lost=1, doubled=2)),
+    ([*SENT[:2], OTHER], Difference(lost=1, unknown=1)),
+    ([*SENT, OTHER], Difference(unknown=1)),
+]
+
+
+@pytest.mark.parametrize(("log", "told"), LOGS)
+def test_lost_and_doubled_are_told_by_what_messages_say(
+    log: list[Message], told: Difference
+) -> None:
+    """A message stored again under an id of its own is doubled, a missing one lost (A2, A8)."""
+    assert difference(SENT, log_of(log)) == told
+
+
+@pytest.mark.parametrize(
+    ("times", "told"), [(0, Difference()), (1, Difference()), (2, Difference(doubled=1))]
+)
+def test_what_had_no_answer_may_be_there_once(times: int, told: Difference) -> None:
+    """Nobody knows whether a request without an answer was done, but not twice (A2)."""
+    assert difference(SENT, log_of([*SENT, *[OTHER] * times]), unsure=[OTHER]) == told
+
+
+@pytest.mark.parametrize(("log", "told"), LOGS)
+def test_a_replay_counts_what_its_transcript_lost_and_doubled(
+    log: list[Message], told: Difference
+) -> None:
+    """A transcript that holds anything more or less often, or elsewhere, is a fault (A1, A2)."""
+    tally = Tally()
+    judge_log("trace", SENT, log_of(log), tally)
+    assert (tally.lost, tally.doubled, tally.read_back) == (told.lost, told.doubled, len(log))
+    assert bool(tally.faults) is (log != SENT)
+    total = Tally(lost=1, doubled=1)
+    total.add(tally)
+    assert (total.lost, total.doubled) == (1 + told.lost, 1 + told.doubled)
+
+
+def built(epoch: int, *items: str, **others: Any) -> dict[str, Any]:
+    """Return the answer to a build with these messages."""
+    messages = [{"role": "user", "content": text} for text in items]
+    answer = {
+        "format": "openai_chat",
+        "epoch": epoch,
+        "payload": {"messages": messages},
+        "prefix_hash": "hash",
+        "cache_break_reason": "compaction" if epoch > 1 else None,
+        "base_items": 0,
+        "delta": False,
+        "tail": [],
+    }
+    return answer | others
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_compacted", "overtaken", "wrong"),
+    [
+        (built(1, "c", delta=True, base_items=2), False, 0, ""),
+        (built(1, "c", delta=True, base_items=2, prefix_hash="x"), False, 0, "the whole payload"),
+        (built(1, "c", "c", delta=True, base_items=2), False, 0, "the whole payload"),
+        (built(1, delta=True, base_items=2), True, 0, "the whole payload"),
+        (built(1, "a", "b", "c"), True, 0, "no delta inside epoch 1"),
+        (built(2, "s", "c"), True, 1, ""),
+        (built(2, "s", "c"), False, 0, "a new epoch by compaction, without a receipt"),
+        (built(2, "c", delta=True, base_items=2), True, 0, "a new epoch"),
+    ],
+)
+def test_a_delta_is_overtaken_by_a_compaction_alone(
+    answer: dict[str, Any], is_compacted: bool, overtaken: int, wrong: str
+) -> None:
+    """A whole payload of another epoch is excused by a receipt, nothing else is (G3, G4)."""
+    tally = Tally()
+    build = Build(built(1, "a", "b", "c"), 8_000, "copy", "place")
+    judge_delta(built(1, "a", "b"), build, Answer(200, answer, 0.1), lambda: is_compacted, tally)
+    assert tally.overtaken == overtaken
+    assert [wrong in fault for fault in tally.faults] == [True] * bool(wrong)
+
+
+def test_a_refused_delta_is_a_fault() -> None:
+    """What could be built whole can be built as a delta, whatever was compacted (G4)."""
+    tally = Tally()
+    build = Build(built(1, "a"), 8_000, "copy", "place")
+    judge_delta(built(1, "a"), build, Answer(500, {}, 0.1), lambda: True, tally)
+    assert len(tally.faults) == 1
