@@ -44,6 +44,7 @@ EXPORT_SECONDS = 5.0
 """How long one batch may take to be sent."""
 CLOSE_SECONDS = 2.0
 """How long the end of the process waits for what is left to be sent."""
+GIVE_UP_SECONDS = 1.0
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 UNROUTED = "none"
 
@@ -67,8 +68,6 @@ class Tracing:
     """Spans of requests, compactions, model calls and background work."""
 
     def __init__(self, endpoint: str, version: str) -> None:
-        # Its own lines would come with every batch; `Collector` says once what there is to say.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
         self._exporter = Collector(_address(endpoint))
         resource = Resource.create({"service.name": SERVICE, "service.version": version})
@@ -165,7 +164,8 @@ class Tracing:
         closing.start()
         await asyncio.to_thread(closing.join, CLOSE_SECONDS)
         if closing.is_alive():
-            self._exporter.shutdown()
+            self._exporter.shutdown()  # what waits to try again gives up, and says so
+            await asyncio.to_thread(closing.join, GIVE_UP_SECONDS)
 
     @contextmanager
     def _span(
@@ -191,6 +191,8 @@ class Collector(SpanExporter):
     """Where spans are sent to; it says when that begins to fail, and when it works again."""
 
     def __init__(self, address: str) -> None:
+        # The library's own lines would come with every batch.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
             address, timeout=EXPORT_SECONDS, meter_provider=NoOpMeterProvider()
         )

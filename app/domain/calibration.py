@@ -4,6 +4,8 @@
 2. How far reports were from what the factor before them foretold is its margin, within bounds,
    once there are enough of them.
 3. Payloads too small to tell anything, and ratios that no tokenizer explains, are left out.
+4. More tokens than counted are believed at once, fewer only when there are enough reports: too
+   large a count costs room, too small a one a request that the provider refuses.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ class Calibration:
 
     @property
     def rounded(self) -> Calibration:
-        """What builds go by: it does not change with every report."""
-        return Calibration(round(self.factor, _DIGITS), round(self.margin, _DIGITS), 0)
+        """What builds go by (rule 4): it does not change with every report."""
+        reports = min(self.reports, ENOUGH_REPORTS)
+        factor = self.factor if reports == ENOUGH_REPORTS else max(1.0, self.factor)
+        return Calibration(round(factor, _DIGITS), round(self.margin, _DIGITS), reports)
 
 
 @dataclass(frozen=True, slots=True)

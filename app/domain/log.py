@@ -22,9 +22,9 @@ from typing import Any
 
 from app.domain import jsontext
 from app.domain.errors import UnpairedToolResult, ValidationError
-from app.domain.formats import FORMATS, openai_chat, openai_responses
+from app.domain.formats import FORMATS, kinds, openai_chat, openai_responses
 from app.domain.formats.wire import sendable_id
-from app.domain.messages import FormatName, Message, Role, ToolCall, clean, is_sendable
+from app.domain.messages import FormatName, Message, Opaque, Role, ToolCall, clean, is_sendable
 from app.domain.offload import NewBlob, Output, Taken, Terms, output_from, take
 from app.domain.tokens import CountText, count_message, media_message_overhead
 from app.domain.turns import TRIMMED_TOKENS
@@ -148,6 +148,8 @@ def draft(
         raise ValidationError.at(pointer, "A message is a JSON object")
     codec = FORMATS[format]
     messages = codec.parse(raw, pointer)
+    if any(isinstance(part, Opaque) for message in messages for part in message.parts):
+        kinds.require_own(raw, format, pointer)
     message_id, timestamp = _named(raw, format, pointer)
     _check_ids(messages, pointer)
     places = [pointer + place for place, _ in codec.results(raw)]

@@ -142,7 +142,10 @@ def test_limits_hold_in_a_migration(url: str, migrations: Path) -> None:
     assert value(url, "SELECT limits FROM seen") == "4s 5s"
 
 
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 
 
 def test_a_lock_that_is_held_is_waited_for_again(url: str, migrations: Path) -> None:

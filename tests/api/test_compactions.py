@@ -81,7 +81,10 @@ async def killed_while_waiting(url: str) -> AsyncIterator[None]:
     await holder.execute("SELECT FROM heads FOR UPDATE")
     try:
         yield
-        waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        waits = (
+            "SELECT pid FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         while not (rows := await execute(url, waits)):
             await asyncio.sleep(0)
         await execute(url, "SELECT pg_terminate_backend($1)", rows[0]["pid"])

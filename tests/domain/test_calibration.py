@@ -142,3 +142,15 @@ def test_estimates_tell_their_method(
     estimate = estimate_of(100, "tokenizer", factor, 0.05, calibration)
     assert (estimate.tokens, estimate.method) == (100, method)
     assert (estimate.margin, estimate.factor) == (0.05, factor)
+
+
+@given(RATIOS, st.integers(1, 6))
+def test_one_report_alone_makes_no_count_smaller(ratio: float, reports: int) -> None:
+    """More than was counted is believed at once, less only of enough reports (C4, J3)."""
+    tally = told(Tally(), ratio, [10_000] * reports, [0.0] * reports)
+    used = tally.calibration.rounded
+    assert used.rounded == used
+    if reports < ENOUGH_REPORTS:
+        assert used.factor == pytest.approx(max(1.0, ratio), abs=0.001)
+    else:
+        assert used.factor == pytest.approx(ratio, abs=0.001)

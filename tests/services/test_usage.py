@@ -601,3 +601,20 @@ async def test_settings_that_stopped_working(harness: Harness, service: UsageSer
     assert judged.token_usage == TokenUsage(900)
     assert (judged.estimate, judged.judged_tokens, judged.should_compact) == (None, None, False)
     assert judged.uncalibrated_reason is not None
+
+
+async def test_one_odd_report_does_not_shrink_the_counts_of_others(
+    harness: Harness, service: UsageService
+) -> None:
+    """C4, J3: a provider that seems to count less is believed after three reports, not one."""
+    cid, other = await talk(harness), await talk(harness)
+    whole = (await harness.build(other))["tokens_used"]
+    for number in range(1, 4):
+        build = await harness.build(cid)
+        less = round(0.7 * build.count())
+        told = {"epoch": build["epoch"], "through_seq": build["through_seq"]}
+        assert (await report(service, cid, chat(less), **told)).is_calibrated
+        counted = (await harness.build(other, None, harness.cold()))["tokens_used"]
+        if number < 3:
+            assert counted >= whole
+    assert counted < 0.8 * whole

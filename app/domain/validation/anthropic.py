@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from app.domain.formats import wire
+from app.domain.formats.kinds import owners_of
 from app.domain.messages import FormatName
 from app.domain.validation import anthropic_marks, anthropic_pairs, anthropic_thinking
 from app.domain.validation.anthropic_pairs import SERVER_CALLS, is_server_result
@@ -120,7 +121,7 @@ def _judge_message(item: Any, at: str, found: Findings) -> None:
         pointer, kind = f"{at}{place}", word(block.get("type"))
         if not kind:
             found.add("N6", pointer, "is no block")
-        elif kind == "reasoning" or _GEMINI & block.keys():
+        elif owners_of(kind, FormatName.ANTHROPIC) or _GEMINI & block.keys():
             found.add("N12", pointer, "only another provider understands this")
         _judge_text(block, pointer, found)
         if kind == "tool_use":

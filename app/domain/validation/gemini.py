@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from app.domain.formats.kinds import owners_of
 from app.domain.messages import FormatName
 from app.domain.validation.neutral import Dialect, Opaque, Result, call_key
 from app.domain.validation.rules import Context, Findings
@@ -29,9 +30,6 @@ from app.domain.validation.shapes import (
 
 DUMMIES: Final = ("context_engineering_is_the_way_to_go", "skip_thought_signature_validator")
 """Signatures that the provider takes for calls it did not make."""
-FOREIGN: Final = frozenset(
-    ("thinking", "redacted_thinking", "reasoning", "compaction", "server_tool_use")
-)
 
 _UNSIGNED = re.compile(r"(models/)?gemini-(1|2|pro|flash)")
 """Models that sign nothing, or do not ask for it."""
@@ -139,7 +137,7 @@ def _judge_content(item: Any, at: str, seen: set[str], found: Findings) -> None:
         kind = part.get("type")
         if not part or (is_blank(part.get("text")) and len(part) == 1):
             found.add("N6", pointer, "the part is empty")
-        elif isinstance(kind, str) and kind in FOREIGN:
+        elif owners_of(kind, FormatName.GEMINI):
             found.add("N12", pointer, f"only another provider understands a {kind} part")
     for place, call in calls_in(item):
         call_id = word(call.get("id"))

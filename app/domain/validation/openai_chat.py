@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.domain.formats import wire
+from app.domain.formats.kinds import owners_of
 from app.domain.frames import MOST_CHAT_TOOLS
 from app.domain.messages import FormatName
 from app.domain.validation.neutral import Dialect, Opaque, Result, call_key, calls_of
@@ -27,9 +28,6 @@ from app.domain.validation.shapes import (
 )
 
 MOST_ID = 40
-FOREIGN = frozenset(("thinking", "redacted_thinking", "reasoning", "compaction", "server_tool_use"))
-"""Types that only other providers' models make and understand (N12)."""
-
 _SYSTEM = ("system", "developer")
 _ROLES = (*_SYSTEM, "user", "assistant", "tool")
 _INSTEAD = ("refusal", "audio", "function_call")
@@ -173,7 +171,7 @@ def _judge_part(value: Any, at: str, found: Findings) -> None:
     kind = part.get("type")
     if not part or (kind == "text" and (is_blank(part.get("text")) or "text" not in part)):
         found.add("N6", at, "the part is empty")
-    elif isinstance(kind, str) and kind in FOREIGN:
+    elif owners_of(kind, FormatName.OPENAI_CHAT):
         found.add("N12", at, f"only another provider understands a {kind} part")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from app.domain.formats.kinds import owners_of
 from app.domain.messages import FormatName
 from app.domain.validation.neutral import Dialect, Opaque, Result, call_key, is_new_epoch
 from app.domain.validation.rules import Context, Findings
@@ -55,7 +56,6 @@ PRODUCED: Final = frozenset(OUTPUT_OF) | {
     "program",
 }
 """What a model makes after it has reasoned (C2)."""
-FOREIGN: Final = frozenset(("thinking", "redacted_thinking", "tool_use", "tool_result"))
 
 _ROLES = ("user", "assistant", "system", "developer")
 _SYSTEM = ("system", "developer")
@@ -154,7 +154,7 @@ def _judge_item(item: Any, at: str, found: Findings) -> None:
     raw, kind = object_of(item), kind_of(item)
     if not kind:
         found.add("N6", at, "is no item")
-    elif kind in FOREIGN:
+    elif owners_of(kind, FormatName.OPENAI_RESPONSES):
         found.add("N12", at, f"only another provider understands a {kind}")
     elif kind == "message":
         _judge_message(raw, at, found)
@@ -176,10 +176,10 @@ def _judge_message(raw: Object, at: str, found: Findings) -> None:
         kind = word(part.get("type"))
         if not part or is_blank(part.get("text")):
             found.add("N6", pointer, "the part is empty")
-        elif kind in FOREIGN:
-            found.add("N12", pointer, f"only another provider understands a {kind} part")
         elif role == "assistant" and kind in ("text", "input_text"):
             found.add("C6", pointer, "what the assistant said is output_text")
+        elif owners_of(kind, FormatName.OPENAI_RESPONSES):
+            found.add("N12", pointer, f"only another provider understands a {kind} part")
     if role == "assistant" and "tool_calls" in raw:
         found.add("C6", f"{at}/tool_calls", "calls are items of their own")
     if raw.get("phase") not in _PHASES:

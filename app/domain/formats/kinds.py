@@ -1,0 +1,64 @@
+"""Whose a content part is, told by its `type` (A5, N12).
+
+A type that is in no table is left alone: providers add some all the time, and what one understands
+is replayed to it as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from app.domain.errors import ValidationError
+from app.domain.messages import FormatName
+
+_CHAT, _RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
+_ANTHROPIC = FormatName.ANTHROPIC
+
+_OWNERS: Final[Mapping[str, tuple[FormatName, ...]]] = {
+    "text": (_CHAT, _ANTHROPIC),
+    "image_url": (_CHAT,),
+    "file": (_CHAT,),
+    "input_audio": (_CHAT, _RESPONSES),
+    "refusal": (_CHAT, _RESPONSES),
+    "input_text": (_RESPONSES,),
+    "output_text": (_RESPONSES,),
+    "input_image": (_RESPONSES,),
+    "input_file": (_RESPONSES,),
+    "reasoning": (_RESPONSES,),
+    "compaction": (_RESPONSES, _ANTHROPIC),
+    "image": (_ANTHROPIC,),
+    "document": (_ANTHROPIC,),
+    "tool_use": (_ANTHROPIC,),
+    "tool_result": (_ANTHROPIC,),
+    "server_tool_use": (_ANTHROPIC,),
+    "thinking": (_ANTHROPIC,),
+    "redacted_thinking": (_ANTHROPIC,),
+}
+_HOLDERS = ("content", "parts", "output")
+
+
+def owners_of(kind: object, format: FormatName) -> tuple[FormatName, ...]:
+    """Return the formats that a part of this type belongs to; none if it may be this one's."""
+    owners = _OWNERS.get(kind, ()) if isinstance(kind, str) else ()
+    return () if format in owners else owners
+
+
+def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
+    """Raise ValidationError at a part of another format: no payload could ever show it."""
+    for place, part in _parts(raw, pointer):
+        kind = part.get("type")
+        if owners := owners_of(kind, format):
+            named = " or ".join(owners)
+            detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
+            raise ValidationError.at(f"{place}/type", detail)
+
+
+def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield an object and all that it holds, with their places."""
+    yield pointer, raw
+    for key in _HOLDERS:
+        held = raw.get(key)
+        for index, part in enumerate(held if isinstance(held, list) else ()):
+            if isinstance(part, Mapping):
+                yield from _parts(part, f"{pointer}/{key}/{index}")
