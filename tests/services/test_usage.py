@@ -608,7 +608,7 @@ async def test_one_odd_report_does_not_shrink_the_counts_of_others(
 ) -> None:
     """C4, J3: a provider that seems to count less is believed after three reports, not one."""
     cid, other = await talk(harness), await talk(harness)
-    whole = (await harness.build(other))["tokens_used"]
+    whole = counted = (await harness.build(other))["tokens_used"]
     for number in range(1, 4):
         build = await harness.build(cid)
         less = round(0.7 * build.count())
