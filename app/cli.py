@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import click
 
@@ -37,7 +38,8 @@ T = TypeVar("T")
 def cli() -> None:
     """Keep every message of an LLM agent, and build the exact payload for its next call.
 
-    Every setting is a CONTEXT_… environment variable; the README has the table.
+    Every setting is a CONTEXT_… environment variable. The README's table has them all; --help of
+    a command tells which of them are flags as well.
     """
 
 
@@ -151,11 +153,19 @@ def keys() -> None:
 @click.option("--expires-in-days", type=click.IntRange(1, 36_500), help="never, unless given")
 @on_database
 def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
-    """Make a key and print it; it is the last word of the output, and cannot be shown again."""
+    """Make a key and print it; it is the last word of the output, and cannot be shown again.
+
+    What is printed before it on stderr says in which database. A private one is made when missing.
+    """
     from app.keys import create
 
-    text = in_database(partial(create, tenant, name, expires_in_days))
-    click.echo(f"Made a key of tenant {tenant}. Keep it: it is not stored.", err=True)
+    settings = read_settings()
+    is_there = has_database(settings)
+    text = in_database(settings, partial(create, tenant, name, expires_in_days))
+    made = f"Made a key of tenant {tenant} in {place_of(settings)}"
+    if not is_there:
+        made += ", which is new: services of other directories do not know it"
+    click.echo(f"{made}. Keep the key: it is not stored.", err=True)
     click.echo(text)
 
 
@@ -166,7 +176,7 @@ def list_keys(tenant: str | None) -> None:
     """List keys with their tenant, age, last use and state; secrets are not among it."""
     from app.keys import table_of_keys
 
-    click.echo(in_database(partial(table_of_keys, tenant)))
+    click.echo(in_database(existing(), partial(table_of_keys, tenant)))
 
 
 @keys.command("revoke")
@@ -176,8 +186,7 @@ def revoke_key(key_id: str) -> None:
     """End a key for good; KEY_ID is what `keys list` shows. Takes effect within 10 s."""
     from app.keys import revoke
 
-    key = in_database(partial(revoke, key_id))
-    click.echo(f"Revoked {key.key_id} of tenant {key.tenant_id}.")
+    click.echo(in_database(existing(), partial(revoke, key_id)))
 
 
 @keys.command("uses")
@@ -188,7 +197,7 @@ def list_uses(key_id: str, days: int) -> None:
     """Show how often a key came, hour by hour, from where, and how often it was refused."""
     from app.keys import table_of_uses
 
-    click.echo(in_database(partial(table_of_uses, key_id, days)))
+    click.echo(in_database(existing(), partial(table_of_uses, key_id, days)))
 
 
 @cli.group()
@@ -202,7 +211,7 @@ def list_tenants() -> None:
     """List tenants with the limits that are their own."""
     from app.keys import table_of_tenants
 
-    click.echo(in_database(table_of_tenants))
+    click.echo(in_database(existing(), table_of_tenants))
 
 
 @tenants.command("limit")
@@ -210,19 +219,22 @@ def list_tenants() -> None:
 @click.option("--requests-per-minute", type=click.IntRange(1), help="over all processes")
 @click.option("--bytes-per-day", type=click.IntRange(1), help="of request bodies")
 @click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
+@click.option("--create", is_flag=True, help="make TENANT when there is none")
 @on_database
 def limit_tenant(
     tenant: str,
     requests_per_minute: int | None,
     bytes_per_day: int | None,
     summarizer_calls_per_hour: int | None,
+    create: bool,
 ) -> None:
     """Give TENANT these limits; those left out are the settings' again. Takes effect in 10 s."""
     from app.domain.allowances import Limits
-    from app.keys import set_limits
+    from app.keys import set_limits, set_limits_of_known
 
     limits = Limits(requests_per_minute, bytes_per_day, summarizer_calls_per_hour)
-    in_database(partial(set_limits, tenant, limits))
+    work = set_limits if create else set_limits_of_known
+    in_database(existing(), partial(work, tenant, limits))
     click.echo(f"Set the limits of tenant {tenant}.")
 
 
@@ -238,14 +250,21 @@ def limit_tenant(
     show_default=True,
     show_envvar=True,
 )
-def demo(traces: Path | None, url: str) -> None:
+@click.option(
+    "--key",
+    envvar="CONTEXT_API_KEY",
+    help="API key, where the service asks for one",
+    show_envvar=True,
+)
+def demo(traces: Path | None, url: str, key: str | None) -> None:
     """Replay conversations against a running service and show what came of each.
 
-    TRACES is a file with one conversation a line; without it, the samples of the project.
+    TRACES is a file with one conversation a line; without it, the samples of the project. The exit
+    code is 1 when the service refused anything.
     """
     from app.demo import run
 
-    run(traces, url)
+    run(traces, url, key)
 
 
 @cli.command()
@@ -315,9 +334,19 @@ def is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(address[4][0]).is_loopback for address in found)
 
 
-def in_database(work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
-    """Run a command's work in the database of the settings, which is brought up to date first."""
+def existing() -> Settings:
+    """Return the settings; refuses where their database would be a new one, with nothing in it."""
     settings = read_settings()
+    if not has_database(settings):
+        raise click.ClickException(
+            f"There is no database in {settings.data_dir.absolute()}: go to the directory in which"
+            " the service was started, or name its database with --data-dir or --database-url."
+        )
+    return settings
+
+
+def in_database(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+    """Run a command's work in the database of the settings, which is brought up to date first."""
     with leaving_on_sigterm(), database(settings) as url:
         bring_up_to_date(settings.direct_database_url or url)
         return with_database(replace(settings, database_url=url), work)
@@ -349,7 +378,7 @@ def bound(settings: Settings) -> Iterator[socket.socket]:
         except OSError as exc:
             raise click.ClickException(
                 f"Cannot listen on {settings.host} port {settings.port}: {exc.strerror}."
-                " Choose another with --port."
+                " Choose another with --port or CONTEXT_PORT."
             ) from exc
         yield listener
 
@@ -405,6 +434,16 @@ def database(settings: Settings) -> Iterator[str]:
 def has_database(settings: Settings) -> bool:
     """Tell whether there is a database, or would be a new and empty one."""
     return bool(settings.database_url) or (settings.data_dir / "postgres").exists()
+
+
+def place_of(settings: Settings) -> str:
+    """Return where the database is, in words without user and password."""
+    if not settings.database_url:
+        return f"the private PostgreSQL of {settings.data_dir.absolute()}"
+    parts = urlsplit(settings.database_url)
+    sockets = parse_qs(parts.query).get("host", ["this machine"])
+    host = parts.netloc.rpartition("@")[2] or ", ".join(sockets)
+    return f"the database {parts.path.strip('/')} at {host}"
 
 
 def bring_up_to_date(url: str) -> bool:

@@ -5,7 +5,8 @@
 2. A system or developer message at the start becomes a section; `tools` become the
    conversation's tools (A1).
 3. The window is small, so that even short conversations outgrow it and are compacted.
-4. What the service refuses is listed with its reason, and the replay goes on.
+4. What the service refuses is listed with its reason, and the replay goes on. Only where it
+   refuses the key it ends at once, for all that follows would be refused as well.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Unreachable(Exception):
     """Nothing answers at the address, or the connection broke; the text says what to do."""
 
 
+class Unauthorized(Exception):
+    """The service wants an API key, or another one; the text says what to do, without the key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One HTTP answer with its JSON body, and how long it took."""
@@ -76,13 +81,16 @@ class Answer:
 class Client:
     """Speaks JSON with the service over one connection that is kept open."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Unreachable(f"{url} is no http address.")
         secure = parts.scheme == "https"
         connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        if key and not (key.isascii() and key.isprintable()):
+            raise Unauthorized("The API key has characters in it that no key has.")
         self.url = url.rstrip("/")
+        self._always = {"Authorization": f"Bearer {key}"} if key else {}
         self._path = parts.path.rstrip("/")
         self._connection = connect(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
         self._last_used = perf_counter()
@@ -94,14 +102,18 @@ class Client:
         body: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send one request and read its answer; raises Unreachable when there is none."""
+        """Send one request and read its answer.
+
+        Raises Unreachable when there is none, and Unauthorized when it is 401.
+        """
         text = None if body is None else jsontext.dumps(body).encode()
-        given = {"Content-Type": "application/json"} if text is not None else {}
+        kind = {"Content-Type": "application/json"} if text is not None else {}
+        given = {**self._always, **kind, **(headers or {})}
         started = perf_counter()
         if started - self._last_used > IDLE_SECONDS:
             self._connection.close()
         try:
-            self._connection.request(method, self._path + path, text, {**given, **(headers or {})})
+            self._connection.request(method, self._path + path, text, given)
             response = self._connection.getresponse()
             raw = response.read()
         except (OSError, http.client.HTTPException) as exc:
@@ -111,11 +123,24 @@ class Client:
                 " `context-service serve`, or name its address with --url."
             ) from exc
         self._last_used = perf_counter()
+        if response.status == http.client.UNAUTHORIZED:
+            raise self._unauthorized()
         return Answer(response.status, _json(raw), self._last_used - started)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _unauthorized(self) -> Unauthorized:
+        if not self._always:
+            return Unauthorized(
+                f"The service at {self.url} asks for an API key: give one with --key, or in"
+                " CONTEXT_API_KEY."
+            )
+        return Unauthorized(
+            f"The service at {self.url} does not take the API key of --key or CONTEXT_API_KEY: it"
+            " is unknown, revoked or expired."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +169,26 @@ class Outcome:
     refused: list[str] = field(default_factory=list)
 
 
-def run(traces: Path | None, url: str) -> None:
+def run(traces: Path | None, url: str, key: str | None) -> None:
     """Replay the conversations of a file, or the samples, and print a line for each.
 
-    Raises click.ClickException, in one sentence, when nothing answers at `url` or a line of
-    the file is no conversation.
+    Raises click.ClickException, in one sentence, when nothing answers at `url`, the key is
+    refused or a line of the file is no conversation; and after the lines when any request was
+    refused.
     """
+    key = (key or "").strip()  # a variable read from a file often ends in a newline
     found = read_traces(traces or SAMPLES)
     window = TRACE_WINDOW if traces else SAMPLE_WINDOW
     try:
-        with closing(Client(url)) as client:
+        with closing(Client(url, key or None)) as client:
             outcomes = _replay_all(client, found, window)
-    except Unreachable as exc:
+    except (Unreachable, Unauthorized) as exc:
         raise click.ClickException(str(exc)) from exc
-    for line in report(outcomes, window, url):
+    for line in report(outcomes, window, url, has_key=bool(key)):
         click.echo(line)
+    refused = sum(len(outcome.refused) for outcome in outcomes)
+    if refused:
+        raise click.ClickException(f"Requests that the service refused: {refused}.")
 
 
 def read_traces(path: Path) -> list[Trace]:
@@ -190,7 +220,9 @@ def replay(client: Client, trace: Trace, window: int, done: Callable[[], None]) 
     return outcome
 
 
-def report(outcomes: Sequence[Outcome], window: int, url: str) -> list[str]:
+def report(
+    outcomes: Sequence[Outcome], window: int, url: str, *, has_key: bool = False
+) -> list[str]:
     """Return the lines to print: a table, its totals, and what was refused."""
     rows = [COLUMNS, *map(_row, outcomes), _totals(outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -212,7 +244,10 @@ def report(outcomes: Sequence[Outcome], window: int, url: str) -> list[str]:
     shown = next((o for o in outcomes if o.compactions), None)
     if shown:
         where = f"{url.rstrip('/')}/v1/conversations/{shown.conversation_id}"
-        lines.append(f"Nothing is lost: curl '{where}/messages?limit=1000' has every message.")
+        curl = f"curl '{where}/messages?limit=1000'"
+        if has_key:
+            curl += ' -H "Authorization: Bearer $CONTEXT_API_KEY"'
+        lines.append(f"Nothing is lost: {curl} has every message.")
     refused = [f"  {o.name}: {reason}" for o in outcomes for reason in o.refused]
     return lines + (["", "Refused by the service:", *refused] if refused else [])
 
@@ -220,7 +255,7 @@ def report(outcomes: Sequence[Outcome], window: int, url: str) -> list[str]:
 def _replay_all(client: Client, traces: Sequence[Trace], window: int) -> list[Outcome]:
     if not traces:
         raise click.ClickException("The file holds no conversation.")
-    client.send("GET", "/healthz")  # nobody there is said before a progress bar appears
+    client.send("GET", "/v1/agents")  # what ends it all is said before a progress bar appears
     length = sum(len(trace.messages) for trace in traces)
     with click.progressbar(length=length, label="Replaying", file=sys.stderr) as bar:
         return [replay(client, trace, window, lambda: bar.update(1)) for trace in traces]

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from app.adapters.postgres.database import PostgresDatabase
 from app.composition import allowances_of, keys_of, store_of, utc_now
 from app.domain.allowances import Limits
-from app.domain.keys import ApiKey
+from app.domain.errors import NotFound
+from app.domain.keys import DEFAULT_TENANT, ApiKey
 from app.services.allowances import Allowances
 from app.services.keys import KeyService
 from app.settings import Settings
@@ -37,10 +38,14 @@ async def create(tenant_id: str, name: str, expires_in_days: int | None, setting
         return await tenants.keys.create(key_id, secret, tenant_id, name, expires_at)
 
 
-async def revoke(key_id: str, settings: Settings) -> ApiKey:
-    """Revoke a key."""
+async def revoke(key_id: str, settings: Settings) -> str:
+    """Revoke a key and return what came of it in a sentence."""
+    asked_at = utc_now()
     async with _opened(settings) as tenants:
-        return await tenants.keys.revoke(key_id)
+        key = await tenants.keys.revoke(key_id)
+    if key.revoked_at is not None and key.revoked_at < asked_at:
+        return f"{key_id} of tenant {key.tenant_id} was revoked already at {_time(key.revoked_at)}."
+    return f"Revoked {key_id} of tenant {key.tenant_id}."
 
 
 async def has_keys(settings: Settings) -> bool:
@@ -96,8 +101,20 @@ async def table_of_tenants(settings: Settings) -> str:
 
 
 async def set_limits(tenant_id: str, limits: Limits, settings: Settings) -> None:
-    """Give a tenant limits of its own."""
+    """Give a tenant limits of its own; it is made when there is none."""
     async with _opened(settings) as tenants:
+        await tenants.allowances.set_limits(tenant_id, limits)
+
+
+async def set_limits_of_known(tenant_id: str, limits: Limits, settings: Settings) -> None:
+    """Give a tenant limits of its own; raises NotFound where there is none, as after a typo."""
+    async with _opened(settings) as tenants:
+        # Requests without a key are the default tenant's, which therefore needs no key to exist.
+        if tenant_id != DEFAULT_TENANT and tenant_id not in await tenants.allowances.all_limits():
+            raise NotFound(
+                f"No tenant {tenant_id}: `context-service tenants list` shows those there are, and"
+                " --create makes one"
+            )
         await tenants.allowances.set_limits(tenant_id, limits)
 
 

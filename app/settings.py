@@ -23,6 +23,8 @@ from app.domain.summaries import compile_patterns
 
 PREFIX = "CONTEXT_"
 POLICY_VARIABLE = "CONTEXT_POLICY"
+CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
+"""Read by those who ask a service, such as the demo, and often set beside its settings."""
 DATA_DIR = Path("data")
 """In the working directory, so that `make run` and the commands of a checkout share it."""
 
@@ -330,7 +332,7 @@ def about(name: str) -> str:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the `CONTEXT_…` variables that no setting reads, most likely misspelt."""
-    known = {variable(name) for name in _fields()} | {POLICY_VARIABLE}
+    known = {variable(name) for name in _fields()} | {POLICY_VARIABLE, *CLIENT_VARIABLES}
     known |= {leaf for leaf, _ in policy_variables(DEFAULTS)}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
 

@@ -156,7 +156,8 @@ def talk(client: Client | AuthenticatedClient) -> str:
 
     chat = build(client, conversation_id, ContextAsk())
     tell("openai_chat", [item["role"] for item in chat.payload["messages"]], chat.pressure)
-    other = build(client, conversation_id, ContextAsk(format_="anthropic"))
+    claude = ContextAsk(format_="anthropic", model="claude-3-5-sonnet")
+    other = build(client, conversation_id, claude)
     tell("anthropic", [item["role"] for item in other.payload["messages"]], other.budget.total)
 
     append(client, conversation_id, {"role": "assistant", "content": "It rains, 8 degrees."})

@@ -147,7 +147,8 @@ async function talk(service: Service): Promise<string> {
 
   const chat = await build(service, conversation_id, {});
   tell("openai_chat", items(chat.payload).map((item) => item["role"]), chat.pressure);
-  const other = await build(service, conversation_id, { format: "anthropic" });
+  const claude = { format: "anthropic", model: "claude-3-5-sonnet" } as const;
+  const other = await build(service, conversation_id, claude);
   tell("anthropic", items(other.payload).map((item) => item["role"]), other.budget.total);
 
   await append(service, conversation_id, { role: "assistant", content: "It rains, 8 degrees." });

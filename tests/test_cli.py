@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +21,16 @@ import pytest
 from click.testing import CliRunner
 
 from app.adapters.postgres.embedded import running
-from app.cli import cli, is_loopback
+from app.cli import cli, is_loopback, place_of
+from app.settings import Settings
 from tests.api.talk import talk
 from tests.commands import COMMAND, environment
+from tests.documents import block, pasted
 from tests.fake_llm import FakeLLM, slow
 from tests.fake_llm import answer as reply
+
+ROOT = Path(__file__).parents[1]
+OPERATION = (ROOT / "docs" / "operation.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -164,12 +171,16 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     here = ("--data-dir", str(data_dir))
     made = call("keys", "create", "--tenant", "acme", "--name", "ci", *here)
     assert made.returncode == 0, made.stderr
+    new = f"in the private PostgreSQL of {data_dir}, which is new: "
+    assert new in made.stderr
     key = made.stdout.split()[-1]
     key_id = key.split("_")[1]
     with serving(data_dir, environ={"CONTEXT_WORKER": "false"}) as (process, port):
         assert status(port, "/v1/agents") == 401
         assert status(port, "/v1/agents", key) == 200
-        other = call("keys", "create", "--tenant", "other", *here).stdout.split()[-1]
+        made = call("keys", "create", "--tenant", "other", *here)
+        assert f"in the private PostgreSQL of {data_dir}. " in made.stderr
+        other = made.stdout.split()[-1]
         assert status(port, "/v1/agents", other) == 200
         limited = call("tenants", "limit", "acme", "--requests-per-minute", "1000", *here)
         assert limited.returncode == 0, limited.stderr
@@ -190,8 +201,84 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     ]
     revoked = call("keys", "revoke", key_id, *here)
     assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
+    again = call("keys", "revoke", key_id, *here)
+    assert again.returncode == 0
+    assert again.stdout.startswith(f"{key_id} of tenant acme was revoked already at 2")
     (line,) = call("keys", "list", "--tenant", "acme", *here).stdout.splitlines()[1:]
     assert line.split()[3] == "revoked"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("keys", "list"),
+        ("keys", "revoke", "nothing"),
+        ("keys", "uses", "nothing"),
+        ("tenants", "list"),
+        ("tenants", "limit", "acme", "--create"),
+    ],
+)
+def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir: Path) -> None:
+    """34: only `keys create` makes a database; the others name the directory that has none."""
+    failed = call(*arguments, "--data-dir", str(data_dir))
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"Error: There is no database in {data_dir}: ")
+    assert failed.stderr.count("\n") == 1
+    assert not data_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "postgresql://u:se%40cret@db.internal:6432/context",
+            "the database context at db.internal:6432",
+        ),
+        ("postgresql://db.internal/context?password=secret", "the database context at db.internal"),
+        ("postgresql://u:secret@/context?host=/run/pg", "the database context at /run/pg"),
+        ("postgresql:///context", "the database context at this machine"),
+    ],
+)
+def test_a_database_is_named_without_its_password(url: str, expected: str) -> None:
+    """34: where a key was made is said by host and name alone."""
+    assert place_of(Settings(database_url=url)) == expected
+
+
+def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """34, K1: the commands of docs/operation.md run as printed, with a key's id in them."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("CONTEXT_DATABASE_URL", database_url)
+    mine = call("keys", "create", "--tenant", "acme", CONTEXT_DATABASE_URL=database_url).stdout
+    key_id = mine.split("_")[1]
+    commands = block(OPERATION, "sh", "keys create").replace("KEY_ID", key_id)
+    said = pasted(commands).splitlines()
+    assert said[0].startswith("ctx_")
+    assert said[1].split() == ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED"]
+    assert said[-2].startswith("HOUR ") and said[-1] == f"Revoked {key_id} of tenant acme."
+    said = pasted(block(OPERATION, "sh", "tenants limit")).splitlines()
+    assert said[0] == "Set the limits of tenant acme."
+    assert said[2].split() == ["acme", "6000", "-", "-"]
+
+
+def test_limits_are_of_a_tenant_that_is_there(database_url: str) -> None:
+    """M: after a typo no limit is set, unless asked to; `default` is there without a key."""
+    at = ("--requests-per-minute", "5", "--database-url", database_url)
+    made = call("keys", "create", "--tenant", "acme", "--database-url", database_url)
+    assert " in the database test_" in made.stderr and "new" not in made.stderr
+    failed = call("tenants", "limit", "acmee", *at)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("Error: No tenant acmee: ")
+    assert "tenants list" in failed.stderr and failed.stderr.count("\n") == 1
+    for tenant, more in (("acme", ()), ("default", ()), ("acmee-2", ("--create",))):
+        limited = call("tenants", "limit", tenant, *more, *at)
+        assert limited.returncode == 0, limited.stderr
+    listed = call("tenants", "list", "--database-url", database_url).stdout.splitlines()[1:]
+    assert [line.split()[:2] for line in listed] == [
+        ["acme", "5"],
+        ["acmee-2", "5"],
+        ["default", "5"],
+    ]
 
 
 def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:
@@ -242,15 +329,21 @@ def test_busy_port_is_one_sentence(data_dir: Path) -> None:
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert f"port {port}: Address already in use" in result.stderr
+    assert "--port or CONTEXT_PORT" in result.stderr
     assert not data_dir.exists()
 
 
 def test_wrong_setting_is_one_sentence() -> None:
-    """A variable that cannot be right is named, and a misspelt one is warned of (api.md)."""
-    result = call("serve", CONTEXT_WORKERS="none", CONTEXT_PROT="1")
+    """A variable that cannot be right is named, and a misspelt one is warned of (api.md).
+
+    Those of clients are often set beside the settings, and are not misspelt.
+    """
+    clients = {"CONTEXT_URL": "http://127.0.0.1:8080", "CONTEXT_API_KEY": "ctx_1_b"}
+    result = call("serve", CONTEXT_WORKERS="none", CONTEXT_PROT="1", **clients)
     assert result.returncode == 1
     assert "CONTEXT_WORKERS" in result.stderr
     assert "Warning: CONTEXT_PROT" in result.stderr
+    assert result.stderr.count("Warning") == 1
     assert "Traceback" not in result.stderr
 
 

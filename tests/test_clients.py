@@ -39,7 +39,7 @@ MOST_SECONDS = 300
 SESSION: list[list[Any]] = [
     ["head", 3],
     ["openai_chat", ["system", "user", "assistant", "tool"], "ok"],
-    ["anthropic", ["user", "assistant", "user"], 128000],
+    ["anthropic", ["user", "assistant", "user"], 200000],
     ["delta", True, 4, [{"role": "assistant", "content": "It rains, 8 degrees."}]],
     ["tokens", 3, "tokenizer"],
     ["compacted", True, ["active"]],
@@ -176,7 +176,7 @@ def test_the_python_client_drives_a_session(
     payload, problem, *events, line = run(
         command, env | {"PYTHONPATH": "build"}, checkout
     ).splitlines()
-    assert "'max_tokens': 4096" in payload
+    assert "'max_tokens': 4096" in payload and "'model': 'claude-3-5-sonnet'" in payload
     assert problem == "404 NOT_FOUND"
     assert events == ["ready None", "appended 1"]
     assert line == "     1\t# Context Service"
@@ -202,5 +202,6 @@ def test_the_typescript_client_drives_a_session(
     assert answers(printed) == SESSION
     payload, problem, event, size = run(["node", str(page)], env, checkout).splitlines()
     assert json.loads(payload)["max_tokens"] == 4096
+    assert json.loads(payload)["model"] == "claude-3-5-sonnet"
     assert problem == "404 NOT_FOUND"
     assert (event, size) == ("true", "14")

@@ -12,8 +12,20 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from app import keys
 from app.cli import cli
-from app.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, Client, Trace, read_traces, replay
+from app.demo import (
+    MAX_OUTPUT_TOKENS,
+    SAMPLE_WINDOW,
+    SAMPLES,
+    Client,
+    Trace,
+    Unauthorized,
+    read_traces,
+    replay,
+)
+from app.settings import Settings
+from tests.conftest import in_thread
 from tests.replay import read_messages
 
 
@@ -61,8 +73,11 @@ def test_samples_show_what_agents_do() -> None:
     assert all(word in text for word in ("京都", "아이", "Grüße", "🗻", "image_url"))
 
 
-def test_refusals_are_listed_and_not_fatal(served: str, tmp_path: Path) -> None:
-    """An orphan result and a late system message are listed with the reason (A1, A3)."""
+def test_refusals_are_listed_and_end_nothing(served: str, tmp_path: Path) -> None:
+    """An orphan result and a late system message are listed with the reason (A1, A3).
+
+    The rest is replayed, and the exit code says that something was refused.
+    """
     messages = [
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
         {"role": "user", "content": "Hello"},
@@ -73,10 +88,58 @@ def test_refusals_are_listed_and_not_fatal(served: str, tmp_path: Path) -> None:
     path = tmp_path / "odd.jsonl"
     path.write_text(json.dumps({"id": "odd", "tools": None, "messages": messages}) + "\n\n")
     result = demo(str(path), "--url", served)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
+    assert result.stderr.endswith("Error: Requests that the service refused: 2.\n")
     assert row(result.output, "odd")[1] == "2"
     assert "odd: message 2: 409 UNPAIRED_TOOL_RESULT" in result.output
     assert "odd: message 3: 422 VALIDATION_ERROR" in result.output
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_the_demo_brings_a_key(
+    way: str, served: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """34: where keys exist the demo runs with one, and never prints it."""
+    key = in_thread(keys.create, "acme", "demo", None, settings)
+    path = tmp_path / "short.jsonl"
+    path.write_text(json.dumps({"id": "short", "messages": [{"role": "user", "content": "Hi"}]}))
+    if way == "variable":
+        monkeypatch.setenv("CONTEXT_API_KEY", f"{key}\n")
+    given = ("--key", key) if way == "option" else ()
+    result = demo(str(path), "--url", served, *given)
+    assert result.exit_code == 0, result.output
+    assert row(result.output, "short")[1] == "1"
+    assert key.split("_", 2)[2] not in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), "asks for an API key: give one with --key, or in CONTEXT_API_KEY."),
+        (("--key", "ctx_000000000000_secret"), "is unknown, revoked or expired."),
+        (("--key", "ctx_clé_secret"), "has characters in it that no key has."),
+        (("--key", "ctx_a\r\nX: secret"), "has characters in it that no key has."),
+    ],
+)
+def test_a_key_that_is_refused_ends_the_demo(
+    given: tuple[str, ...], said: str, served: str, settings: Settings
+) -> None:
+    """34: the first 401 is said in one sentence without the key, and nothing is replayed."""
+    in_thread(keys.create, "acme", "demo", None, settings)
+    result = demo("--url", served, *given)
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ") and result.output.endswith(f"{said}\n")
+    assert result.output.count("\n") == 1
+    assert "secret" not in result.output
+
+
+def test_a_401_is_no_refusal_to_list(served: str, settings: Settings) -> None:
+    """34: a key that is revoked on the way ends the replay, for the rest would be refused too."""
+    in_thread(keys.create, "acme", "demo", None, settings)
+    (trace, *_) = read_traces(SAMPLES)
+    stranger = Client(served, "ctx_000000000000_secret")
+    with closing(stranger) as client, pytest.raises(Unauthorized, match="revoked"):
+        replay(client, trace, SAMPLE_WINDOW, lambda: None)
 
 
 def test_nobody_there_is_said_in_one_sentence() -> None:

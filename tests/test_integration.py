@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,8 @@ from app.domain.messages import FormatName
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
 from tests.domain.histories import provider_validate
-from tests.fake_providers import PROTOCOLS, FakeProviders, Spent
+from tests.fake_llm import Behaviour, Request
+from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "integration.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
@@ -172,6 +174,38 @@ def assert_reported(database_url: str, format: str, spent: list[Spent]) -> None:
     assert [row["cache_read_tokens"] for row in rows] == [call.cached for call in spent]
     names = ("input_tokens", "cache_creation_tokens", "cache_read_tokens", "output_tokens")
     assert [sum(row[name] for name in names) for row in rows] == [call.total for call in spent]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a script's end closes its files
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)
+def test_each_loop_ends_where_the_model_does_not(
+    loop: Loop,
+    served: str,
+    providers: FakeProviders,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model that calls tools without end is called so often and no more, here thrice (L2)."""
+    (tmp_path / "build.log").write_text("all is well\n")
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment(providers).items():
+        monkeypatch.setenv(name, value)
+    providers.always(partial(calling_again, providers))
+    script, places = re.subn(r"<= 50\b", "<= 3", code(loop.title))
+    assert places == 1
+    run = run_apart if loop.title == "LiteLLM" else run_here
+    run(script.replace(LOCAL, served))
+    assert (len(providers.requests), providers.refused) == (3, [])
+    with httpx.Client(base_url=f"{served}/v1") as service:
+        (conversation,) = service.get("/conversations").json()["data"]
+        assert conversation["head_seq"] in {7, 10}  # reasoning may be a message of its own
+
+
+def calling_again(providers: FakeProviders, request: Request) -> Behaviour:
+    """Answer with one more call of the first tool."""
+    protocol = next(one for one in PROTOCOLS if one.path.fullmatch(request.path))
+    call = Call(f"call_{providers.calls}", "cat", {"path": "build.log"})
+    return Behaviour(body=protocol.calling([call], Spent(1000, 0), request.body))
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,15 +24,9 @@ LOCAL = "http://127.0.0.1:8080"
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_curl_session_can_be_pasted(served: str) -> None:
-    """The shell session runs as printed and ends with two payloads (K1)."""
+    """The shell session runs as printed, a line for each answer, two payloads at its end (K1)."""
     script = block(README, "sh", "BASE=").replace(LOCAL, served)
-    answers = []
-    rest = pasted(script).strip()
-    while rest:
-        answer, end = json.JSONDecoder().raw_decode(rest)
-        answers.append(answer)
-        rest = rest[end:].strip()
-    appended, chat, anthropic = answers
+    appended, chat, anthropic = map(json.loads, pasted(script).splitlines())
     assert appended["head_seq"] == 3
     assert [item["role"] for item in chat["payload"]["messages"]][:2] == ["system", "user"]
     assert anthropic["payload"]["max_tokens"] == 4096
@@ -47,6 +42,7 @@ def test_the_session_from_offload_to_read_can_be_pasted(served: str, tmp_path: P
     said = pasted(script)
     assert "or search it with tool_output_cache_grep.]\ntool_output_cache_grep\n" in said
     assert "14143:14142 FAILED test_case_14142\n14144-14143 passed" in said
+    assert "14143 passed test_case_14143\n5\n" in said
     assert " 14143\t14142 FAILED test_case_14142\n" in said
     assert "00000 passed test_case_0\n0000" in said
     assert "19999 passed test_case_19999\nblob_" in said
@@ -75,6 +71,16 @@ def test_the_python_session_can_be_pasted(served: str) -> None:
     lines = done.stdout.splitlines()
     assert lines[1].endswith("-> You said: What did I say first?")
     assert "'compacted': False" in lines[2]
+
+
+def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout the demo runs as printed, against the service of the variable named (K1)."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("CONTEXT_URL", served)
+    said = pasted(block(README, "sh", "context-service demo"))
+    assert f"curl '{served}/v1/conversations/" in said
+    assert "`CONTEXT_URL`" in README and "`CONTEXT_API_KEY`" in README
 
 
 @pytest.mark.parametrize("name", sorted(Settings.__dataclass_fields__))

@@ -43,6 +43,7 @@ from app.api.mcp import CONVERSATION, CONVERSATION_HEADER, PATHS, McpEndpoint
 from app.composition import utc_now
 from app.domain.agent_tools import AGENT_TOOLS
 from app.domain.keys import DEFAULT_TENANT, Caller
+from app.keys import create
 from app.main import create_app
 from app.services.keys import KeyService
 from app.settings import Settings
@@ -680,6 +681,35 @@ def test_the_session_by_hand_can_be_pasted(served: str) -> None:
     assert recalled.endswith(": The staging port is 5433.")
 
 
+async def test_the_client_of_the_sdk_can_be_pasted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L1: the script runs as printed, bound by its headers, without a key and with one."""
+    script = block(DOCUMENT, "python", "streamable_http_client")
+    monkeypatch.delenv("CONTEXT_API_KEY", raising=False)
+    headers: dict[str, str] = {}
+    with serving(create_app(settings)) as url:
+        for port in ("5433", "6543"):
+            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http:
+                path = await new_conversation(http)
+                await append(http, path, user(f"The staging port is {port}."))
+            monkeypatch.setenv("ID", path.rpartition("/")[2])
+            assert (await printed(script.replace(LOCAL, url))).endswith(f"port is {port}.\n")
+            key = await create("acme", "", None, settings)
+            monkeypatch.setenv("CONTEXT_API_KEY", key)
+            headers = {"Authorization": f"Bearer {key}"}
+
+
+async def printed(script: str) -> str:
+    """Return what a script prints in a process of its own."""
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    said, complaints = (text.decode() for text in await running.communicate())
+    assert running.returncode == 0, complaints
+    return said
+
+
 def test_what_it_costs_can_be_asked() -> None:
     """Decision 36: the command runs as printed, and the SDK is not there before it is asked for."""
     script = block(DOCUMENT, "sh", "import app.api.mcp_tools").replace(
@@ -737,11 +767,7 @@ async def test_an_agent_of_the_openai_sdk_has_payload_and_tools(
     monkeypatch.setenv("OPENAI_API_KEY", "test")
     monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
     script = block(DOCUMENT, "python", "MCPServerStreamableHttp").replace(LOCAL, served)
-    done = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    said, complaints = (text.decode() for text in await done.communicate())
-    assert SECRET in said, complaints
+    assert SECRET in await printed(script)
     assert providers.refused == []
     asked_first = providers.requests[0].body
     assert [tool["name"] for tool in asked_first["tools"]] == list(AGENT_TOOLS)
