@@ -40,11 +40,15 @@ def answering(telemetry: Telemetry, host: str, port: int) -> Iterator[int | None
         if not telemetry.admits(environ.get("HTTP_AUTHORIZATION", "")):
             start("401 Unauthorized", [("Content-Type", _PLAIN), ("WWW-Authenticate", "Bearer")])
             return [b"The metrics need the token of the settings\n"]
+        asked = asyncio.run_coroutine_threadsafe(telemetry.scrape(), loop)
         try:
-            asked = asyncio.run_coroutine_threadsafe(telemetry.scrape(), loop)
             body, media_type = asked.result(MOST_SECONDS)
         except LateError:
+            asked.cancel()
             return _plain(start, "503 Service Unavailable", "The process is stuck")
+        except Exception as error:  # the server would print it, with words nobody vouches for
+            _log.error("metrics_failed", extra={"data": {"error": type(error).__name__}})
+            return _plain(start, "503 Service Unavailable", "The metrics cannot be told now")
         start("200 OK", [("Content-Type", media_type)])
         return [body]
 

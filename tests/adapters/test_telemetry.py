@@ -24,7 +24,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from app.adapters.metrics_port import answering
 from app.adapters.postgres.backlog import Backlog, Waiting
-from app.adapters.postgres.store import Store
+from app.adapters.postgres.store import PoolState, Store
 from app.adapters.telemetry import MeasuredGateway, Telemetry
 from app.adapters.tracing import Collector as SpanCollector
 from app.adapters.tracing import provider_of
@@ -581,6 +581,27 @@ async def test_a_port_that_is_taken(port: int, lines: Lines) -> None:
         assert found is None
     (line,) = lines.told("metrics_not_served")
     assert line["port"] == port
+
+
+async def test_metrics_that_cannot_be_told(lines: Lines) -> None:
+    """M: a worker says that in its log, in no words of the error, and answers 503."""
+    telemetry = Telemetry()
+
+    def broken() -> PoolState:
+        raise ValueError("secret words")
+
+    telemetry.watch(broken, _nothing_waits)
+    with answering(telemetry, "127.0.0.1", 0) as port:
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/metrics")
+    assert answer.status_code == 503
+    (line,) = lines.told("metrics_failed")
+    assert line["error"] == "ValueError"
+    assert "secret" not in "".join(lines.texts)
+
+
+async def _nothing_waits() -> Waiting:
+    return Waiting(0, 0, 0.0)
 
 
 def test_two_processes_add_up(database_url: str, fake_llm: FakeLLM, tmp_path: Path) -> None:
