@@ -27,7 +27,7 @@ from app.api.schemas.blobs import (
     UploadedBlob,
 )
 from app.api.schemas.fields import MOST_SEQ, NAME_PATTERN
-from app.api.wire import Json, MalformedJson
+from app.api.wire import Json, MalformedJson, require_uncoded
 from app.domain import blobs
 from app.domain.errors import (
     Conflict,
@@ -118,6 +118,7 @@ async def upload_blob(
     known_id = conversation_id_from(conversation_id)
     if tool_call_id is not None and not is_sendable(tool_call_id):
         raise ValidationError.at("/query/tool_call_id", "It holds what no database text can")
+    require_uncoded(request)
     async with aclosing(_body(request)) as pieces:
         uploaded = await services(request).blobs.upload(
             tenant_of(request),

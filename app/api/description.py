@@ -4,6 +4,8 @@
 2. Whatever is under `/v1` asks for a key, and so can answer `401`, `403` and `429`. What is for
    watchers does not; their metrics may have a token of their own.
 3. What is the same for many operations is a component, which they refer to.
+4. Whatever is under `/v1` refuses parameters that it does not have, and coded bodies where it takes
+   one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from app.api.errors import problems_of
 from app.api.schemas.events import StreamedEvent
 from app.api.schemas.fields import Answered, Asked
 from app.api.schemas.problems import ProblemAnswer
+from app.api.wire import EncodedBody, UnknownParameter
 from app.domain.errors import Forbidden, RateLimited, Unauthenticated
 
 ABOUT = """\
@@ -27,9 +30,10 @@ call ask for the exact payload to send. It is always valid for the provider and 
 budget, and nothing is ever lost.
 
 - Bodies and answers are JSON (`Content-Type: application/json`), at most 32 MiB unless configured
-  otherwise, nested at most 100 levels deep. A body that is no JSON is a `400`, one that says
-  something impossible a `422`, both with the code `VALIDATION_ERROR`.
-- Unknown fields are refused, except inside messages, content parts and tool definitions.
+  otherwise, not compressed, nested at most 100 levels deep. A body that is no JSON is a `400`, one
+  that says something impossible a `422`, both with the code `VALIDATION_ERROR`.
+- Unknown fields and parameters are refused, except inside messages, content parts and tool
+  definitions.
 - Errors are `application/problem+json`. Programs look at `code`; `errors[]` names the places.
 - Lists take `limit` and `cursor`, and answer `{data, next_cursor}`.
 - An `Idempotency-Key` makes it safe to send an append or a creation again.
@@ -68,6 +72,9 @@ _REFUSED = {
     )
 }
 """What the guard answers before an operation begins, by the name of its component (rule 2)."""
+
+_UNREAD = {kind.__name__: problems_of(kind) for kind in (UnknownParameter, EncodedBody)}
+"""What an operation refuses before it reads a request, likewise (rule 4)."""
 
 _NO_HTTP = {
     "description": "What came is no valid HTTP; the only thing that is refused here.",
@@ -126,7 +133,9 @@ def _complete(document: dict[str, Any]) -> None:
             _add_refusals(operation, asks_for_key=path.startswith("/v1/"))
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {
-        name: response for name, found in _REFUSED.items() for response in found.values()
+        name: response
+        for name, found in (_REFUSED | _UNREAD).items()
+        for response in found.values()
     }
     components["securitySchemes"] = _SCHEMES
     document["info"] |= _ABOUT_IT
@@ -152,7 +161,12 @@ def _add_refusals(operation: dict[str, Any], *, asks_for_key: bool) -> None:
     """Add what is refused before the operation begins; those that need no key say so."""
     responses = operation["responses"]
     if asks_for_key:
-        for name, found in _REFUSED.items():
+        refused = dict(_REFUSED)
+        if "422" not in responses:
+            refused[UnknownParameter.__name__] = _UNREAD[UnknownParameter.__name__]
+        if "requestBody" in operation:
+            refused[EncodedBody.__name__] = _UNREAD[EncodedBody.__name__]
+        for name, found in refused.items():
             responses |= {
                 str(status): {"$ref": f"#/components/responses/{name}"} for status in found
             }

@@ -14,14 +14,13 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from app.api.schemas.problems import ProblemAnswer
-from app.api.wire import Json, MalformedJson
+from app.api.wire import EncodedBody, Json, MalformedJson, UnknownParameter
 from app.domain.errors import (
     Conflict,
     ContextError,
@@ -46,6 +45,8 @@ MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[ContextError], int] = {
     ValidationError: 422,
     MalformedJson: 400,
+    EncodedBody: 415,
+    UnknownParameter: 422,
     NotFound: 404,
     Conflict: 409,
     UnpairedToolResult: 409,
@@ -62,10 +63,32 @@ STATUS: Mapping[type[ContextError], int] = {
 
 _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
     ValidationError: (
-        "The request is wrong in 1 place",
-        {"errors": [{"pointer": "/messages/0/role", "detail": "must be user, assistant or tool"}]},
+        "/expected_seq must be a whole number",
+        {"errors": [{"pointer": "/expected_seq", "detail": "must be a whole number"}]},
     ),
     MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
+    EncodedBody: (
+        "A body is sent as it is, without Content-Encoding: gzip",
+        {
+            "errors": [
+                {
+                    "pointer": "/header/content-encoding",
+                    "detail": "A body is sent as it is, without Content-Encoding: gzip",
+                }
+            ]
+        },
+    ),
+    UnknownParameter: (
+        "/query/limt is no parameter here; did you mean `limit`?",
+        {
+            "errors": [
+                {
+                    "pointer": "/query/limt",
+                    "detail": "is no parameter here; did you mean `limit`?",
+                }
+            ]
+        },
+    ),
     NotFound: (
         "No conversation 0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
         {"conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"},
@@ -75,7 +98,12 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         "Tool result for call 'call_7' answers no open call; nothing was stored",
         {"tool_call_id": "call_7"},
     ),
-    ContextLimitUnknown: ("The model's context window is unknown", {}),
+    ContextLimitUnknown: (
+        "The context window of 'my-model', the model of the conversation, is unknown: set"
+        " budget.context_window in the policy, describe the model with PUT /v1/models/{model}, or"
+        " set budget.on_unknown_model to derive",
+        {"model": "my-model", "model_source": "conversation"},
+    ),
     ContextOverflow: ("No valid payload fits the window", {}),
     Gone: (
         "Output blob_9f86d081884c7d659a2feaa0 was collected",
@@ -97,6 +125,7 @@ _RETRY_AFTER = ("Retry-After", "Seconds to wait before the next try.")
 _HEADERS = {
     STATUS[ServiceUnavailable]: _RETRY_AFTER,
     STATUS[RateLimited]: _RETRY_AFTER,
+    STATUS[EncodedBody]: ("Accept-Encoding", "What a body may be coded as: `identity`."),
     STATUS[Unauthenticated]: ("WWW-Authenticate", "How to say who asks: `Bearer`."),
 }
 _log = logging.getLogger("app.api")
@@ -109,10 +138,6 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, ContextError)
         return answer_error(error)
 
-    async def on_invalid(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return answer_error(invalid(error.errors()))
-
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         headers = dict(error.headers or {})
@@ -122,7 +147,6 @@ def install(app: FastAPI) -> None:
         return problem(error.status_code, code, _http_detail(error, request), headers=headers)
 
     app.add_exception_handler(ContextError, on_context_error)
-    app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http)
 
 
@@ -133,9 +157,15 @@ def answer_error(error: ContextError) -> Response:
         headers["Retry-After"] = str(error.facts.get("retry_after", _RETRY_SECONDS))
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
-    problems = error.problems if isinstance(error, ValidationError) else ()
+    if isinstance(error, EncodedBody):
+        headers["Accept-Encoding"] = "identity"
     return problem(
-        STATUS[type(error)], error.code, error.detail, problems, error.facts, headers=headers
+        STATUS[type(error)],
+        error.code,
+        error.sentence,
+        error.problems,
+        error.facts,
+        headers=headers,
     )
 
 
@@ -162,13 +192,6 @@ def problem(
     for name, value in (facts or {}).items():
         body.setdefault(name, value)
     return Json(sendable_json(body), status, headers=headers, media_type=MEDIA_TYPE)
-
-
-def invalid(errors: Sequence[Mapping[str, Any]]) -> ValidationError:
-    """Return pydantic's complaints as one error of ours."""
-    problems = tuple(Problem(_pointer(error["loc"]), error["msg"]) for error in errors)
-    places = "1 place" if len(problems) == 1 else f"{len(problems)} places"
-    return ValidationError(f"The request is wrong in {places}", problems=problems)
 
 
 def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
@@ -210,11 +233,6 @@ def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) 
         "code": code,
         "errors": [{"pointer": place.pointer, "detail": place.detail} for place in problems],
     }
-
-
-def _pointer(place: Sequence[int | str]) -> str:
-    steps = place[1:] if place and place[0] == "body" else place
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:

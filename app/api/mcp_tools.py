@@ -139,7 +139,7 @@ def _rpc_error(error: ContextError) -> MCPError:
     if (seconds := answer_error(error).headers.get("retry-after")) is not None:
         data["retry_after"] = int(seconds)
     is_callers = isinstance(error, NotFound | ValidationError)
-    return MCPError(INVALID_PARAMS if is_callers else INTERNAL_ERROR, error.detail, data)
+    return MCPError(INVALID_PARAMS if is_callers else INTERNAL_ERROR, error.sentence, data)
 
 
 def _request_of(context: _Context) -> Request:

@@ -2,7 +2,9 @@
 
 1. A route reads the body before FastAPI does, so that every error is one of ours.
 2. Whatever nobody expected ends here as a 500 without internals.
-3. A direct route takes a conversation's id, a body and perhaps an idempotency key. It reads
+3. A parameter of a query that the operation does not have is refused, as a field of a body is.
+   Those who watch the process may send what they like.
+4. A direct route takes a conversation's id, a body and perhaps an idempotency key. It reads
    these three itself: FastAPI's general way costs as much as the rest of an append.
 """
 
@@ -22,7 +24,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.errors import answer_error, answer_unexpected, invalid
+from app.api.complaints import invalid, refuse_unknown_query
+from app.api.errors import answer_error, answer_unexpected
 from app.api.schemas.fields import KEY_PATTERN, MOST_KEY
 from app.api.wire import NO_ANSWER, WireRequest, require_json
 from app.domain.errors import ContextError, ValidationError
@@ -37,16 +40,22 @@ class WireRoute(APIRoute):
         """Return FastAPI's handler with reading before it and the last resort around it."""
         handle = super().get_route_handler()
         reads_body = self.body_field is not None
+        body = self.body_field.field_info.annotation if self.body_field is not None else None
+        known = _parameters(self)
 
         async def handle_wire(request: Request) -> Response:
             request = WireRequest(request.scope, request.receive)
             try:
+                if known is not None and request.scope["query_string"]:
+                    refuse_unknown_query(request, known)
                 if reads_body and await request.body():
                     require_json(request)
                     await request.json()
                 return await handle(request)
-            except (ContextError, HTTPException, RequestValidationError):
+            except (ContextError, HTTPException):
                 raise
+            except RequestValidationError as error:
+                raise invalid(error.errors(), body) from error
             except ClientDisconnect:
                 return Response(status_code=NO_ANSWER)
             except Exception as error:  # the last resort: no input gives a bare 500
@@ -56,14 +65,23 @@ class WireRoute(APIRoute):
 
 
 class DirectRoute(APIRoute):
-    """A route that FastAPI only describes; its endpoint is called straight from ASGI (rule 3)."""
+    """A route that FastAPI only describes; its endpoint is called straight from ASGI (rule 4)."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self.app = _direct(endpoint)
+        self.app = _direct(endpoint, _parameters(self))
 
 
-def _direct(endpoint: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[None]]:
+def _parameters(route: APIRoute) -> frozenset[str] | None:
+    """Return the names that a query to this route may have, None for any (rule 3)."""
+    if not route.path.startswith("/v1/"):
+        return None
+    return frozenset(field.alias for field in route.dependant.query_params)
+
+
+def _direct(
+    endpoint: Callable[..., Awaitable[Response]], known: frozenset[str] | None
+) -> Callable[..., Awaitable[None]]:
     parameters = inspect.signature(endpoint, eval_str=True).parameters
     body = parameters["body"]
     schema: TypeAdapter[Any] = TypeAdapter(body.annotation)
@@ -71,12 +89,14 @@ def _direct(endpoint: Callable[..., Awaitable[Response]]) -> Callable[..., Await
     takes_key = "idempotency_key" in parameters
 
     async def answer(request: WireRequest) -> Response:
+        if known is not None and request.scope["query_string"]:
+            refuse_unknown_query(request, known)
         value = None
         if await request.body():
             require_json(request)
-            value = _checked(schema, await request.json())
+            value = _checked(schema, await request.json(), body.annotation)
         elif not is_optional:
-            raise ValidationError.at("", "A body is needed")
+            raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _key(request)} if takes_key else {}
         conversation_id = request.path_params["conversation_id"]
         return await endpoint(request, conversation_id, value, **arguments)
@@ -96,11 +116,14 @@ def _direct(endpoint: Callable[..., Awaitable[Response]]) -> Callable[..., Await
     return app
 
 
-def _checked(schema: TypeAdapter[Any], value: Any) -> Any:
+def _checked(schema: TypeAdapter[Any], value: Any, annotation: Any) -> Any:
     try:
         return schema.validate_python(value)
     except PydanticError as error:
-        raise invalid(error.errors(include_url=False, include_input=False)) from error
+        found = error.errors(include_url=False, include_input=False)
+        # As FastAPI gives them: from the request, not from its body.
+        whole = [{**each, "loc": ("body", *each["loc"])} for each in found]
+        raise invalid(whole, annotation) from error
 
 
 def _key(request: Request) -> str | None:

@@ -3,7 +3,8 @@
 1. A body is refused as soon as its declared or actual size passes the limit.
 2. JSON is parsed by `app.domain.jsontext`, which keeps what orjson refuses (decision 3).
 3. Only `application/json` is read: a web page cannot send it to a service on the loopback
-   without asking the browser first.
+   without asking the browser first. A compressed body is not unpacked: its size would say nothing
+   of what comes out of it.
 4. Answers are dicts and dataclasses dumped as they are; no schema is walked for them.
 """
 
@@ -24,12 +25,21 @@ from app.domain.errors import PayloadTooLarge, ValidationError
 
 MOST_DEPTH = 100
 """How deeply objects and lists of a body may be nested."""
+_MOST_CODING = 40
 NO_ANSWER = 499
 """The status told of a request whose sender went away first."""
 
 
 class MalformedJson(ValidationError):
     """The body is not JSON."""
+
+
+class EncodedBody(ValidationError):
+    """The body is compressed, or coded in another way that is not read here."""
+
+
+class UnknownParameter(ValidationError):
+    """The query has a parameter that the operation does not have."""
 
 
 class Json(Response):
@@ -69,7 +79,12 @@ class WireRequest(Request):
     async def json(self) -> Any:
         """Return the parsed body; raises ValidationError when it is no JSON we take."""
         if not hasattr(self, "_json"):
-            self._json = parse(await self.body())
+            body = await self.body()
+            try:
+                self._json = parse(body)
+            except MalformedJson:
+                require_uncoded(self)  # only now: what is coded is never JSON
+                raise
         return self._json
 
 
@@ -78,11 +93,21 @@ def parse(body: bytes) -> Any:
     try:
         value = jsontext.loads(body)
     except ValueError as error:
-        raise MalformedJson(f"The body is not JSON: {error}") from error
+        raise MalformedJson(_no_utf8(body) or f"The body is not JSON: {error}") from error
     # Few brackets cannot nest deeply, so that most bodies are never walked.
     if body.count(b"{") + body.count(b"[") > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
         raise ValidationError(f"The body is nested more than {MOST_DEPTH} levels deep")
     return value
+
+
+def _no_utf8(body: bytes) -> str | None:
+    """Say where a body stops to be UTF-8; None for one that is UTF-8 throughout."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        at = error.start
+        return f"The body is not UTF-8: the byte {body[at]:#04x} at offset {at} is of no character"
+    return None
 
 
 def is_deeper(value: Any, most: int) -> bool:
@@ -125,6 +150,14 @@ def require_json(request: Request) -> None:
         raise ValidationError.at(
             "/header/content-type", "A body is sent with Content-Type: application/json"
         )
+
+
+def require_uncoded(request: Request) -> None:
+    """Raise EncodedBody where the body is said to be coded, which nothing here undoes (rule 3)."""
+    coding = request.headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        detail = f"A body is sent as it is, without Content-Encoding: {coding[:_MOST_CODING]}"
+        raise EncodedBody.at("/header/content-encoding", detail)
 
 
 def _declared_size(request: Request) -> int:

@@ -19,37 +19,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+ModelSource = Literal["request", "conversation", "agent", "service"]
+_NAMED: Mapping[ModelSource, str] = {
+    "request": "the model of this request",
+    "conversation": "the model of the conversation",
+    "agent": "the model of the conversation's agent",
+    "service": "the default model of the service",
+}
+_VERBS = frozenset({"is", "must", "cannot", "may", "has", "holds", "needs", "takes"})
+_MOST_PLACE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with a request, at a place in its JSON body.
 
-    `pointer` is an RFC 6901 JSON pointer such as `/messages/3/tool_calls/0/id`.
+    `pointer` is an RFC 6901 JSON pointer such as `/messages/3/tool_calls/0/id`. A `detail` that
+    begins with a verb says something of that place: `is required`.
     """
 
     pointer: str
     detail: str
 
+    @property
+    def sentence(self) -> str:
+        """What is wrong as a sentence of its own, which needs no pointer beside it."""
+        first, _, rest = self.detail.partition(" ")
+        place = f"{self.pointer[:_MOST_PLACE]}…" if self.pointer[_MOST_PLACE:] else self.pointer
+        if first.lower() in _VERBS:
+            return f"{place or 'The body'} {first.lower()} {rest}"
+        return f"{place}: {self.detail}" if place and first.islower() else self.detail
+
 
 @dataclass(eq=False)
 class ContextError(Exception):
-    """An answer that is not a result; `code` is the stable word for it."""
+    """An answer that is not a result; `code` is the stable word for it.
+
+    `problems` lists every place of the request that is wrong, when the place is known.
+    """
 
     detail: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
     code: ClassVar[str] = "INTERNAL"
 
     def __str__(self) -> str:
         return self.detail
 
+    @property
+    def sentence(self) -> str:
+        """The detail, which names its place where it is but that of a single problem (M)."""
+        match self.problems:
+            case [only] if only.detail == self.detail:
+                return only.sentence
+            case _:
+                return self.detail
 
-@dataclass(eq=False)
+
 class ValidationError(ContextError):
-    """`problems` lists every place that is wrong, when the place is known."""
+    """The request says something that cannot be."""
 
-    problems: tuple[Problem, ...] = ()
     code: ClassVar[str] = "VALIDATION_ERROR"
 
     @classmethod
@@ -90,6 +121,20 @@ class ContextLimitUnknown(ContextError):
     """The model is in no registry and no window was given (C2)."""
 
     code: ClassVar[str] = "CONTEXT_LIMIT_UNKNOWN"
+
+    @classmethod
+    def of(cls, model: str | None, source: ModelSource | None) -> ContextLimitUnknown:
+        """Return the error for a model that this source names, or for none at all."""
+        if model is None or source is None:
+            detail = "No model is named, and so no context window is known: name a model in the"
+            return cls(f"{detail} conversation or its agent, or set budget.context_window")
+        detail = (
+            f"The context window of {model!r}, {_NAMED[source]}, is unknown: set"
+            " budget.context_window in the policy, describe the model with"
+            " PUT /v1/models/{model}, or set budget.on_unknown_model to derive"
+        )
+        places = (Problem("/model", detail),) if source == "request" else ()
+        return cls(detail, {"model": model, "model_source": source}, places)
 
 
 class ContextOverflow(ContextError):

@@ -122,10 +122,7 @@ def resolve_window(
     known = _known(info, tenant, max_output_tokens)
     if asked is None and known is None:
         if not derive:
-            raise ContextLimitUnknown(
-                "The model's context window is unknown; give max_context_tokens, set "
-                "budget.context_window, or add the model to /v1/models"
-            )
+            raise ContextLimitUnknown("The model's context window is unknown")
         asked = (max_output_tokens * DERIVED_FACTOR, "derived")
     total, source = min(
         (limit for limit in (asked, known) if limit is not None), key=lambda limit: limit[0]

@@ -147,7 +147,10 @@ def draft(
     if not isinstance(raw, Mapping):
         raise ValidationError.at(pointer, "A message is a JSON object")
     codec = FORMATS[format]
-    messages = codec.parse(raw, pointer)
+    try:
+        messages = codec.parse(raw, pointer)
+    except ValidationError as error:
+        raise kinds.doubted(error, raw, format) from error
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
         kinds.require_own(raw, format, pointer)
     message_id, timestamp = _named(raw, format, pointer)

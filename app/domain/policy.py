@@ -213,7 +213,7 @@ MOST_VIEW_BYTES = 1_000_000
 """No view, and no slice that is read, is larger: memory follows it."""
 
 _LEAST_CHUNK = 2
-_SHARE = "Must be above 0 and at most 1"
+_SHARE = "must be above 0 and at most 1"
 
 DEFAULTS: Mapping[str, Any] = asdict(Policy())
 """Every leaf with its default, nested as in JSON."""
@@ -317,13 +317,15 @@ def _problems(policy: Policy) -> list[Problem]:
 def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
     """Yield what has to hold, with the place and the text of a problem if it does not."""
     sandwich, tree = policy.sandwich, policy.tree_summary
-    yield sandwich.preserve_top >= 0, "/sandwich/preserve_top", "Must not be negative"
-    yield sandwich.preserve_bottom >= 1, "/sandwich/preserve_bottom", "Must be at least 1"
+    yield sandwich.preserve_top >= 0, "/sandwich/preserve_top", "must not be negative"
+    yield sandwich.preserve_bottom >= 1, "/sandwich/preserve_bottom", "must be at least 1"
     yield _is_share(sandwich.compression_threshold), "/sandwich/compression_threshold", _SHARE
-    yield policy.sliding_window.keep_last_n >= 1, "/sliding_window/keep_last_n", "At least 1"
-    yield tree.chunk_size >= _LEAST_CHUNK, "/tree_summary/chunk_size", "Must be at least 2"
-    yield 1 <= tree.levels <= MOST_LEVELS, "/tree_summary/levels", f"From 1 to {MOST_LEVELS}"
-    yield len(policy.chain) > 0, "/chain", "At least one step is needed"
+    kept, place = policy.sliding_window.keep_last_n, "/sliding_window/keep_last_n"
+    yield kept >= 1, place, "must be at least 1"
+    yield tree.chunk_size >= _LEAST_CHUNK, "/tree_summary/chunk_size", "must be at least 2"
+    wanted = f"must be from 1 to {MOST_LEVELS}"
+    yield 1 <= tree.levels <= MOST_LEVELS, "/tree_summary/levels", wanted
+    yield len(policy.chain) > 0, "/chain", "must have one step or more"
     yield len(set(policy.chain)) == len(policy.chain), "/chain", "No step may stand there twice"
     yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
     if not isinstance(policy.agent_tools, str):
@@ -333,20 +335,20 @@ def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
 
 def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str, str]]:
     most = compaction.max_messages
-    yield 0 < compaction.target < 1, "/compaction/target", "Must be between 0 and 1"
-    yield 0 <= compaction.min_gain < 1, "/compaction/min_gain", "Must be from 0 to below 1"
+    yield 0 < compaction.target < 1, "/compaction/target", "must be between 0 and 1"
+    yield 0 <= compaction.min_gain < 1, "/compaction/min_gain", "must be from 0 to below 1"
     yield _is_share(compaction.threshold_ratio), "/compaction/threshold_ratio", _SHARE
     turns = compaction.retain_last_turns
-    yield turns >= 0, "/compaction/retain_last_turns", "Must not be negative"
-    yield most is None or most >= 1, "/compaction/max_messages", "Must be at least 1"
+    yield turns >= 0, "/compaction/retain_last_turns", "must not be negative"
+    yield most is None or most >= 1, "/compaction/max_messages", "must be at least 1"
 
 
 def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
     window, output = budget.context_window, budget.max_output_tokens
     place = "/budget/context_window"
     yield window is None or window > 0, place, "Context limit must be positive"
-    yield (window or 0) <= MOST_TOKENS, place, f"At most {MOST_TOKENS} tokens"
-    yield output > 0, "/budget/max_output_tokens", "Must be positive"
+    yield (window or 0) <= MOST_TOKENS, place, f"must be at most {MOST_TOKENS}"
+    yield output > 0, "/budget/max_output_tokens", "must be positive"
     smaller = window is None or window <= 0 or output < window
     wanted = "max_output_tokens must be smaller than context_window"
     yield smaller, "/budget/max_output_tokens", wanted
@@ -358,13 +360,13 @@ def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
 
 def _tool_output_rules(output: ToolOutputPolicy) -> Iterator[tuple[bool, str, str]]:
     threshold = "/tool_output/offload_threshold_bytes"
-    yield output.offload_threshold_bytes >= 0, threshold, "Must not be negative"
+    yield output.offload_threshold_bytes >= 0, threshold, "must not be negative"
     for name in ("max_message_bytes", "max_line_length"):
-        wanted = f"From 1 to {MOST_VIEW_BYTES}"
+        wanted = f"must be from 1 to {MOST_VIEW_BYTES}"
         yield 1 <= getattr(output, name) <= MOST_VIEW_BYTES, f"/tool_output/{name}", wanted
     for name in ("context_budget_tokens", "clear_at_least"):
         value = getattr(output, name)
-        yield value == "auto" or value >= 0, f"/tool_output/{name}", "Must not be negative"
+        yield value == "auto" or value >= 0, f"/tool_output/{name}", "must not be negative"
 
 
 def _is_share(ratio: float) -> bool:

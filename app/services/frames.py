@@ -16,7 +16,7 @@ from app.domain import jsontext
 from app.domain.budget import Limits, limits_for
 from app.domain.calibration import Calibration, safety_margin
 from app.domain.epochs import Start
-from app.domain.errors import ContextError
+from app.domain.errors import ContextError, ContextLimitUnknown, ModelSource
 from app.domain.formats import ToolDefinition
 from app.domain.frames import (
     Ask,
@@ -180,6 +180,16 @@ class Frames:
             _, (_, dropped) = self._known.popitem(last=False)
             self._chars -= dropped
 
+    def _source(self, conversation: Conversation, ask: Ask) -> ModelSource | None:
+        """Return who names the model: the first of its layers that does, None where none does."""
+        named: tuple[tuple[str | None, ModelSource], ...] = (
+            (ask.model, "request"),
+            (conversation.settings.model, "conversation"),
+            (conversation.agent.model, "agent"),
+            (self.default_model, "service"),
+        )
+        return next((source for model, source in named if model), None)
+
     def _resolve(self, conversation: Conversation, ask: Ask) -> Frame:
         layers = (conversation.agent, conversation.settings, ask)
         policy = self.policy_of(conversation)
@@ -197,6 +207,8 @@ class Frames:
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
         limits, problem = _limits(policy, ask, info, tenant)
+        if isinstance(problem, ContextLimitUnknown):
+            problem = ContextLimitUnknown.of(model, self._source(conversation, ask))
         if stored is not None and stored != model:
             policy_limits, _ = _limits(policy, Ask(), self._models.find(stored), None)
         else:

@@ -339,6 +339,15 @@ async def test_wrong_media_types(client: httpx.AsyncClient, settings: Settings) 
     await assert_nothing_stored(settings)
 
 
+async def test_coded_uploads(client: httpx.AsyncClient, settings: Settings) -> None:
+    """M: a compressed upload is 415: nobody could read lines of it, nor tell what it is."""
+    path = await new_conversation(client)
+    headers = {"content-type": "text/plain", "content-encoding": "gzip"}
+    answer = await client.post(f"{path}/blobs", content=never_read(), headers=headers)
+    assert_problem(answer, 415, "VALIDATION_ERROR", "/header/content-encoding")
+    await assert_nothing_stored(settings)
+
+
 async def never_read() -> AsyncIterator[bytes]:
     """Yield what nobody should ask for."""
     yield pytest.fail("the body was read")

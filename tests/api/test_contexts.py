@@ -227,6 +227,26 @@ async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:
     assert body["detail"] == "Conversation has no messages"
 
 
+async def test_unknown_windows(client: httpx.AsyncClient) -> None:
+    """C2, M: a build for an unknown model names it, who named it and what helps; that then does."""
+    path = await new_conversation(client, model="my-model")
+    await append(client, path, user("hi"))
+    stored = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_LIMIT_UNKNOWN")
+    assert "'my-model', the model of the conversation" in stored["detail"]
+    assert (stored["model"], stored["model_source"]) == ("my-model", "conversation")
+    assert stored["errors"] == []
+    asked = await client.post(f"{path}/context", json={"model": "other"})
+    found = assert_problem(asked, 422, "CONTEXT_LIMIT_UNKNOWN", "/model")
+    assert "'other', the model of this request" in found["detail"]
+    for help in ("budget.context_window", "PUT /v1/models/{model}", "budget.on_unknown_model"):
+        assert help in stored["detail"] and help in found["detail"]
+    await client.put("/v1/models/my-model", json={"context_window": 50_000})
+    assert (await client.post(f"{path}/context")).status_code == 200
+    policy = {"budget": {"on_unknown_model": "derive"}}
+    await client.patch(path, json={"policy": policy})
+    assert (await client.post(f"{path}/context", json={"model": "other"})).status_code == 200
+
+
 async def test_overflow_shows_the_budget(client: httpx.AsyncClient) -> None:
     """C4: when the system prompt alone is too large, 422 CONTEXT_OVERFLOW carries the budget."""
     path = await new_conversation(client, sections=[{"name": "a", "content": LONG * 20}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import json
 from collections.abc import Iterator
@@ -10,15 +11,22 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from app.api import errors as wire_errors
 from app.api.deps import Services
 from app.api.errors import STATUS, answer_error
-from app.api.wire import MalformedJson, is_deeper
+from app.api.wire import EncodedBody, MalformedJson, UnknownParameter, is_deeper
 from app.domain import errors as domain_errors
-from app.domain.errors import ContextError, RateLimited, ServiceUnavailable
+from app.domain.errors import (
+    ContextError,
+    Problem,
+    RateLimited,
+    ServiceUnavailable,
+    ValidationError,
+)
 from app.logs import JsonLines
-from app.main import create_app
+from app.main import ROUTERS, create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
 from tests.conftest import started
@@ -33,7 +41,7 @@ def test_the_status_table_is_complete() -> None:
         for kind in vars(domain_errors).values()
         if inspect.isclass(kind) and issubclass(kind, ContextError) and kind is not ContextError
     }
-    assert set(STATUS) == classes | {MalformedJson}
+    assert set(STATUS) == classes | {MalformedJson, EncodedBody, UnknownParameter}
 
 
 @pytest.mark.parametrize("kind", list(STATUS), ids=lambda kind: kind.__name__)
@@ -90,10 +98,50 @@ async def test_malformed_json(client: httpx.AsyncClient, body: bytes) -> None:
         assert_problem(answer, 400, "VALIDATION_ERROR")
 
 
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (b'{"caf\xe9": 1}', "the byte 0xe9 at offset 5 "),
+        (b'{"a": "\\ud800 \xff"}', "the byte 0xff at offset 14 "),
+        ('{"a": 1}'.encode("utf-16"), "the byte 0xff at offset 0 "),
+        ("é".encode()[:1], "the byte 0xc3 at offset 0 "),
+    ],
+    ids=["latin-1", "beside an escape", "utf-16", "cut off"],
+)
+async def test_bodies_that_are_not_utf8(client: httpx.AsyncClient, body: bytes, place: str) -> None:
+    """M: a body in another encoding is a 400 that says where it stops to be UTF-8."""
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        answer = await client.post(path, content=body, headers=headers)
+        detail = assert_problem(answer, 400, "VALIDATION_ERROR")["detail"]
+        assert detail.startswith("The body is not UTF-8: ") and place in detail
+
+
+@pytest.mark.parametrize("coding", ["gzip", " GZIP", "br", "identity, gzip", "x" * 1000])
+async def test_coded_bodies(client: httpx.AsyncClient, coding: str) -> None:
+    """M: a compressed body is a 415 that names the header, on every kind of endpoint."""
+    headers = {"content-type": "application/json", "content-encoding": coding}
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        answer = await client.post(path, content=gzip.compress(b"{}"), headers=headers)
+        found = assert_problem(answer, 415, "VALIDATION_ERROR", "/header/content-encoding")
+        assert f"Content-Encoding: {coding.strip()[:40]}" in found["detail"]
+        assert answer.headers["accept-encoding"] == "identity"
+
+
+async def test_bodies_that_are_said_not_to_be_coded(client: httpx.AsyncClient) -> None:
+    """M: `identity` is no coding, and what is no JSON then is a 400 as ever."""
+    headers = {"content-type": "application/json", "content-encoding": "Identity"}
+    made = await client.post("/v1/conversations", content=b"{}", headers=headers)
+    assert made.status_code == 201
+    refused = await client.post("/v1/conversations", content=b"{", headers=headers)
+    assert_problem(refused, 400, "VALIDATION_ERROR")
+
+
 async def test_missing_body(client: httpx.AsyncClient) -> None:
     """M: a body that is needed and missing is a 422."""
     for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
-        assert_problem(await client.post(path), 422, "VALIDATION_ERROR")
+        found = assert_problem(await client.post(path), 422, "VALIDATION_ERROR", "")
+        assert found["detail"] == "The body is required"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +187,138 @@ async def test_unknown_fields_are_refused(client: httpx.AsyncClient) -> None:
     """M: unknown envelope fields are named by their pointers, escaped as RFC 6901 says."""
     answer = await client.post("/v1/conversations", json={"a/b~c": 1, "policy": {"nope": 1}})
     assert_problem(answer, 422, "VALIDATION_ERROR", "/a~1b~0c", "/policy/nope")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer", "detail"),
+    [
+        ("messages", {"fromat": "gemini"}, "/fromat", "is no field here; did you mean `format`?"),
+        ("messages", {"body": 1}, "/body", "is no field here"),
+        ("context", {"known": {"epoc": 1}}, "/known/epoc", "is no field here; did you mean `epoch"),
+        ("context", {"sections": [{"nmae": 1}]}, "/sections/0/nmae", "did you mean `name`?"),
+        ("compact", {"dryrun": True}, "/dryrun", "is no field here; did you mean `dry_run`?"),
+        ("overflow", {"errors": 1}, "/errors", "is no field here; did you mean `error`?"),
+        ("fork", {"at_seq": 1, "zzz": 1}, "/zzz", "is no field here"),
+    ],
+)
+async def test_unknown_fields_are_guessed(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], pointer: str, detail: str
+) -> None:
+    """M: a field that is misspelt is answered with the one that it is near to, if there is one."""
+    answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/{path}", json=body)
+    places = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
+    (found,) = [place["detail"] for place in places if place["pointer"] == pointer]
+    assert detail in found
+    assert ("did you mean" in found) is ("did you mean" in detail)
+
+
+async def test_settings_of_a_policy_are_guessed(client: httpx.AsyncClient) -> None:
+    """M: so is a setting, however deep it stands."""
+    body = {"policy": {"budget": {"contxt_window": 5}}}
+    answer = await client.post("/v1/conversations", json=body)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/policy/budget/contxt_window")
+    assert found["detail"] == (
+        "/policy/budget/contxt_window is no field here; did you mean `context_window`?"
+    )
+
+
+async def test_very_many_unknown_fields(client: httpx.AsyncClient) -> None:
+    """M: a body that is wrong in thousands of places is answered with the first of them."""
+    answer = await client.post("/v1/conversations", json={f"modl{n}": n for n in range(5000)})
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/modl0")
+    assert len(found["errors"]) == 100
+    assert found["detail"].startswith("The request is wrong in 5,000 places; the first: /modl0 is ")
+
+
+IN_OUR_WORDS: list[tuple[Any, str, str]] = [
+    ([], "", "must be an object"),
+    ({"model": 5}, "/model", "must be a string"),
+    ({"model": "a\nb"}, "/model", "must be one line of text, without control characters"),
+    ({"model": "a" * 257}, "/model", "must have at most 256 characters"),
+    ({"conversation_id": "mine"}, "/conversation_id", "must be a UUID"),
+    ({"metadata": []}, "/metadata", "must be an object"),
+    ({"metadata": {"a": "b" * 65_536}}, "/metadata", "must have at most 65,536 bytes of JSON"),
+    ({"sections": {}}, "/sections", "must be a list"),
+    ({"sections": [5]}, "/sections/0", "must be an object"),
+    ({"sections": [{"name": "a"}]}, "/sections/0/content", "is required"),
+    ({"tools": [5]}, "/tools/0", "must be an object"),
+    ({"policy": {"preserve_user_messages": 1}}, "/policy/preserve_user_messages", "true or false"),
+    ({"policy": {"chain": []}}, "/policy/chain", "must have 1 or more items"),
+    ({"policy": {"chain": ["x"]}}, "/policy/chain/0", "must be 'clear_tool_results', "),
+    (
+        {"policy": {"budget": {"context_window": "5"}}},
+        "/policy/budget/context_window",
+        "must be a whole number",
+    ),
+    (
+        {"policy": {"tool_output": {"clear_at_least": "x"}}},
+        "/policy/tool_output/clear_at_least",
+        "must be a whole number or 'auto'",
+    ),
+    ({"policy": {"agent_tools": 5}}, "/policy/agent_tools", "must be 'auto' or 'none' or a list"),
+    ({"policy": {"agent_tools": [5]}}, "/policy/agent_tools/0", "must be a string"),
+    ({"policy": {"budget": {"notice_at": 7}}}, "/policy/budget/notice_at", "must be above 0 and"),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "words"), IN_OUR_WORDS, ids=[words for _, _, words in IN_OUR_WORDS]
+)
+async def test_what_is_wrong_is_said_in_our_words(
+    client: httpx.AsyncClient, body: Any, pointer: str, words: str
+) -> None:
+    """M: a pointer names only what was sent, once, and its detail is of the same kind each time."""
+    answer = await client.post("/v1/conversations", json=body)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
+    told = [place["detail"] for place in found if place["pointer"] == pointer]
+    assert len(told) == 1 and words in told[0]
+    assert told[0].startswith(("must ", "is "))
+
+
+async def test_parameters_are_judged_in_our_words(client: httpx.AsyncClient) -> None:
+    """M: what is wrong with parameters is said in the words for bodies."""
+    path = f"/v1/conversations/{UNKNOWN_ID}/messages?limit=x&after_seq=-1&order=up"
+    found = assert_problem(await client.get(path), 422, "VALIDATION_ERROR")
+    assert [(place["pointer"], place["detail"]) for place in found["errors"]] == [
+        ("/query/limit", "must be a whole number"),
+        ("/query/order", "must be 'asc' or 'desc'"),
+        ("/query/after_seq", "must be at least 0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "detail", "sentence"),
+    [
+        ("/messages/0/id", "is required", "/messages/0/id is required"),
+        ("", "must be an object", "The body must be an object"),
+        ("/policy/chain", "Must be a list", "/policy/chain must be a list"),
+        ("/a/role", "role must be one of user, tool", "/a/role: role must be one of user, tool"),
+        ("/max_context_tokens", "Context limit must be positive", "Context limit must be positive"),
+        ("/" + "a" * 300, "is required", "/" + "a" * 199 + "… is required"),
+    ],
+)
+def test_a_single_problem_is_told_in_a_sentence(pointer: str, detail: str, sentence: str) -> None:
+    """M: the detail of one problem names its place; the words of the seeds stay as they are."""
+    answer = answer_error(ValidationError.at(pointer, detail))
+    body = json.loads(bytes(answer.body))
+    assert body["detail"] == sentence
+    assert body["errors"] == [{"pointer": pointer, "detail": detail}]
+
+
+def test_the_detail_of_several_problems_stays() -> None:
+    """M: a detail that is not that of a single problem is told as it is."""
+    problems = (Problem("/a", "is required"), Problem("/b", "is required"))
+    for places in ((), problems, problems[:1]):
+        assert ValidationError("is what it is", problems=places).sentence == "is what it is"
+
+
+async def test_a_refused_message_is_told_in_a_sentence(client: httpx.AsyncClient) -> None:
+    """M: so is what the domain finds in a message."""
+    path = await new_conversation(client)
+    message = {"role": "tool", "content": "x"}
+    answer = await client.post(f"{path}/messages", json={"messages": [message]})
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/messages/0/tool_call_id")
+    assert found["detail"] == "/messages/0/tool_call_id is required"
 
 
 @pytest.fixture
@@ -222,6 +402,41 @@ async def test_weird_queries(client: httpx.AsyncClient, query: str) -> None:
         pointer = f"/query/{query.partition('=')[0]}"
         answer = await client.get(f"{listing}?{query}")
         assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation_id)
+async def test_unknown_parameters(client: httpx.AsyncClient, route: APIRoute) -> None:
+    """M: every operation under /v1 refuses parameters that it does not have, before all else."""
+    path = route.path_format
+    for name in route.param_convertors:
+        path = path.replace(f"{{{name}}}", UNKNOWN_ID)
+    assert route.methods is not None
+    (method,) = route.methods
+    answer = await client.request(method, f"{path}?limit~=5&%ff=&limit~=6")
+    if path.startswith("/v1/"):
+        pointers = [place["pointer"] for place in answer.json()["errors"]]
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+        assert pointers == ["/query/limit~0", "/query/\ufffd"]
+    else:
+        assert answer.status_code == 200
+
+
+async def test_unknown_parameters_are_guessed(client: httpx.AsyncClient) -> None:
+    """M: a parameter that is misspelt is answered with the one that it is near to."""
+    path = await new_conversation(client)
+    answer = await client.get(f"{path}/messages?limt=5")
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/query/limt")
+    assert found["detail"] == "/query/limt is no parameter here; did you mean `limit`?"
+    assert (await client.get(f"{path}/messages?limit=5")).status_code == 200
+
+
+async def test_watchers_may_send_what_they_like(client: httpx.AsyncClient) -> None:
+    """M: health, metrics and the manual are read with whatever a prober adds."""
+    for path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
+        assert (await client.get(f"{path}?probe=1")).status_code == 200, path
 
 
 async def test_unexpected_errors_say_nothing(

@@ -92,7 +92,7 @@ def client_of(app: ASGIApp) -> httpx.AsyncClient:
         ("GET", "/openapi.json", 200),
         ("GET", "/v1/conversations", 200),
         ("POST", "/v1/conversations", 201),
-        ("POST", "/v1/conversations?limit=1", 201),
+        ("POST", "/v1/conversations?limit=1", 422),
         ("GET", "/v1/conversations/unknown", 404),
         ("GET", "/nowhere", 404),
         ("PATCH", "/v1/conversations", 405),

@@ -128,6 +128,15 @@ def test_the_rest_asks_for_none() -> None:
         assert "429" not in operation["responses"]
 
 
+@pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
+def test_every_operation_refuses_what_it_does_not_read(operation: dict[str, Any]) -> None:
+    """M: unknown parameters are a declared 422, and coded bodies 415 where there is a body."""
+    assert "422" in operation["responses"]
+    assert ("415" in operation["responses"]) is ("requestBody" in operation)
+    if "415" in operation["responses"]:
+        assert list(found(operation["responses"]["415"])["headers"]) == ["Accept-Encoding"]
+
+
 def test_every_creation_tells_where() -> None:
     """api.md: a 201 has a `Location`, and so has the 202 that names a job."""
     made = [

@@ -127,3 +127,33 @@ def test_a_payload_with_them_is_not_valid(
     """N12: the provider would refuse it."""
     found = validate(payload, format, Context())
     assert (pointer, "N12") in [(item.pointer, item.rule) for item in found]
+
+
+@pytest.mark.parametrize(
+    ("format", "raw", "shape"),
+    [
+        (CHAT, {"role": "user", "parts": [{"text": "hi"}]}, GEMINI),
+        (ANTHROPIC, {"role": "user", "parts": [{"text": "hi"}]}, GEMINI),
+        (CHAT, {"type": "function_call", "call_id": "c", "name": "f"}, RESPONSES),
+        (ANTHROPIC, {"type": "message", "role": "developer", "content": "hi"}, RESPONSES),
+        (GEMINI, {"type": "reasoning", "summary": []}, RESPONSES),
+    ],
+)
+def test_a_message_of_another_shape_is_told_so(
+    format: FormatName, raw: dict[str, Any], shape: FormatName
+) -> None:
+    """A5, M: who forgot `format` is told that, beside what is wrong with the message as it is."""
+    with pytest.raises(ValidationError) as refused:
+        draft(raw, format, len, "/messages/0")
+    (problem,) = refused.value.problems
+    assert problem.detail.endswith(
+        f"; this has the shape of {shape}, not of {format}: is `format` right?"
+    )
+
+
+def test_a_message_of_its_own_format_raises_no_doubt() -> None:
+    """M: what is wrong with a message is said alone where its format is plain."""
+    for format, raw in ((CHAT, {"role": "user"}), (RESPONSES, {"type": "function_call"})):
+        with pytest.raises(ValidationError) as refused:
+            draft(raw, format, len, "/messages/0")
+        assert "format" not in refused.value.problems[0].detail

@@ -125,6 +125,36 @@ async def test_an_unknown_window_is_an_error_only_where_it_is_needed() -> None:
     assert (await frame(own=derive)).required_limits().total == 4 * 4096
 
 
+@pytest.mark.parametrize(
+    ("asked", "own", "agent", "default", "source"),
+    [
+        ("nobody/knows", "gpt-4.1", "gpt-4.1", MODEL, "request"),
+        (None, "nobody/knows", "gpt-4.1", MODEL, "conversation"),
+        (None, None, "nobody/knows", MODEL, "agent"),
+        (None, None, None, "nobody/knows", "service"),
+    ],
+)
+async def test_an_unknown_window_names_its_model(
+    asked: str | None, own: str | None, agent: str | None, default: str, source: str
+) -> None:
+    """C2, M: the error names the model and who named it, and points at it in a request."""
+    made = Frames(MODELS, TOKENIZER, {}, default)
+    layers = conversation(settings(own), settings(agent))
+    with pytest.raises(ContextLimitUnknown, match="'nobody/knows'") as raised:
+        (await made.of(layers, Ask(model=asked))).required_limits()
+    assert raised.value.facts == {"model": "nobody/knows", "model_source": source}
+    pointers = [problem.pointer for problem in raised.value.problems]
+    assert pointers == (["/model"] if source == "request" else [])
+
+
+async def test_no_window_is_known_without_a_model() -> None:
+    """C2, M: where nobody names a model the error says so."""
+    made = Frames(MODELS, TOKENIZER, {}, None)
+    with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
+        (await made.of(conversation())).required_limits()
+    assert raised.value.facts == {} and raised.value.problems == ()
+
+
 async def test_margins_are_zero_for_exact_counters_only() -> None:
     """A safety margin is added where the model's tokenizer is not ours (C4)."""
     assert (await frame()).required_limits().margin == 0

@@ -26,6 +26,13 @@ AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
 UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 KEY_PATTERN = r"^[\x21-\x7e]+$"
 MOST_KEY = 255
+PATTERNS = {
+    NAME_PATTERN: "must be one line of text, without control characters",
+    AGENT_ID_PATTERN: "must be letters, digits and ._:@=+-, with a letter or digit first",
+    UUID_PATTERN: "must be a UUID",
+    KEY_PATTERN: f"must be 1 to {MOST_KEY} visible ASCII characters",
+}
+"""What each pattern asks for, in words."""
 
 UUID = re.compile(UUID_PATTERN)
 AGENT_ID = re.compile(AGENT_ID_PATTERN)
@@ -45,7 +52,7 @@ class Answered(BaseModel):
 
 def _object(value: Any) -> Any:
     if not isinstance(value, dict):
-        raise ValueError("Input should be an object")
+        raise ValueError("must be an object")
     return value
 
 
@@ -55,7 +62,7 @@ def _metadata(value: Any) -> Any:
     except TypeError:  # lone surrogates, which ASCII escapes
         size = len(repr(value))
     if size > MOST_METADATA_BYTES:
-        raise ValueError(f"Metadata takes at most {MOST_METADATA_BYTES:,} bytes of JSON")
+        raise ValueError(f"must have at most {MOST_METADATA_BYTES:,} bytes of JSON")
     return value
 
 

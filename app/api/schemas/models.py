@@ -74,7 +74,7 @@ class ModelEntry(Asked):
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
         if not self.model_dump(exclude_none=True):
-            raise ValueError("At least one field is needed")
+            raise ValueError("must have one field or more")
         return self
 
 

@@ -41,7 +41,9 @@ class ProblemAnswer(BaseModel):
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="What happened this time.")
     code: str = Field(description="The stable word that programs look at.")
-    errors: list[ProblemPlace] = Field(description="The places that are wrong, if known.")
+    errors: list[ProblemPlace] = Field(
+        description="The places that are wrong, if known; of very many the first."
+    )
     request_id: str = Field(
         description="The id of the request, as in `X-Request-Id` and in the log of the service."
     )

@@ -29,7 +29,7 @@ _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 def _time(value: Any) -> Any:
     time = time_from(value) if isinstance(value, str) else None
     if time is None or time.year not in _YEARS:
-        raise ValueError("Input should be a time in ISO 8601")
+        raise ValueError("must be a time in ISO 8601")
     return time
 
 

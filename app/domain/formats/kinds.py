@@ -1,4 +1,4 @@
-"""Whose a content part is, told by its `type` (A5, N12).
+"""Whose a message or a content part is, told by its shape (A5, N12).
 
 A type that is in no table is left alone: providers add some all the time, and what one understands
 is replayed to it as it came.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from app.domain.errors import ValidationError
+from app.domain.errors import Problem, ValidationError
 from app.domain.messages import FormatName
 
 _CHAT, _RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
@@ -36,6 +36,8 @@ _OWNERS: Final[Mapping[str, tuple[FormatName, ...]]] = {
     "redacted_thinking": (_ANTHROPIC,),
 }
 _HOLDERS = ("content", "parts", "output")
+_ITEMS = frozenset(("message", "function_call", "function_call_output", "reasoning"))
+"""Types of what is a message by itself in OpenAI Responses."""
 
 
 def owners_of(kind: object, format: FormatName) -> tuple[FormatName, ...]:
@@ -52,6 +54,22 @@ def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> Non
             named = " or ".join(owners)
             detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
             raise ValidationError.at(f"{place}/type", detail)
+
+
+def doubted(error: ValidationError, raw: Mapping[str, Any], format: FormatName) -> ValidationError:
+    """Return a refusal that doubts the format, too, where the message has the shape of another."""
+    shape = _shape_of(raw)
+    if shape is None or shape is format:
+        return error
+    doubt = f"; this has the shape of {shape}, not of {format}: is `format` right?"
+    problems = tuple(Problem(item.pointer, item.detail + doubt) for item in error.problems)
+    return ValidationError(error.detail + doubt, error.facts, problems)
+
+
+def _shape_of(raw: Mapping[str, Any]) -> FormatName | None:
+    if raw.get("type") in _ITEMS:
+        return _RESPONSES
+    return FormatName.GEMINI if "parts" in raw and "content" not in raw else None
 
 
 def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
