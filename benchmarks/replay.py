@@ -85,7 +85,7 @@ def report(total: Tally, seconds: float) -> list[str]:
         f"conversations       {total.conversations:,}, each stored four times",
         f"messages            {total.messages:,} accepted, {len(total.refused):,} refused",
         f"read back           {total.read_back:,} messages of all copies,"
-        f" {len(total.altered):,} lost or altered",
+        f" {len(total.altered):,} lost or altered, {total.doubled:,} doubled",
         f"builds              {sum(total.builds.values()):,}",
         *(f"  {kind:<34}{count:>7,}" for kind, count in sorted(total.builds.items())),
         f"complete payloads   {total.complete:,} at the ends, every text and image found in them",
@@ -98,8 +98,8 @@ def report(total: Tally, seconds: float) -> list[str]:
         f"consecutive builds  {consecutive(total):,} of one epoch, each compared byte for byte with"
         f" what the one before it promised: {len(total.broken_prefixes):,} broken prefixes",
         f"deltas              {total.deltas:,} put together and compared with the whole payload:"
-        f" {len(total.wrong_deltas):,} wrong; they sent {total.delta_items:,} of"
-        f" {total.whole_items:,} items",
+        f" {len(total.wrong_deltas):,} wrong, {total.overtaken:,} overtaken by a compaction; they"
+        f" sent {total.delta_items:,} of {total.whole_items:,} items",
         f"epochs              {sum(total.epochs.values()):,}: {counts(total.epochs)}",
         f"compactions         {total.compactions:,} freed {total.compacted_tokens:,} tokens",
         f"degraded            {counts(total.degraded)}",

@@ -153,7 +153,12 @@ def test_a_message_of_another_shape_is_told_so(
 
 def test_a_message_of_its_own_format_raises_no_doubt() -> None:
     """M: what is wrong with a message is said alone where its format is plain."""
-    for format, raw in ((CHAT, {"role": "user"}), (RESPONSES, {"type": "function_call"})):
+    plain: list[tuple[FormatName, dict[str, Any]]] = [
+        (CHAT, {"role": "user"}),
+        (CHAT, {"role": "nobody", "type": ["message"]}),
+        (RESPONSES, {"type": "function_call"}),
+    ]
+    for format, raw in plain:
         with pytest.raises(ValidationError) as refused:
             draft(raw, format, len, "/messages/0")
         assert "format" not in refused.value.problems[0].detail

@@ -36,7 +36,7 @@ _OWNERS: Final[Mapping[str, tuple[FormatName, ...]]] = {
     "redacted_thinking": (_ANTHROPIC,),
 }
 _HOLDERS = ("content", "parts", "output")
-_ITEMS = frozenset(("message", "function_call", "function_call_output", "reasoning"))
+_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 """Types of what is a message by itself in OpenAI Responses."""
 
 
