@@ -6,8 +6,8 @@
    a delta on the build before, which has to give the same (G4). A whole payload is excused in its
    place only where a compaction's receipt has come between the two.
 3. A payload is judged by the provider's own types and rules, by ours, by a count of it from
-   scratch, by its window, and by the promised prefix of the build before it in its epoch (C1, C4,
-   G3, K2, N9).
+   scratch, by a count of its strings that shares no code with the service, by its window, and by
+   the promised prefix of the build before it in its epoch (C1, C4, G3, K2, N9).
 4. In the end all messages are read back and compared with what was sent: how often each stands
    there, and where, field by field (A1, A2).
 """
@@ -46,6 +46,7 @@ from app.domain.tokens import (
 from app.domain.validation import Context, validate
 from app.domain.views import SUMMARY_PREFIX
 from tests.commands import COMMAND, environment, free_port
+from tests.payload_tokens import payload_tokens
 from tests.writers import difference
 
 WINDOWS = (8_000, 32_000, 128_000)
@@ -58,6 +59,8 @@ MODELS = {
 }
 """One for each window, so that each has its own lane; all are wider than the widest replayed."""
 TOLERANCE = 0.005
+LEAST_COUNTED = 0.99
+"""The least share of a payload's own texts that `tokens_used` may be."""
 NOT_CONVERSATIONS = ("mcp_tools.jsonl",)
 PAGE = 1000
 ITEMS = {
@@ -112,6 +115,7 @@ class Tally:
     compacted_tokens: int = 0
     largest_share: float = 0.0
     largest_miscount: float = 0.0
+    largest_undercount: float = 0.0
     refused: list[str] = field(default_factory=list)
     excused: list[str] = field(default_factory=list)
     unexcused: list[str] = field(default_factory=list)
@@ -236,6 +240,7 @@ class Judge:
         items = build.items
         counted = self._items_cost(build, items) + self._fixed_cost(build)
         _judge_count(build, counted, tally)
+        _judge_texts(build, tally)
         self._judge_prefix(build, items, tally)
         return counted
 
@@ -642,6 +647,16 @@ def _judge_count(build: Build, counted: int, tally: Tally) -> None:
         tally.miscounted.append(f"{build.place}: {used} tokens, {counted} from scratch")
     tally.largest_miscount = max(tally.largest_miscount, difference)
     tally.largest_share = max(tally.largest_share, used / effective)
+
+
+def _judge_texts(build: Build, tally: Tally) -> None:
+    """The texts that stand in the payload are counted, and inside the window (J1, C4)."""
+    used, texts = build.answer["tokens_used"], payload_tokens(build.payload)
+    if texts > build.effective_window:
+        tally.over_window.append(f"{build.place}: {texts} tokens of text")
+    if used < LEAST_COUNTED * texts:
+        tally.miscounted.append(f"{build.place}: {used} tokens, {texts} of text alone")
+    tally.largest_undercount = max(tally.largest_undercount, texts / used - 1)
 
 
 def _judge_completeness(build: Build, sent: Sequence[Mapping[str, Any]], tally: Tally) -> None:

@@ -98,7 +98,10 @@ def dump_payload(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return json.dumps(sendable_json(value), separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps(
+            sendable_json(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
+        return text.encode()
 
 
 def _refuse(word: str) -> Any:

@@ -1,16 +1,22 @@
 """How many tokens a message, a tool definition or a whole payload costs (J1, J2, C5).
 
-1. Text is counted part by part with a `CountText`; the sum over parts is the message's cost.
+1. What is counted is the text that is sent. Text is counted part by part with a `CountText`; the
+   sum over parts is the message's cost.
 2. Every wire message costs `MESSAGE_OVERHEAD`, and every call in it `CALL_OVERHEAD`.
 3. An Anthropic tool result is a block, a Gemini one a part: inside a wire message with others it
    costs its id and its content and no overhead of its own. So k neutral messages merged into one
    wire message cost the sum of their counts minus (k - 1) * `MESSAGE_OVERHEAD`. Neighbouring
    Responses items of the model count as one message, because that is how they are read.
-4. Media cost a value of their own, never what their base64 text would cost.
-5. What a format cannot say as it stands is counted after its `adapt`: for every clean message
-   the rendered wire form costs exactly `count_rendered`. That equals `count_message(…).visible`
-   whenever `adapt` returns the message itself, the ordinary case.
-6. Reasoning is counted apart, since most payloads leave it out.
+4. A call's arguments are counted as they came where a format sends them as text, and as compact
+   JSON where it sends an object (Anthropic, Gemini). Gemini sends a result as an object, too: it
+   is counted as JSON, with its name.
+5. What a provider's original says beside its text (citations, annotations) goes back to that
+   provider alone, and is counted there as JSON.
+6. Images and documents cost a value of their own, never what their base64 text would cost.
+7. What a format cannot say as it stands is counted after its `adapt`: for every clean message
+   the rendered wire form costs exactly `count_rendered`. `counts_alike` tells where that equals
+   the stored count, that of its openai_chat item, which is the ordinary case.
+8. Reasoning is counted apart, since most payloads leave it out.
 """
 
 from __future__ import annotations
@@ -25,13 +31,22 @@ from typing import Any, Final, assert_never
 
 import imagesize
 
-from app.domain.formats import FORMATS, ToolDefinition, gather, gemini, openai_chat, wire
+from app.domain.formats import (
+    FORMATS,
+    ToolDefinition,
+    gather,
+    gemini,
+    openai_chat,
+    originals,
+    wire,
+)
 from app.domain.messages import (
     File,
     FormatName,
     Image,
     Message,
     Opaque,
+    Part,
     Reasoning,
     Role,
     Text,
@@ -47,6 +62,7 @@ TOOL_OVERHEAD: Final = 8
 IMAGE_TOKENS: Final = 1000
 FILE_TOKENS: Final = 2000
 
+_OBJECT_ARGUMENTS = (FormatName.ANTHROPIC, FormatName.GEMINI)
 _PIXELS_PER_TOKEN = 750
 _IMAGE_RANGE = (85, 1600)
 _HEADER_CHARS = 1 << 18  # base64 characters read for the size; a JPEG's comes after its metadata
@@ -65,14 +81,27 @@ class MessageTokens:
         return self.visible + self.reasoning
 
 
-def count_message(message: Message, count: CountText) -> MessageTokens:
-    """Count a clean message once, at append (J1)."""
+def count_message(
+    message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
+) -> MessageTokens:
+    """Count a clean message as a format sends it; the append does so once, for openai_chat (J1).
+
+    It is exact for a message that the format has adapted.
+    """
     visible, reasoning = MESSAGE_OVERHEAD, 0
+    is_object = format is FormatName.GEMINI and message.role is Role.TOOL
     for part in message.parts:
-        if isinstance(part, Reasoning):
-            reasoning += _count_reasoning(part, count)
-        else:
-            visible += _count_part(part, count)
+        match part:
+            case Reasoning():
+                reasoning += _count_reasoning(part, count)
+            case Text():
+                visible += _count_beside(part, format, count)
+                visible += 0 if is_object else count(part.text)
+            case _:
+                visible += _count_part(part, format, count)
+    if is_object:
+        visible += count(sendable(gemini.response_json(message)))
+        visible += count(gemini.response_name(message))
     if message.tool_call_id is not None:
         visible += count(sendable(message.tool_call_id))
     if message.name is not None and message.role is not Role.TOOL:
@@ -92,7 +121,7 @@ def count_rendered(
     the parts that do.
     """
     adapted = FORMATS[format].adapt(message, ids)
-    visible = count_message(adapted, count).visible
+    visible = count_message(adapted, count, format).visible
     match format:
         case FormatName.OPENAI_CHAT:
             return visible + media_message_overhead(adapted, count)
@@ -104,12 +133,16 @@ def count_rendered(
             assert_never(format)
 
 
-def counts_alike(message: Message, shown: Message) -> bool:
+def counts_alike(message: Message, shown: Message, format: FormatName) -> bool:
     """Tell whether what a format shows of a clean message costs what its chat item does.
 
     Reasoning is left aside.
     """
     if openai_chat.adapt(message) is not message:
+        return False
+    if format is FormatName.GEMINI and message.role is Role.TOOL:
+        return False
+    if not all(_reads_alike(part, format) for part in shown.parts):
         return False
     if (message.name, message.tool_call_id) != (shown.name, shown.tool_call_id):
         return False
@@ -144,13 +177,10 @@ def media_message_overhead(message: Message, count: CountText) -> int:
 def media_parts_overhead(message: Message, count: CountText) -> int:
     """Count what Gemini adds to move a tool message's media behind the responses.
 
-    `message` has its final ids; the media themselves are in its own count. 0 without media.
+    `message` has its final ids; the media themselves are in its own count, and so is the response
+    that announces them. 0 without media.
     """
-    if not gemini.tool_media(message):
-        return 0
-    has_text = any(isinstance(part, Text) for part in message.parts)
-    follows = 0 if has_text else count(gemini.MEDIA_FOLLOWS)
-    return count(gemini.media_label(message)) + follows
+    return count(gemini.media_label(message)) if gemini.tool_media(message) else 0
 
 
 def count_ids(message: Message, ids: Mapping[str, str], count: CountText) -> int:
@@ -228,33 +258,55 @@ def _size_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _count_part(part: Text | Image | File | ToolCall | Opaque, count: CountText) -> int:
+def _reads_alike(part: Part, format: FormatName) -> bool:
+    """Whether a part that chat takes as it stands is the same text in another format."""
     match part:
         case Text():
-            return count(part.text)
+            return not originals.beside(part, format)
+        case ToolCall():
+            text = part.arguments
+            same = format not in _OBJECT_ARGUMENTS or wire.sent_as_object(text) == text
+            return same and not originals.beside(part, format)
+        case _:
+            return True
+
+
+def _count_part(
+    part: Image | File | ToolCall | Opaque, format: FormatName, count: CountText
+) -> int:
+    match part:
         case Image():
-            return _count_image(part)
+            return _count_image(part, count)
         case File():
             return _count_file(part, count)
         case ToolCall():
-            return _count_call(part, count)
+            return _count_call(part, format, count) + _count_beside(part, format, count)
         case Opaque():
             return count(sendable(wire.compact(part.block)))
         case _:
             assert_never(part)
 
 
-def _count_call(call: ToolCall, count: CountText) -> int:
-    """Arguments count in one spelling, so that every format's rendering counts alike."""
-    arguments = wire.arguments_object(call.arguments)
-    text = call.arguments if arguments is None else sendable(wire.compact(arguments))
+def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
+    """Count a call with its arguments as the format sends them."""
+    text = call.arguments
+    if format in _OBJECT_ARGUMENTS:
+        text = sendable(wire.sent_as_object(text))
     return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
 
 
+def _count_beside(part: Text | ToolCall | Reasoning, format: FormatName, count: CountText) -> int:
+    rest = originals.beside(part, format)
+    return count(sendable(wire.compact(rest))) if rest else 0
+
+
 def _count_reasoning(part: Reasoning, count: CountText) -> int:
-    if part.text or part.block is None:
+    """Count reasoning as its own provider gets it back."""
+    if part.block is None or part.format is None:
         return count(part.text)
-    return count(sendable(wire.compact(part.block)))
+    if not part.text:
+        return count(sendable(wire.compact(part.block)))
+    return count(part.text) + _count_beside(part, part.format, count)
 
 
 def _count_file(file: File, count: CountText) -> int:
@@ -263,8 +315,10 @@ def _count_file(file: File, count: CountText) -> int:
     return count(file.text) + (count(file.name) if file.name else 0)
 
 
-def _count_image(image: Image) -> int:
-    size = _pixel_size(image.data) if image.data is not None else None
+def _count_image(image: Image, count: CountText) -> int:
+    if image.data is None:
+        return max(IMAGE_TOKENS, count(image.url or ""))
+    size = _pixel_size(image.data)
     if size is None:
         return IMAGE_TOKENS
     low, high = _IMAGE_RANGE
@@ -291,5 +345,5 @@ def _count_wire_message(
         parsed = FORMATS[format].parse({**raw, "role": "user"}, pointer)
     else:
         parsed = FORMATS[format].parse(raw, pointer)
-    inner = sum(count_message(message, count).total - MESSAGE_OVERHEAD for message in parsed)
-    return MESSAGE_OVERHEAD + inner
+    counted = (count_message(message, count, format).total for message in parsed)
+    return MESSAGE_OVERHEAD + sum(tokens - MESSAGE_OVERHEAD for tokens in counted)

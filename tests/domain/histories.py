@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from app.domain.log import Draft, LogRow, draft
 from app.domain.messages import FormatName, Role
+from app.domain.tokens import CountText
 from app.domain.turns import Entry, entry
 from tests.domain import strategies_messages as given_
 
@@ -98,7 +99,7 @@ def texts() -> st.SearchStrategy[str]:
     """Texts of a log: ordinary, odd, long."""
     long = st.integers(100, 900).map(lambda words: "lorem ipsum " * words)
     plain = st.text("abc \né日", max_size=60)
-    return st.one_of(plain, plain, given_.texts(20), long)
+    return st.one_of(plain, plain, given_.texts(20), long, given_.HOSTILE)
 
 
 def _chat_user(draw: st.DrawFn) -> dict[str, Any]:
@@ -409,17 +410,17 @@ def _answer(draw: st.DrawFn, log: RawLog, format: FormatName, answered: list[str
     log.open_calls = left
 
 
-def drafts_of(log: RawLog) -> list[tuple[FormatName, Draft]]:
+def drafts_of(log: RawLog, count: CountText = third) -> list[tuple[FormatName, Draft]]:
     """Return every draft of a log with the format it came in."""
     return [
-        (format, made) for format, raw in log.messages for made in draft(raw, format, third, "")
+        (format, made) for format, raw in log.messages for made in draft(raw, format, count, "")
     ]
 
 
-def rows_of(log: RawLog, wanted: FormatName) -> list[LogRow]:
+def rows_of(log: RawLog, wanted: FormatName, count: CountText = third) -> list[LogRow]:
     """Return the rows a build of the wanted format reads, as the database gives them."""
     found = []
-    for seq, (format, made) in enumerate(drafts_of(log), 1):
+    for seq, (format, made) in enumerate(drafts_of(log, count), 1):
         as_chat = wanted is CHAT and not made.has_media
         found.append(
             LogRow(

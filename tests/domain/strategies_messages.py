@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import operator
 import struct
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,26 @@ NASTY = st.sampled_from(
         "\u202e",
     ]
 )
+HOSTILE = st.builds(
+    operator.mul,
+    st.sampled_from(
+        [
+            "\n \t",
+            '");\n',
+            "\x1b[0m",
+            "\\",
+            '"',
+            "\u202eabc",
+            "\x00\ud83d",
+            "é\u0301日本",
+            "👩\u200d👩\u200d👧",
+            '{"a": "\\n"}\r\n',
+        ]
+    ),
+    st.integers(1, 60),
+)
+"""Texts that cost another number of tokens as soon as something is escaped or stripped."""
+_SPACES = st.builds(operator.mul, st.sampled_from(["\n \t", " ", "\r\n\t"]), st.integers(0, 300))
 _HELD_IMAGE = {"type": "input_image", "file_id": "file-1", "detail": "auto"}
 _AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
 SHOWN_IDS = st.text("abcXYZ019_-", min_size=1, max_size=40)
@@ -78,12 +99,22 @@ def json_objects() -> st.SearchStrategy[dict[str, Any]]:
 def arguments() -> st.SearchStrategy[str]:
     """Call arguments as models write them: mostly JSON objects, sometimes not JSON at all."""
     spelled = st.builds(
-        lambda value, ascii_only: json.dumps(value, ensure_ascii=ascii_only),
+        lambda value, ascii_only, indent: json.dumps(value, ensure_ascii=ascii_only, indent=indent),
         json_objects(),
         st.booleans(),
+        st.sampled_from([None, None, 4]),
     )
+    spaced = st.builds('{{{0}"a":{0}{1}{0}}}{0}'.format, _SPACES, HOSTILE.map(json.dumps))
+    nested = HOSTILE.map(lambda text: json.dumps({"a": json.dumps({"b": json.dumps(text)})}))
+    twice = HOSTILE.map(lambda text: f'{{"a":{json.dumps(text)},"a":1}}')
     return st.one_of(
-        spelled, st.sampled_from(["", "{}", "null", "[1]", "{", "NaN", '{"a":1e999}']), texts(20)
+        spelled,
+        spaced,
+        nested,
+        twice,
+        HOSTILE,
+        st.sampled_from(["", "{}", "null", "[1]", "{", "NaN", '{"a":1e999}']),
+        texts(20),
     )
 
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from app.domain import jsontext
 from app.domain.assemblers.merging import Block, MergingAssembler
-from app.domain.formats import anthropic, openai_chat
+from app.domain.formats import anthropic
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Message, Opaque, Part, Reasoning, Role, Text
 from app.domain.prompt import Tail
-from app.domain.tokens import MESSAGE_OVERHEAD, count_message, count_rendered
+from app.domain.tokens import MESSAGE_OVERHEAD, count_message, count_rendered, counts_alike
 
 CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
+_FORMAT = FormatName.ANTHROPIC
 _THINKING = ("thinking", "redacted_thinking")
 
 
@@ -38,12 +39,14 @@ class AnthropicAssembler(MergingAssembler):
         return jsontext.dump_payload(block), tokens
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        message, is_plain = self._with_known_tools(self._message(row)), self._is_plain(row)
+        given, is_plain = self._message(row), self._is_plain(row)
+        message = self._with_known_tools(given)
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
         tokens = row.tokens
-        if ids or row.has_media or is_plain or not _counts_alike(message):
-            tokens = count_rendered(FormatName.ANTHROPIC, message, self.count, ids)
+        is_other = ids or row.has_media or is_plain or message is not given
+        if is_other or not counts_alike(message, anthropic.adapt(message), _FORMAT):
+            tokens = count_rendered(_FORMAT, message, self.count, ids)
         if replays and row.reasoning_tokens:
             tokens += self._replayed_tokens(row, message)
         wire = [Block(jsontext.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
@@ -80,8 +83,3 @@ def _referenced(part: Part) -> str:
     if not isinstance(part, Opaque) or part.block.get("type") != "tool_reference":
         return ""
     return str(part.block.get("tool_name", ""))
-
-
-def _counts_alike(message: Message) -> bool:
-    """Whether a message says the same in both formats, so that its stored count holds."""
-    return openai_chat.adapt(message) is message and anthropic.adapt(message) is message

@@ -2,13 +2,15 @@
 
 1. The responses of a call group stand together in the order of its calls, whatever order they
    came in: they are put when the last one is there, or when the group ends (G1).
-2. Signatures and signed thoughts go back verbatim as long as their prefix is unchanged (G2).
-3. Gemini caches by prefix alone, so there are no marks.
+2. A response is sent as an object, which no other format does: its count is made here (J1).
+3. Signatures and signed thoughts go back verbatim as long as their prefix is unchanged (G2).
+4. Gemini caches by prefix alone, so there are no marks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.domain import jsontext
@@ -54,13 +56,14 @@ class GeminiAssembler(MergingAssembler):
         return jsontext.dump_payload({"text": text})
 
     def _mark(self) -> None:
-        """Note nothing (rule 3)."""
+        """Note nothing (rule 4)."""
 
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
-        known = self._known_as.get(wire_id, wire_id)
-        message = Message(Role.TOOL, (Text(text),), tool_call_id=known)
-        _, (part,) = gemini.render(message, asked=self._asked.get(wire_id))
-        return jsontext.dump_payload(part), self.count(known) + self.count(text)
+        known, asked = self._known_as.get(wire_id, wire_id), self._asked.get(wire_id)
+        message = Message(Role.TOOL, (Text(text),), known, _name_of(asked))
+        _, (part,) = gemini.render(message, asked=asked)
+        tokens = count_message(message, self.count, FormatName.GEMINI).visible
+        return jsontext.dump_payload(part), tokens - MESSAGE_OVERHEAD
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         message, is_plain = self._message(row), self._is_plain(row)
@@ -73,8 +76,8 @@ class GeminiAssembler(MergingAssembler):
             known = (call.id for call in shown.calls)
             self._known_as = dict(zip(calls, known, strict=True))
         tokens = row.tokens
-        if ids or row.has_media or is_plain or not counts_alike(message, shown):
-            tokens = count_message(shown, self.count).visible
+        if ids or row.has_media or is_plain or not counts_alike(message, shown, FormatName.GEMINI):
+            tokens = count_message(shown, self.count, FormatName.GEMINI).visible
         tokens += count_replayed(row.reasoning_tokens, message, shown, self.count)
         blocks = [Block(jsontext.dump_payload(part), markable=False) for part in parts]
         self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
@@ -90,12 +93,10 @@ class GeminiAssembler(MergingAssembler):
 
     def _keep_result(self, row: LogRow, wire_id: str) -> None:
         message, known = self._message(row), self._known_as.get(wire_id, wire_id)
-        ids = {message.tool_call_id or "": known}
-        _, (part, *media) = gemini.render(message, ids, asked=self._asked.get(wire_id))
-        tokens = row.tokens
-        is_other = known != message.tool_call_id or row.has_media or self._is_plain(row)
-        if is_other or not counts_alike(message, gemini.adapt(message, ids)):
-            tokens = count_rendered(FormatName.GEMINI, message, self.count, ids)
+        asked, ids = self._asked.get(wire_id), {message.tool_call_id or "": known}
+        _, (part, *media) = gemini.render(message, ids, asked=asked)
+        named = replace(message, name=_name_of(asked) or message.name)
+        tokens = count_rendered(FormatName.GEMINI, named, self.count, ids)
         self._results[wire_id] = jsontext.dump_payload(part), tokens - MESSAGE_OVERHEAD
         self._media[wire_id] = [jsontext.dump_payload(item) for item in media]
 
@@ -117,3 +118,8 @@ class GeminiAssembler(MergingAssembler):
         ]
         media = [block for wire_id in self._asked for block in self._media.get(wire_id, ())]
         return found + [(block, 0) for block in media]  # the results' counts hold them
+
+
+def _name_of(asked: Mapping[str, Any] | None) -> str | None:
+    """Return the name that a response to a call is sent with."""
+    return asked["name"] if asked is not None else None

@@ -17,7 +17,7 @@ from app.domain import jsontext
 from app.domain.assemblers.merging import GRID
 from app.domain.formats import openai_responses
 from app.domain.log import LogRow
-from app.domain.messages import NO_RESULT, Message, Role, Text
+from app.domain.messages import NO_RESULT, FormatName, Message, Role, Text
 from app.domain.prompt import (
     ALL_TOOLS,
     MOST_MARKS,
@@ -38,6 +38,7 @@ from app.domain.tokens import (
 from app.domain.views import View
 
 CACHE_MARK: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
+_FORMAT = FormatName.OPENAI_RESPONSES
 _MARKABLE = ("input_text", "input_image", "input_file")
 _CLOSING = len("}]}")
 
@@ -98,15 +99,15 @@ class ResponsesAssembler(Assembler):
         tokens = row.tokens
         if answers not in (None, openai_responses.FUNCTION):
             tokens = self._counted(items[0])
-        elif ids or row.has_media or is_plain or not counts_alike(message, shown):
-            tokens = count_message(shown, self.count).visible
+        elif ids or row.has_media or is_plain or not counts_alike(message, shown, _FORMAT):
+            tokens = count_message(shown, self.count, _FORMAT).visible
         tokens += count_replayed(row.reasoning_tokens, message, shown, self.count)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
 
     def _counted(self, item: dict[str, Any]) -> int:
         """Count a result as it reads: some types have no place for texts."""
         (message,) = openai_responses.parse(item, "")
-        return count_message(message, self.count).visible
+        return count_message(message, self.count, _FORMAT).visible
 
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         self._started = True

@@ -195,6 +195,17 @@ def tool_media(message: Message) -> tuple[Part, ...]:
     return tuple(part for part in message.parts if isinstance(part, Image | File))
 
 
+def response_name(message: Message) -> str:
+    """Give the name that an adapted tool message's response is sent with, asked by no call."""
+    name = message.name or "tool"
+    return name if _NAME.fullmatch(name) else wire.tool_name(name)
+
+
+def response_json(message: Message) -> str:
+    """Give the response object of an adapted tool message as the JSON it is sent as."""
+    return wire.compact(_response(message))
+
+
 def media_label(message: Message) -> str:
     """Give the text that stands before the media of an adapted tool message."""
     return f"[media from tool call {message.tool_call_id}]"
@@ -605,13 +616,12 @@ def _wire_media(media: Image | File) -> dict[str, Any]:
 def _wire_result(message: Message, asked: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     original = _original(message)
     call_id: str | None = message.tool_call_id
-    name = message.name or "tool"
     if asked is not None:
-        call_id, name = asked.get("id"), asked["name"]
+        call_id, message = asked.get("id"), replace(message, name=asked["name"])
     elif original is not None and not _field(original, "functionResponse").get("id"):
         call_id = None
     known = {"id": call_id} if call_id else {}
-    known["name"] = name if _NAME.fullmatch(name) else wire.tool_name(name)
+    known["name"] = response_name(message)
     if original is not None:
         key = _key(original, "functionResponse")
         answer = {**original[key], **known}
@@ -619,10 +629,17 @@ def _wire_result(message: Message, asked: Mapping[str, Any] | None) -> list[dict
             answer.pop("id", None)
         return [{**_unsigned(original), key: answer}]
     media = tool_media(message)
-    text = message.text or MEDIA_FOLLOWS
-    response = {"error" if message.is_error else "output": text}
-    parts: list[dict[str, Any]] = [{"functionResponse": {**known, RESULT_KEY: response}}]
+    answer = {**known, RESULT_KEY: _response(message)}
+    parts: list[dict[str, Any]] = [{"functionResponse": answer}]
     if media:
         parts.append({"text": media_label(message)})
         parts += [_wire_part(part, False) for part in media]
     return parts
+
+
+def _response(message: Message) -> Mapping[str, Any]:
+    original = _original(message)
+    if original is not None:
+        found: Mapping[str, Any] = _field(original, "functionResponse").get(RESULT_KEY) or {}
+        return found
+    return {"error" if message.is_error else "output": message.text or MEDIA_FOLLOWS}

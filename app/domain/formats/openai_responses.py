@@ -233,6 +233,15 @@ def call_types(items: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {item["call_id"]: item["type"] for item in items if item.get("type") in _OUTPUTS}
 
 
+def call_fields(block: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the fields of a call's item that hold its id, its name and its arguments."""
+    kind = block.get("type")
+    if isinstance(kind, str) and kind in _NATIVE:
+        _, key = _NATIVE[kind]
+        return ("call_id", key, f"{key}s")
+    return ("call_id", "name", "arguments" if kind == FUNCTION else "input")
+
+
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render tool definitions as `FunctionToolParam` dicts, in their order.
 

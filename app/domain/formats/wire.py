@@ -143,6 +143,12 @@ def arguments_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def sent_as_object(text: str) -> str:
+    """Give a call's arguments as they stand where a format sends an object; others as they are."""
+    arguments = arguments_object(text)
+    return text if arguments is None else compact(arguments)
+
+
 def is_json(text: str) -> bool:
     """Tell whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels."""
     return _read_json(text) is not _INVALID
