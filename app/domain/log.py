@@ -4,8 +4,8 @@
 2. `body` is the message as it came; `fragment` is its openai_chat payload item, absent when the
    body itself is that item. A chat build reads whichever is the item, others read the body.
 3. Counts are made once, at append, by the conversation's counter: what the message costs as an
-   openai_chat payload item (J1, decision 12). Other formats count anew only what they say
-   differently.
+   openai_chat payload item (J1, decision 12). Other formats count anew only what they send
+   in another way, such as arguments that came with white space.
 4. A large tool result is offloaded: `body` then holds its view, and `output` says where the rest
    is (F1). Without blobs at hand nothing else of a row changes.
 5. A batch is judged as a whole before anything is stored (A2, A3): `fold_batch` says which

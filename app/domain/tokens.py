@@ -12,7 +12,7 @@
    is counted as JSON, with its name.
 5. What a provider's original says beside its text (citations, annotations) goes back to that
    provider alone, and is counted there as JSON.
-6. Images and documents cost a value of their own, never what their base64 text would cost.
+6. Media cost what `media` says of them, never what their base64 text would cost.
 7. What a format cannot say as it stands is counted after its `adapt`: for every clean message
    the rendered wire form costs exactly `count_rendered`. `counts_alike` tells where that equals
    the stored count, that of its openai_chat item, which is the ordinary case.
@@ -21,16 +21,11 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import math
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
-import imagesize
-
+from app.domain import media
 from app.domain.formats import (
     FORMATS,
     ToolDefinition,
@@ -54,18 +49,13 @@ from app.domain.messages import (
     sendable,
 )
 
-CountText = Callable[[str], int]
+CountText = media.CountText
 
 MESSAGE_OVERHEAD: Final = 4
 CALL_OVERHEAD: Final = 4
 TOOL_OVERHEAD: Final = 8
-IMAGE_TOKENS: Final = 1000
-FILE_TOKENS: Final = 2000
 
 _OBJECT_ARGUMENTS = (FormatName.ANTHROPIC, FormatName.GEMINI)
-_PIXELS_PER_TOKEN = 750
-_IMAGE_RANGE = (85, 1600)
-_HEADER_CHARS = 1 << 18  # base64 characters read for the size; a JPEG's comes after its metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +215,11 @@ def text_bytes_4(text: str) -> int:
     return _size_bytes(text) // 4
 
 
+def text_chars_4(text: str) -> int:
+    """Estimate a text's tokens as its characters / 4, floored."""
+    return len(text) // 4
+
+
 def text_chars_2_5(text: str) -> int:
     """Estimate a text's tokens as its characters x 2 / 5, floored (S3)."""
     return len(text) * 2 // 5
@@ -236,18 +231,38 @@ def estimate_message_tokens(message: Message, count: CountText = text_chars_2_5)
 
 
 def bytes_4(messages: Iterable[Message]) -> int:
-    """Estimate by UTF-8 bytes of content / 4, floored per message (J2, S0, S1)."""
-    return sum(sum(map(_size_bytes, _texts(message))) // 4 for message in messages)
+    """Estimate by UTF-8 bytes of content / 4, floored per message (J2, S0, S1).
+
+    These three count content text by the rule they are named after, and what else a message
+    carries as a build counts it.
+    """
+    return sum(
+        sum(map(_size_bytes, _texts(message))) // 4 + _count_apart(message, text_bytes_4)
+        for message in messages
+    )
 
 
-def chars_4(messages: Iterable[Message]) -> int:
+def chars_4(messages: Sequence[Message]) -> int:
     """Estimate by all characters of content / 4, floored once (J2, S4)."""
-    return sum(sum(map(len, _texts(message))) for message in messages) // 4
+    text = sum(sum(map(len, _texts(message))) for message in messages) // 4
+    return text + sum(_count_apart(message, text_chars_4) for message in messages)
 
 
 def chars_2_5(messages: Iterable[Message]) -> int:
     """Estimate by characters of content x 2 / 5, floored per message (J2, S3)."""
-    return sum(sum(map(len, _texts(message))) * 2 // 5 for message in messages)
+    return sum(
+        sum(map(len, _texts(message))) * 2 // 5 + _count_apart(message, text_chars_2_5)
+        for message in messages
+    )
+
+
+def _count_apart(message: Message, count: CountText) -> int:
+    """Count what a message carries beside its content text: calls, media, reasoning, ids, a name.
+
+    A message of text alone has none of it, and costs no overhead.
+    """
+    apart = tuple(part for part in message.parts if not isinstance(part, Text))
+    return count_message(replace(message, parts=apart), count).total - MESSAGE_OVERHEAD
 
 
 def _texts(message: Message) -> list[str]:
@@ -276,13 +291,14 @@ def _count_part(
 ) -> int:
     match part:
         case Image():
-            return _count_image(part, count)
+            return media.image_tokens(part, count)
         case File():
-            return _count_file(part, count)
+            return media.file_tokens(part, count)
         case ToolCall():
             return _count_call(part, format, count) + _count_beside(part, format, count)
         case Opaque():
-            return count(sendable(wire.compact(part.block)))
+            rest, tokens = media.without_media(part.block, count)
+            return tokens + count(sendable(wire.compact(rest)))
         case _:
             assert_never(part)
 
@@ -307,35 +323,6 @@ def _count_reasoning(part: Reasoning, count: CountText) -> int:
     if not part.text:
         return count(sendable(wire.compact(part.block)))
     return count(part.text) + _count_beside(part, part.format, count)
-
-
-def _count_file(file: File, count: CountText) -> int:
-    if file.data is not None or file.text is None or not file.text.strip():
-        return FILE_TOKENS
-    return count(file.text) + (count(file.name) if file.name else 0)
-
-
-def _count_image(image: Image, count: CountText) -> int:
-    if image.data is None:
-        return max(IMAGE_TOKENS, count(image.url or ""))
-    size = _pixel_size(image.data)
-    if size is None:
-        return IMAGE_TOKENS
-    low, high = _IMAGE_RANGE
-    return min(high, max(low, math.ceil(size[0] * size[1] / _PIXELS_PER_TOKEN)))
-
-
-def _pixel_size(data: str) -> tuple[int, int] | None:
-    """Only the common kinds are looked into; the package knows more, with larger parsers."""
-    if wire.sniffed_type(data) is None:
-        return None
-    head = data[:_HEADER_CHARS]
-    try:
-        header = base64.b64decode(head[: len(head) // 4 * 4])
-        width, height = imagesize.get(io.BytesIO(header))
-    except (ValueError, struct.error):
-        return None
-    return (width, height) if width > 0 and height > 0 else None
 
 
 def _count_wire_message(

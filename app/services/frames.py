@@ -33,7 +33,7 @@ from app.domain.policy import CounterName, OnUnknownModel, Policy, as_json, effe
 from app.domain.records import Conversation, Epoch
 from app.domain.sections import dynamic_texts, merge_sections, section_from, static_sections
 from app.domain.strategies import STRATEGIES
-from app.domain.tokens import CountText
+from app.domain.tokens import CountText, text_bytes_4, text_chars_2_5, text_chars_4
 from app.services.ports import Models, Tokenizer
 
 _LARGE = 32_768
@@ -68,11 +68,11 @@ class Frames:
             case CounterName.TOKENIZER:
                 return self._tokenizer.count
             case CounterName.BYTES_4:
-                return lambda text: len(text.encode("utf-8", "surrogatepass")) // 4
+                return text_bytes_4
             case CounterName.CHARS_4:
-                return lambda text: len(text) // 4
+                return text_chars_4
             case CounterName.CHARS_2_5:
-                return lambda text: len(text) * 2 // 5
+                return text_chars_2_5
 
     def policy(self, *layers: str) -> Policy:
         """Return the effective policy of stored layers, weakest first (decision 22)."""

@@ -17,6 +17,7 @@ from app.domain.formats import (
     openai_chat,
     openai_responses,
 )
+from app.domain.media import FILE_TOKENS, IMAGE_TOKENS
 from app.domain.messages import (
     File,
     FormatName,
@@ -31,8 +32,6 @@ from app.domain.messages import (
 )
 from app.domain.tokens import (
     CALL_OVERHEAD,
-    FILE_TOKENS,
-    IMAGE_TOKENS,
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,
     bytes_4,

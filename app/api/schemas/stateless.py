@@ -163,7 +163,11 @@ class TokensAsk(Asked):
     tools: Tools = Field(default_factory=list, description="Tool definitions.")
     format: Format = FormatName.OPENAI_CHAT
     counter: Annotated[CounterName, Field(strict=False)] = Field(
-        default=CounterName.TOKENIZER, description="How to count."
+        default=CounterName.TOKENIZER,
+        description=(
+            "How to count. bytes_4, chars_4 and chars_2_5 apply their rule to content text without"
+            " overhead; calls, media, reasoning, ids and names come on top."
+        ),
     )
     model: ModelName | None = Field(default=None, description="Model that the margin is for.")
 
