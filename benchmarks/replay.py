@@ -94,7 +94,7 @@ def report(total: Tally, seconds: float) -> list[str]:
         f" (the fullest used {total.largest_share:.1%} of it)",
         f"miscounted          {len(total.miscounted):,}"
         f" (tokens_used against a count from scratch differs by {total.largest_miscount:.3%}"
-        " at most)",
+        f" at most; the text of a payload exceeds it by {total.largest_undercount:.3%} at most)",
         f"consecutive builds  {consecutive(total):,} of one epoch, each compared byte for byte with"
         f" what the one before it promised: {len(total.broken_prefixes):,} broken prefixes",
         f"deltas              {total.deltas:,} put together and compared with the whole payload:"
