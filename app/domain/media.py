@@ -20,6 +20,8 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 import imagesize
@@ -49,10 +51,11 @@ _URLS = ("url", "image_url", "file_data", "video_url")
 
 _SCANNED_CHARS = 1 << 22
 _PAGE = re.compile(rb"/Type\s{0,8}/Page(?![A-Za-z])")
-_PACKED = re.compile(rb"/ObjStm[^>]{0,400}>>\s{0,8}stream\r?\n")
+_OBJECTS = re.compile(rb"/ObjStm")
+_STREAM = re.compile(rb"[^>]{0,400}>>\s{0,8}stream\r?\n")
 _MAX_STREAMS = 64
-_MAX_PACKED = 1 << 19
-_MAX_UNPACKED = 1 << 20
+_MAX_PACKED = 1 << 18
+_MAX_UNPACKED = 1 << 19
 
 
 def image_tokens(image: Image, count: CountText) -> int:
@@ -177,12 +180,11 @@ def _pdf_pages(data: str) -> int:
 def _packed_pages(content: bytes) -> int:
     """Count the pages that stand in compressed object streams."""
     found = 0
-    for number, start in enumerate(_PACKED.finditer(content)):
-        if number >= _MAX_STREAMS:
-            break
-        packed = memoryview(content)[start.end() : start.end() + _MAX_PACKED]
-        try:
-            found += len(_PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED)))
-        except zlib.error:
+    for objects in islice(_OBJECTS.finditer(content), _MAX_STREAMS):
+        start = _STREAM.match(content, objects.end())
+        if start is None:
             continue
+        packed = memoryview(content)[start.end() : start.end() + _MAX_PACKED]
+        with suppress(zlib.error):
+            found += len(_PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED)))
     return found

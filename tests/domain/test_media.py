@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -101,3 +102,19 @@ def test_media_in_a_block_cost_their_size_and_not_their_base64() -> None:
     assert without_media(url, len) == ({"video_url": [{}, {"url": "https://x.test/"}]}, 1_000)
     text = {"source": {"type": "text", "media_type": "text/plain", "data": "abcd"}}
     assert without_media(text, len) == (text, 0)
+
+
+HOSTILE = [
+    b"/ObjStm " * 500_000,
+    b"/Type /Page " * 300_000,
+    (b"/ObjStm >> stream\n" + zlib.compress(b"/Type /Page\n" * 50_000)) * 200,
+    b"/Type" + b" " * 4_000_000,
+]
+
+
+@pytest.mark.parametrize("content", HOSTILE)
+def test_no_pdf_takes_long_to_count(content: bytes) -> None:
+    """Whatever stands in a PDF, little of it is read, and its cost has a most (J1)."""
+    started = process_time()
+    assert FILE_TOKENS <= data_tokens(PDF, encoded(content), len) <= MAX_PAGES * FILE_TOKENS
+    assert process_time() - started < 1
