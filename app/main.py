@@ -51,6 +51,7 @@ from app.services.forks import ForkService
 from app.services.jobs import JobService
 from app.services.log import Append, LogService
 from app.services.pins import PinService
+from app.services.reads import Reads
 from app.services.recaps import Recaps
 from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
@@ -72,17 +73,23 @@ ROUTERS = (
     messages.hot_router,
     contexts.hot_router,
     messages.router,
+    messages.page_router,
     contexts.router,
     blobs.router,
     tools.router,
     usage.router,
     compactions.router,
+    compactions.page_router,
     conversations.router,
+    conversations.page_router,
     forks.router,
     events.router,
     jobs.router,
     agents.router,
+    agents.page_router,
     snapshots.router,
+    snapshots.page_router,
+    snapshots.stream_router,
     stateless.router,
     validation.router,
     tokens.router,
@@ -153,6 +160,7 @@ def create_app(
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
+    app.state.reads = Reads(settings.page_bytes)
     app.state.metrics = parts.telemetry
     app.state.services = _services(settings, parts)
     return app

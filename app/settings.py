@@ -11,11 +11,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
 
 from app.domain.errors import ValidationError
 from app.domain.policy import DEFAULTS, effective, merge
@@ -27,6 +29,9 @@ CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by those who ask a service, such as the demo, and often set beside its settings."""
 DATA_DIR = Path("data")
 """In the working directory, so that `make run` and the commands of a checkout share it."""
+
+
+_HAS_PORT = re.compile(r":[^\]]*$")
 
 
 class SettingsError(Exception):
@@ -91,6 +96,11 @@ def _directory(text: str) -> Path:
 def _postgres_url(text: str) -> str:
     if not text.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://")
+    hosts = urlsplit(text).netloc.rpartition("@")[2]
+    ports = [host.rpartition(":")[2] for host in hosts.split(",") if _HAS_PORT.search(host)]
+    ports += parse_qs(urlsplit(text).query).get("port", [])
+    if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
+        raise ValueError("must have ports from 1 to 65535")
     return text
 
 
@@ -238,6 +248,12 @@ class Settings:
         timedelta(days=365), "how long it is kept how often a key came, and from where", _days
     )
     max_batch: int = _setting(1000, "most messages in one append", _number(1, 1000))
+    page_bytes: int = _setting(
+        8 * 2**20,
+        "largest page of a list, in bytes: it ends early, with its cursor, but never before its"
+        " first item",
+        _number(1),
+    )
     window_cache_bytes: int = _setting(
         64 * 2**20, "memory per process for cached windows; 0 turns the cache off", _number(0)
     )

@@ -29,6 +29,7 @@ MEASUREMENTS = {
     "resume": "benchmarks.resume",
     "load": "benchmarks.load",
     "faults": "benchmarks.faults",
+    "page_memory": "benchmarks.page_memory",
 }
 
 

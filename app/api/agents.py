@@ -17,7 +17,8 @@ from app.api.deps import (
     tenant_of,
 )
 from app.api.errors import problems_of
-from app.api.routing import WireRoute
+from app.api.pacing import read_of
+from app.api.routing import PageRoute, WireRoute
 from app.api.schemas.agents import (
     AgentCreate,
     AgentPage,
@@ -53,6 +54,7 @@ from app.services import agents as service
 from app.services.layers import OwnSettings, Patch
 
 router = APIRouter(route_class=WireRoute, tags=["agents"])
+page_router = APIRouter(route_class=PageRoute, tags=["agents"])
 
 _READ = problems_of(NotFound, ServiceUnavailable)
 _WRITE = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
@@ -93,7 +95,7 @@ async def create_agent(
     return Json(_full(made), 201, headers={"Location": f"/v1/agents/{made.agent.agent_id}"})
 
 
-@router.get(
+@page_router.get(
     "/v1/agents",
     operation_id="list_agents",
     summary="List agents",
@@ -103,12 +105,12 @@ async def create_agent(
 async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
-    page = await services(request).agents.list(tenant_of(request), limit + 1, before)
+    page = await services(request).agents.list(tenant_of(request), limit, before, read_of(request))
     following = None
-    if len(page) > limit:
-        last = page[limit - 1]
+    if page.has_more:
+        last = page[-1]
         following = cursors.encode("agents", last.created_at.isoformat(), last.agent_id)
-    return Json({"data": [_item(found) for found in page[:limit]], "next_cursor": following})
+    return Json({"data": [_item(found) for found in page], "next_cursor": following})
 
 
 @router.get(

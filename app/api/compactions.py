@@ -11,7 +11,8 @@ from app.api.deps import ConversationPath, Cursor, Limit, conversation_id_from, 
 from app.api.errors import problems_of
 from app.api.jobs import shown as shown_job
 from app.api.messages import transcript
-from app.api.routing import WireRoute
+from app.api.pacing import read_of
+from app.api.routing import PageRoute, WireRoute
 from app.api.schemas.compactions import CompactionAsk, Receipt, ReceiptPage
 from app.api.schemas.contexts import CompactResult
 from app.api.schemas.fields import UUID
@@ -31,6 +32,7 @@ from app.services import receipts
 from app.services.compaction import CompactAsk
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
+page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _READ = problems_of(NotFound, ServiceUnavailable)
@@ -89,7 +91,7 @@ async def compact(
     return Json(shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
 
-@router.get(
+@page_router.get(
     f"{_PATH}/compactions",
     operation_id="list_compactions",
     summary="List compactions",
@@ -105,10 +107,12 @@ async def list_compactions(
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
     known_id = conversation_id_from(conversation_id)
     before = cursors.decode_id(cursor, "compactions") if cursor else None
-    page = await services(request).receipts.page(tenant_of(request), known_id, limit + 1, before)
-    last = page[limit - 1].compaction.compaction_id if len(page) > limit else None
+    page = await services(request).receipts.page(
+        tenant_of(request), known_id, limit, before, read_of(request)
+    )
+    last = page[-1].compaction.compaction_id if page.has_more else None
     following = cursors.encode("compactions", last) if last else None
-    return Json({"data": [_item(found) for found in page[:limit]], "next_cursor": following})
+    return Json({"data": [_item(found) for found in page], "next_cursor": following})
 
 
 @router.get(
@@ -129,7 +133,7 @@ async def get_compaction(
     )
 
 
-@router.get(
+@page_router.get(
     f"{_PATH}/compactions/{{compaction_id}}/messages",
     operation_id="expand_compaction",
     summary="Expand a compaction",
@@ -152,9 +156,9 @@ async def expand_compaction(
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(
-        tenant_of(request), known_id, receipt_id, after_seq, limit + 1
+        tenant_of(request), known_id, receipt_id, after_seq, limit, read_of(request)
     )
-    return await transcript(request, conversation, page, "asc", limit, None)
+    return await transcript(request, conversation, page, "asc", None)
 
 
 @router.post(

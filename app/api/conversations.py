@@ -17,7 +17,8 @@ from app.api.deps import (
     tenant_of,
 )
 from app.api.errors import problems_of
-from app.api.routing import WireRoute
+from app.api.pacing import read_of
+from app.api.routing import PageRoute, WireRoute
 from app.api.schemas.conversations import (
     ClearedConversation,
     ConversationCreate,
@@ -53,6 +54,7 @@ from app.services import conversations as service
 from app.services.layers import OwnSettings, Patch
 
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
+page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
 
 _READ = problems_of(NotFound, ServiceUnavailable)
 _WRITE = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
@@ -94,7 +96,7 @@ async def create_conversation(
     return Json(shown_conversation(made), 201, headers={"Location": location})
 
 
-@router.get(
+@page_router.get(
     "/v1/conversations",
     operation_id="list_conversations",
     summary="List conversations",
@@ -110,14 +112,14 @@ async def list_conversations(
     """Return conversations, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "conversations") if cursor else None
     page = await services(request).conversations.list(
-        tenant_of(request), agent_id, limit + 1, before
+        tenant_of(request), agent_id, limit, before, read_of(request)
     )
     following = None
-    if len(page) > limit:
-        last = page[limit - 1]
+    if page.has_more:
+        last = page[-1]
         created = last.created_at.isoformat()
         following = cursors.encode("conversations", created, last.conversation_id)
-    return Json({"data": [_item(found) for found in page[:limit]], "next_cursor": following})
+    return Json({"data": [_item(found) for found in page], "next_cursor": following})
 
 
 @router.get(

@@ -23,7 +23,8 @@ from app.api.deps import (
     tenant_of,
 )
 from app.api.errors import problems_of
-from app.api.routing import DirectRoute, WireRoute
+from app.api.pacing import read_of
+from app.api.routing import DirectRoute, PageRoute, WireRoute
 from app.api.schemas.compactions import Pinned
 from app.api.schemas.fields import MOST_SEQ
 from app.api.schemas.messages import (
@@ -44,6 +45,7 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.messages import is_sendable
+from app.domain.pages import Page
 from app.domain.records import Conversation, StoredMessage
 from app.domain.search import MOST_QUERY
 from app.services.log import Append
@@ -51,6 +53,7 @@ from app.services.outputs import Content
 from app.services.transcripts import Listed, Shown
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
 
 MOST_ID = 256
@@ -102,7 +105,7 @@ async def append_messages(
     return Json(appended, 201, headers={"Location": f"/v1/conversations/{known_id}/messages"})
 
 
-@router.get(
+@page_router.get(
     _PATH,
     operation_id="list_messages",
     summary="Read the transcript",
@@ -141,8 +144,8 @@ async def list_messages(
 
     The log is never rewritten, whatever is compacted; `visibility` tells how the context shows
     each message now. Send `after_seq`, `before_seq` and `q` along with a cursor. A tool result
-    has its `output_ref`; `content_truncated` tells that its view stands in its place. With
-    `content=full` a page may have fewer messages than `limit`.
+    has its `output_ref`; `content_truncated` tells that its view stands in its place. A page of
+    large messages ends before `limit`, with its `next_cursor`.
     """
     known_id = conversation_id_from(conversation_id)
     given_order: str = order
@@ -160,12 +163,13 @@ async def list_messages(
         after_seq=after_seq,
         before_seq=before_seq,
         order=given_order,
-        limit=limit + 1,
+        limit=limit,
+        read=read_of(request),
     )
-    return await transcript(request, conversation, page, given_order, limit, content)
+    return await transcript(request, conversation, page, given_order, content)
 
 
-@router.get(
+@page_router.get(
     "/v1/agents/{agent_id}/messages",
     operation_id="list_agent_messages",
     summary="Read an agent's transcript",
@@ -186,18 +190,18 @@ async def list_agent_messages(
 
     That is the time a message gives for itself, or else when it was received, but never before
     that of an earlier message of its conversation. Each message is as in the transcript of its
-    conversation, which it names. With large results a page may have fewer than `limit`.
+    conversation, which it names. A page of large messages ends before `limit`.
     """
     known_id = agent_id_from(agent_id)
     given_order: str = order
     after = None
     if cursor:
         given_order, after = cursors.decode_moment(cursor)
-    transcripts = services(request).transcripts
-    page = await transcripts.of_agent(tenant_of(request), known_id, after, given_order, limit + 1)
-    shown = await transcripts.shown(tenant_of(request), page[:limit], _wanted(content))
+    transcripts, read = services(request).transcripts, read_of(request)
+    page = await transcripts.of_agent(tenant_of(request), known_id, after, given_order, limit, read)
+    shown = await transcripts.shown(tenant_of(request), page, _wanted(content), read)
     following = None
-    if len(page) > len(shown):
+    if page.has_more or len(page) > len(shown):
         last = shown[-1].listed
         assert last.at is not None
         place = (last.at.isoformat(), last.conversation.conversation_id, last.message.seq)
@@ -261,15 +265,16 @@ def message_id_from(text: str) -> str:
 async def transcript(
     request: Request,
     conversation: Conversation,
-    messages: list[StoredMessage],
+    messages: Page[StoredMessage],
     order: str,
-    limit: int,
     content: str | None,
 ) -> Response:
-    """Return a page of up to `limit` messages, of which one more was read if there is one."""
-    page = [Listed(conversation, message) for message in messages[:limit]]
-    shown = await services(request).transcripts.shown(tenant_of(request), page, _wanted(content))
-    more = len(messages) > len(shown)
+    """Return a page of messages, as many of them as its bytes allow."""
+    page = [Listed(conversation, message) for message in messages]
+    shown = await services(request).transcripts.shown(
+        tenant_of(request), page, _wanted(content), read_of(request)
+    )
+    more = messages.has_more or len(messages) > len(shown)
     following = cursors.encode("messages", order, shown[-1].listed.message.seq) if more else None
     return Json({"data": [_item(found) for found in shown], "next_cursor": following})
 

@@ -26,9 +26,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.complaints import invalid, refuse_unknown_query
 from app.api.errors import answer_error, answer_unexpected
+from app.api.pacing import held
 from app.api.schemas.fields import KEY_PATTERN, MOST_KEY
 from app.api.wire import NO_ANSWER, WireRequest, require_json
 from app.domain.errors import ContextError, ValidationError
+from app.services.reads import Reads
 
 _KEY = re.compile(KEY_PATTERN)
 
@@ -62,6 +64,22 @@ class WireRoute(APIRoute):
                 return answer_unexpected(request, error)
 
         return handle_wire
+
+
+class PageRoute(WireRoute):
+    """A route that answers with a page, which holds its place in memory until it is sent."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = held(self.app, Reads.page)
+
+
+class StreamRoute(WireRoute):
+    """A route whose answer is read and sent in batches."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = held(self.app, Reads.stream)
 
 
 class DirectRoute(APIRoute):

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
@@ -23,7 +23,8 @@ from app.api.deps import (
     tenant_of,
 )
 from app.api.errors import problems_of
-from app.api.routing import WireRoute
+from app.api.pacing import read_of
+from app.api.routing import PageRoute, StreamRoute, WireRoute
 from app.api.schemas.fields import UUID, AgentId, ConversationId
 from app.api.schemas.pages import Deleted
 from app.api.schemas.snapshots import (
@@ -45,10 +46,13 @@ from app.domain.errors import (
     ServiceUnavailable,
     ValidationError,
 )
+from app.domain.pages import Page
 from app.services import snapshots as service
 from app.services.outputs import Content
 
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
+page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
+stream_router = APIRouter(route_class=StreamRoute, tags=["snapshots"])
 
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
@@ -85,7 +89,7 @@ async def save_agent_snapshot(
     )
 
 
-@router.get(
+@page_router.get(
     _OF_AGENT,
     operation_id="list_agent_snapshots",
     summary="List an agent's snapshots",
@@ -98,9 +102,9 @@ async def list_agent_snapshots(
     """Return the snapshots of the agent and of its conversations, newest first."""
     known_id = agent_id_from(agent_id)
     page = await services(request).snapshots.page_of_agent(
-        tenant_of(request), known_id, limit + 1, _before(cursor)
+        tenant_of(request), known_id, limit, _before(cursor), read_of(request)
     )
-    return _listed(page, limit)
+    return _listed(page)
 
 
 @router.post(
@@ -127,7 +131,7 @@ async def save_conversation_snapshot(
     return _created(saved)
 
 
-@router.get(
+@page_router.get(
     _OF_CONVERSATION,
     operation_id="list_conversation_snapshots",
     summary="List a conversation's snapshots",
@@ -140,12 +144,12 @@ async def list_conversation_snapshots(
     """Return the snapshots that hold messages of the conversation, newest first."""
     known_id = conversation_id_from(conversation_id)
     page = await services(request).snapshots.page_of_conversation(
-        tenant_of(request), known_id, limit + 1, _before(cursor)
+        tenant_of(request), known_id, limit, _before(cursor), read_of(request)
     )
-    return _listed(page, limit)
+    return _listed(page)
 
 
-@router.get(
+@page_router.get(
     _PATH,
     operation_id="list_snapshots",
     summary="List snapshots",
@@ -166,12 +170,13 @@ async def list_snapshots(
     """Return snapshots without their messages, newest first."""
     page = await services(request).snapshots.page(
         tenant_of(request),
-        limit + 1,
+        limit,
         _before(cursor),
         agent_id=agent_id,
         conversation_id=conversation_id,
+        read=read_of(request),
     )
-    return _listed(page, limit)
+    return _listed(page)
 
 
 @router.post(
@@ -204,7 +209,7 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     return _created(await services(request).snapshots.add_import(tenant_of(request), given))
 
 
-@router.get(
+@stream_router.get(
     f"{_PATH}/{{session_id}}",
     operation_id="get_snapshot",
     summary="Read or download a snapshot",
@@ -225,7 +230,9 @@ async def get_snapshot(
     """
     known_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
-    snapshot, pages = await services(request).snapshots.read(tenant_of(request), known_id, content)
+    snapshot, pages = await services(request).snapshots.read(
+        tenant_of(request), known_id, content, read_of(request)
+    )
     kind = "attachment" if download else "inline"
     name = f"{snapshot.timestamp.isoformat()}_{known_id}.json"
     headers = {
@@ -251,7 +258,7 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
     return Json({"deleted": await services(request).snapshots.remove(tenant_of(request), known_id)})
 
 
-@router.post(
+@page_router.post(
     f"{_PATH}/{{session_id}}/restore",
     operation_id="restore_snapshot",
     summary="Restore a snapshot",
@@ -300,9 +307,9 @@ def _created(saved: snapshots.Snapshot) -> Response:
     return Json(asdict(saved), 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
 
 
-def _listed(page: list[snapshots.Snapshot], limit: int) -> Response:
+def _listed(page: Page[snapshots.Snapshot]) -> Response:
     following = None
-    if len(page) > limit:
-        last: Any = page[limit - 1]
+    if page.has_more:
+        last = page[-1]
         following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
-    return Json({"data": [asdict(item) for item in page[:limit]], "next_cursor": following})
+    return Json({"data": [asdict(item) for item in page], "next_cursor": following})

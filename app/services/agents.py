@@ -10,6 +10,7 @@ from typing import Any
 
 from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
+from app.domain.pages import Bound, Page
 from app.domain.records import Agent, Settings, Versioned
 from app.domain.window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.services.frames import Frames
@@ -28,6 +29,7 @@ from app.services.layers import (
 )
 from app.services.outputs import Forget
 from app.services.ports import Database, Records
+from app.services.reads import UNLIMITED, Read
 
 _UNSET = datetime.min.replace(tzinfo=UTC)
 
@@ -115,11 +117,15 @@ class AgentService:
             return self._shown(await self._get(records, tenant_id, agent_id))
 
     async def list(
-        self, tenant_id: str, limit: int, before: tuple[datetime, str] | None
-    ) -> Sequence[Agent]:
+        self,
+        tenant_id: str,
+        limit: int,
+        before: tuple[datetime, str] | None,
+        read: Read = UNLIMITED,
+    ) -> Page[Agent]:
         """Return a page, newest first, after the creation time and id of the page before."""
         async with self._database.session() as records:
-            return await records.agents.page(tenant_id, limit, before)
+            return await records.agents.page(tenant_id, limit, before, Bound(read.max_bytes))
 
     async def change(self, tenant_id: str, agent_id: str, patch: Patch) -> ShownAgent:
         """Change name, model, policy, rolling window or metadata.

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
+from app.domain.pages import Bound, Page
 from app.domain.policy import CounterName
 from app.domain.records import Conversation, Head, Settings, Versioned
 from app.services.frames import Frames
@@ -27,6 +28,7 @@ from app.services.layers import (
 )
 from app.services.outputs import Forget
 from app.services.ports import Database, Records
+from app.services.reads import UNLIMITED, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,17 @@ class ConversationService:
         agent_id: str | None,
         limit: int,
         before: tuple[datetime, str] | None,
-    ) -> Sequence[Conversation]:
+        read: Read = UNLIMITED,
+    ) -> Page[Conversation]:
         """Return a page, newest first, after the creation time and id of the page before."""
         async with self._database.session() as records:
             return await records.conversations.page(
-                tenant_id, agent_id, limit, before, self._frames.default_model
+                tenant_id,
+                agent_id,
+                limit,
+                before,
+                self._frames.default_model,
+                Bound(read.max_bytes),
             )
 
     async def change(self, tenant_id: str, conversation_id: str, patch: Patch) -> ShownConversation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from app.domain.frames import digest
 from app.domain.log import NO_TERMS, BatchShape, Draft, draft, fold_batch, unpaired
 from app.domain.messages import FormatName, Role, is_sendable
 from app.domain.offload import Attached, Terms, is_same_result
+from app.domain.pages import Bound, Page
 from app.domain.policy import CounterName, ToolOutputPolicy
 from app.domain.records import Conversation, StoredMessage
 from app.domain.tool_output import should_offload
@@ -34,6 +35,7 @@ from app.services.observers import UNOBSERVED
 from app.services.outputs import Content, Original, Outputs
 from app.services.ports import Database, JobQueue, Observer, Records
 from app.services.readings import read_budget
+from app.services.reads import PAGE_BYTES, UNLIMITED, Read
 
 _log = logging.getLogger("app.log")
 
@@ -190,7 +192,8 @@ class LogService:
         before_seq: int,
         order: str,
         limit: int,
-    ) -> tuple[Conversation, list[StoredMessage]]:
+        read: Read = UNLIMITED,
+    ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, with their conversation (A6)."""
         async with self._database.session() as records:
             found = await records.conversations.find(
@@ -198,18 +201,27 @@ class LogService:
             )
             if found is None:
                 raise NotFound.conversation(conversation_id)
-            page = await records.log.page(conversation_id, after_seq, before_seq, order, limit)
+        page = await read.page(
+            lambda bound: self._page(conversation_id, after_seq, before_seq, order, limit, bound)
+        )
         return found, page
 
+    async def _page(self, *wanted: Any) -> Page[StoredMessage]:
+        async with self._database.session() as records:
+            return await records.log.page(*wanted)
+
     async def originals(
-        self, conversation_id: str, messages: Sequence[StoredMessage], content: Content
+        self,
+        conversation_id: str,
+        messages: Sequence[StoredMessage],
+        content: Content,
+        read: Read = UNLIMITED,
     ) -> list[Original]:
         """Return messages as they came, as far as they are asked for and fit a page (A1, A6).
 
-        There may be fewer than were given, at least one: a page of `FULL` messages ends before
-        it would be larger than 32 MiB.
+        There may be fewer than were given, at least one.
         """
-        return await self._outputs.originals(conversation_id, messages, content)
+        return await self._outputs.originals(conversation_id, messages, content, read)
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as records:
@@ -481,21 +493,18 @@ class LogService:
     ) -> _Done:
         conversation_id = current.conversation_id
         given = [entry.id for entry in batch.drafts if entry.id is not None]
-        known = {
-            message.id: message
-            for message in (await records.log.by_ids(conversation_id, given) if given else [])
-        }
-        new = []
-        for entry in batch.drafts:
-            stored = known.get(entry.id) if entry.id is not None else None
-            if stored is None:
-                new.append(entry)
-            elif not await _is_same(stored, entry, request.format):
+        known: dict[str, AppendedMessage] = {}
+        drafts = {entry.id: entry for entry in batch.drafts}
+        async for stored in _stored_with(records, conversation_id, given):
+            entry = drafts[stored.id]
+            if not await _is_same(stored, entry, request.format):
                 raise Conflict(
                     f"Message id {entry.id!r} is taken by another message", {"id": entry.id}
                 )
+            known[stored.id] = _as_appended(stored)
+        new = [entry for entry in batch.drafts if entry.id is None or entry.id not in known]
         if known and len(known) == len(batch.drafts):
-            placed = [_as_appended(message) for message in known.values()]
+            placed = list(known.values())
             return _Done(current, await self._answer(records, current, placed))
         _check_head(current, request, fold_batch(new))
         await _attach(records, conversation_id, batch, new)
@@ -505,11 +514,23 @@ class LogService:
         )
         assert done is not None, "the head is locked and was checked"
         if known:
-            stored_before = [_as_appended(message) for message in known.values()]
-            both = [*stored_before, *done.appended.messages]
+            both = [*known.values(), *done.appended.messages]
             merged = sorted(both, key=lambda message: message.seq)
             return replace(done, appended=replace(done.appended, messages=merged))
         return done
+
+
+async def _stored_with(
+    records: Records, conversation_id: str, ids: Sequence[str]
+) -> AsyncIterator[StoredMessage]:
+    """Yield the stored messages with these ids, of which a page's bytes are held at a time."""
+    after_seq, has_more = 0, bool(ids)
+    while has_more:
+        found = await records.log.by_ids(conversation_id, ids, after_seq, Bound(PAGE_BYTES))
+        for message in found:
+            after_seq = message.seq
+            yield message
+        has_more = found.has_more
 
 
 async def _is_same(stored: StoredMessage, entry: Draft, format: FormatName) -> bool:

@@ -20,6 +20,7 @@ from app.domain.policy import ToolOutputPolicy
 from app.domain.records import StoredMessage
 from app.domain.tool_output import ToolView, ViewBuilder, ViewKind, ViewRules
 from app.services.ports import BlobStore, Database
+from app.services.reads import UNLIMITED, Read
 
 Forget = Callable[[str, Sequence[str]], Awaitable[None]]
 """Deletes what an object store keeps of a tenant's deleted conversations."""
@@ -32,8 +33,8 @@ WRITES_AT_ONCE = 8
 """Contents of one batch on their way into the store: each may take its time there."""
 INLINED_BYTES = 65_536
 """Output that a transcript shows whole without being asked to (decision 4)."""
-MOST_PAGE_BYTES = 32 * 2**20
-"""Output that one page of a transcript shows at most; one message alone may have twice as much."""
+MAX_WHOLE_BYTES = 64 * 2**20
+"""Output that is shown whole in its message where all of it is asked for."""
 
 _Found = TypeVar("_Found")
 
@@ -139,7 +140,11 @@ class Outputs:
                     break
 
     async def originals(
-        self, conversation_id: str, messages: Sequence[StoredMessage], content: Content
+        self,
+        conversation_id: str,
+        messages: Sequence[StoredMessage],
+        content: Content,
+        read: Read = UNLIMITED,
     ) -> list[Original]:
         """Return messages as they came, cut results as far as `content` asks for them.
 
@@ -152,9 +157,10 @@ class Outputs:
         total = 0
         for message in messages:
             size = wanted.get(id(message), 0)
-            total += size
-            if shown and size and total > MOST_PAGE_BYTES:
+            total += len(message.body) + size
+            if shown and size and total > read.max_bytes:
                 break
+            await read.make_room(size)
             blob = blobs.get((message.output.ref or "") if message.output is not None else "")
             shown.append(await self._original(conversation_id, message, blob, is_wanted=size > 0))
         return shown
@@ -229,5 +235,5 @@ def _wanted(message: StoredMessage, content: Content) -> int:
     output = message.output
     if output is None or not output.is_cut:
         return 0
-    most = {Content.AUTO: INLINED_BYTES, Content.VIEW: 0, Content.FULL: 2 * MOST_PAGE_BYTES}
+    most = {Content.AUTO: INLINED_BYTES, Content.VIEW: 0, Content.FULL: MAX_WHOLE_BYTES}
     return output.byte_size if output.byte_size <= most[content] else 0

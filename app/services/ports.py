@@ -17,6 +17,7 @@ from app.domain.keys import ApiKey, KeyUse
 from app.domain.limits import ModelInfo
 from app.domain.log import BatchShape, Draft, LogRow
 from app.domain.messages import FormatName
+from app.domain.pages import UNBOUNDED, Bound, Page
 from app.domain.records import (
     Agent,
     Compaction,
@@ -139,14 +140,30 @@ class LogRecords(Protocol):
         """Lock the head until the transaction ends, and return the conversation."""
         ...
 
-    async def by_ids(self, conversation_id: str, ids: Sequence[str]) -> list[StoredMessage]:
-        """Return the stored messages with these ids, in log order."""
+    async def by_ids(
+        self,
+        conversation_id: str,
+        ids: Sequence[str],
+        after_seq: int = 0,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
+        """Return the stored messages with these ids, in log order, those after a seq."""
         ...
 
     async def page(
-        self, conversation_id: str, after_seq: int, before_seq: int, order: str, limit: int
-    ) -> list[StoredMessage]:
+        self,
+        conversation_id: str,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive (decision 1)."""
+        ...
+
+    async def sizes(self, conversation_id: str, start: int, end: int) -> Mapping[int, int]:
+        """Return the bytes of the messages in `[start, end)` by seq, without reading them."""
         ...
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
@@ -281,8 +298,12 @@ class ContextRecords(Protocol):
         ...
 
     async def compactions(
-        self, conversation_id: str, limit: int, before: str | None
-    ) -> list[Compaction]:
+        self,
+        conversation_id: str,
+        limit: int,
+        before: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Compaction]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         ...
 
@@ -406,7 +427,8 @@ class ConversationRecords(Protocol):
         limit: int,
         before: tuple[Any, str] | None,
         default_model: str | None,
-    ) -> list[Conversation]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Conversation]:
         """Return a page, newest first; `before` is the creation time and id it starts after."""
         ...
 
@@ -444,7 +466,13 @@ class AgentRecords(Protocol):
         """Return one, or None; `lock` keeps others from changing it meanwhile."""
         ...
 
-    async def page(self, tenant_id: str, limit: int, before: tuple[Any, str] | None) -> list[Agent]:
+    async def page(
+        self,
+        tenant_id: str,
+        limit: int,
+        before: tuple[Any, str] | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id it starts after."""
         ...
 
@@ -825,7 +853,8 @@ class SnapshotRecords(Protocol):
         conversation_id: str | None,
         limit: int,
         before: tuple[datetime, str] | None,
-    ) -> list[Snapshot]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Snapshot]:
         """Return a page, newest first; `before` is the time and id it starts after (I3)."""
         ...
 
@@ -840,7 +869,8 @@ class SnapshotRecords(Protocol):
         after: int,
         limit: int,
         source_id: str | None = None,
-    ) -> list[tuple[int, str]]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[int, str]]:
         """Return entries of an imported snapshot after a position, each with its own.
 
         With a `source_id` only those of that conversation.
@@ -888,7 +918,8 @@ class SearchRecords(Protocol):
         before_seq: int,
         order: str,
         limit: int,
-    ) -> list[StoredMessage]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
         ...
 
@@ -904,8 +935,13 @@ class SearchRecords(Protocol):
         """Return the size of messages, and which of the terms each of them has."""
         ...
 
-    async def by_seqs(self, conversation_id: str, seqs: Sequence[int]) -> list[Searched]:
-        """Return messages by their seqs, in log order."""
+    async def by_seqs(
+        self, conversation_id: str, seqs: Sequence[int], most_bytes: int
+    ) -> list[Searched]:
+        """Return messages by their seqs, in log order, from the first on.
+
+        They end after the first with which their bodies are `most_bytes` or more.
+        """
         ...
 
 
@@ -962,7 +998,8 @@ class TranscriptRecords(Protocol):
         after: tuple[datetime, str, int] | None,
         order: str,
         limit: int,
-    ) -> list[tuple[str, datetime, StoredMessage]]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[str, datetime, StoredMessage]]:
         """Return a page of the messages of an agent's conversations in the order of their times.
 
         Each comes with its conversation's id and its time as the active window sees it; `after`
@@ -1030,6 +1067,13 @@ class BlobStore(Protocol):
 
     async def forget(self, tenant_id: str, conversation_id: str) -> None:
         """Delete every object of a conversation."""
+        ...
+
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Delete what killed uploads have left of objects before a time; returns how many parts.
+
+        An object store that does not list them keeps them, until a rule of its bucket ends them.
+        """
         ...
 
     def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:

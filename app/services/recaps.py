@@ -28,6 +28,7 @@ from app.domain.snapshots import (
 from app.domain.summaries import SummaryAsk
 from app.domain.views import Span, count_in, minus, overlap, spans_of, union
 from app.services.ports import Database
+from app.services.reads import BATCH_BYTES, batches
 from app.services.summariser import Summariser
 
 FIRST_MESSAGES = 200
@@ -146,9 +147,15 @@ class Recaps:
         return receipt.summary, union((*minus(part.spans, (head.span,)), *kept))
 
     async def _read(self, conversation_id: str, span: Span) -> list[Message]:
+        """Return the messages of a span, shortened; a batch of them is held whole at a time."""
         async with self._database.session() as records:
-            rows = await records.contexts.rows(conversation_id, span.start, span.end, as_chat=False)
-        return [shortened(row.message(), MOST_TEXT_CHARS) for row in rows]
+            sizes = await records.log.sizes(conversation_id, span.start, span.end)
+        messages: list[Message] = []
+        for start, end in batches(sizes, BATCH_BYTES):
+            async with self._database.session() as records:
+                rows = await records.contexts.rows(conversation_id, start, end, as_chat=False)
+            messages += [shortened(row.message(), MOST_TEXT_CHARS) for row in rows]
+        return messages
 
 
 def _pages(pieces: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:

@@ -8,12 +8,14 @@ from app.domain import jsontext
 from app.domain.compaction import kept_of, newly_kept, resume_at
 from app.domain.errors import Conflict, NotFound
 from app.domain.events import EventType
+from app.domain.pages import Bound, Page
 from app.domain.records import Compaction, Conversation, StoredMessage
 from app.domain.summaries import ContextState
 from app.domain.views import overlap, spans_through
 from app.services.active_windows import ActiveWindows, shown_of
 from app.services.frames import Frames
 from app.services.ports import Database, Records
+from app.services.reads import UNLIMITED, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,20 @@ class ReceiptService:
         )
 
     async def page(
-        self, tenant_id: str, conversation_id: str, limit: int, before: str | None
-    ) -> list[Receipt]:
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        limit: int,
+        before: str | None,
+        read: Read = UNLIMITED,
+    ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         async with self._database.session() as records:
             found = await self._conversation(records, tenant_id, conversation_id)
-            page = await records.contexts.compactions(conversation_id, limit, before)
-        return [_with_status(found, receipt) for receipt in page]
+            page = await records.contexts.compactions(
+                conversation_id, limit, before, Bound(read.max_bytes)
+            )
+        return Page((_with_status(found, receipt) for receipt in page), has_more=page.has_more)
 
     async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Return one receipt; raises NotFound."""
@@ -77,21 +86,49 @@ class ReceiptService:
         compaction_id: str,
         after_seq: int,
         limit: int,
-    ) -> tuple[Conversation, list[StoredMessage]]:
+        read: Read = UNLIMITED,
+    ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return the original messages of a receipt's range, those after a seq (E8).
 
         What was not in the active window then was no part of it.
         """
-        page: list[StoredMessage] = []
         async with self._database.session() as records:
             found = await self._conversation(records, tenant_id, conversation_id)
             receipt = await _receipt(records, conversation_id, compaction_id)
-            spans = overlap((receipt.span,), receipt.view.window)
-            for span in spans_through(spans, found.head.head_seq):
-                first, left = max(after_seq, span.start - 1), limit - len(page)
-                if left and first < span.end - 1:
-                    page += await records.log.page(conversation_id, first, span.end, "asc", left)
+        spans = overlap((receipt.span,), receipt.view.window)
+        ahead = [
+            (max(after_seq, span.start - 1), span.end)
+            for span in spans_through(spans, found.head.head_seq)
+            if span.end - 1 > after_seq
+        ]
+        page = Page[StoredMessage]()
+        for place, (first, end) in enumerate(ahead, start=1):
+            some = await self._some(conversation_id, first, end, limit - len(page), page, read)
+            has_more = some.has_more or place < len(ahead)
+            page = Page((*page, *some), has_more=has_more)
+            if some.has_more or len(page) == limit:
+                break
         return found, page
+
+    async def _some(
+        self,
+        conversation_id: str,
+        first: int,
+        end: int,
+        limit: int,
+        page: Page[StoredMessage],
+        read: Read,
+    ) -> Page[StoredMessage]:
+        """Return more messages for a page, as many as its bytes allow."""
+
+        async def ask(bound: Bound) -> Page[StoredMessage]:
+            async with self._database.session() as records:
+                return await records.log.page(conversation_id, first, end, "asc", limit, bound)
+
+        if not page:
+            return await read.page(ask)
+        held = sum(len(message.body) for message in page)
+        return await ask(Bound(max(0, read.max_bytes - held), whole_first=False))
 
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Show again what was shown before the newest compaction; the log never moved.

@@ -24,7 +24,8 @@ from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.events import EventType
 from app.domain.messages import FormatName
-from app.domain.records import Conversation
+from app.domain.pages import Bound, Page
+from app.domain.records import Conversation, StoredMessage
 from app.domain.snapshots import (
     Snapshot,
     SnapshotPart,
@@ -41,6 +42,7 @@ from app.domain.views import Span, count_in, minus, spans_of, spans_through
 from app.services.active_windows import ActiveWindows
 from app.services.outputs import Content, Original, Outputs
 from app.services.ports import Database
+from app.services.reads import BATCH_BYTES, Read
 
 PAGE_MESSAGES = 200
 MOST_BATCH_BYTES = 16 * 2**20
@@ -234,7 +236,8 @@ class Restores:
     # --- what is restored -----------------------------------------------------------------
 
     async def _stored(self, part: SnapshotPart) -> AsyncIterator[Source]:
-        async for page in originals_of(self._database, self._outputs, part, Content.FULL):
+        read = Read(BATCH_BYTES, MOST_BATCH_BYTES)
+        async for page in originals_of(self._database, self._outputs, part, Content.FULL, read):
             for original in page:
                 message, output = original.message, original.message.output
                 yield Source(
@@ -252,13 +255,13 @@ class Restores:
         while True:
             async with self._database.session() as records:
                 page = await records.snapshots.messages(
-                    tenant_id, session_id, after, PAGE_MESSAGES, source_id
+                    tenant_id, session_id, after, PAGE_MESSAGES, source_id, Bound(BATCH_BYTES)
                 )
-            for _, body in page:
+            for position, body in page:
+                after = position
                 yield source_of(body)
-            if len(page) < PAGE_MESSAGES:
+            if not page.has_more:
                 return
-            after = page[-1][0]
 
     # --- copying --------------------------------------------------------------------------
 
@@ -344,25 +347,42 @@ class Restores:
 
 
 async def originals_of(
-    database: Database, outputs: Outputs, part: SnapshotPart, content: Content
+    database: Database,
+    outputs: Outputs,
+    part: SnapshotPart,
+    content: Content,
+    read: Read,
 ) -> AsyncIterator[list[Original]]:
-    """Yield the messages of a part as they came, a page at a time; no session is open meanwhile.
+    """Yield the messages of a part as they came, a batch at a time; no session is open meanwhile.
 
     Raises ServiceUnavailable where messages are missing, since their conversation is deleted.
     """
     for span in part.spans:
-        for start in range(span.start, span.end, PAGE_MESSAGES):
-            end = min(start + PAGE_MESSAGES, span.end)
-            async with database.session() as records:
-                page = await records.log.page(
-                    part.conversation_id, start - 1, end, "asc", PAGE_MESSAGES
-                )
-            if len(page) < end - start:
+        at = span.start
+        while at < span.end:
+            page = await read.page(_asking(database, part.conversation_id, at, span.end))
+            seqs = [message.seq for message in page]
+            if not seqs or seqs != list(range(at, at + len(seqs))):
                 raise changed_meanwhile()
+            at += len(seqs)
             while page:
-                shown = await outputs.originals(part.conversation_id, page, content)
+                shown = await outputs.originals(part.conversation_id, page, content, read)
                 yield shown
-                page = page[len(shown) :]
+                del page[: len(shown)]
+                del shown
+                await read.let_go()
+
+
+def _asking(
+    database: Database, conversation_id: str, start: int, end: int
+) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
+    async def ask(bound: Bound) -> Page[StoredMessage]:
+        async with database.session() as records:
+            return await records.log.page(
+                conversation_id, start - 1, end, "asc", PAGE_MESSAGES, bound
+            )
+
+    return ask
 
 
 def changed_meanwhile() -> ServiceUnavailable:

@@ -10,10 +10,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
 from app.domain.errors import NotFound
+from app.domain.pages import Bound, Page
 from app.domain.records import Conversation, StoredMessage
 from app.domain.search import (
     MOST_RECALLED,
@@ -32,6 +35,7 @@ from app.domain.search import (
 )
 from app.services.frames import Frames
 from app.services.ports import Database
+from app.services.reads import UNLIMITED, Read
 
 BATCH = 500
 BATCH_BYTES = 2_000_000
@@ -61,7 +65,8 @@ class SearchService:
         before_seq: int,
         order: str,
         limit: int,
-    ) -> tuple[Conversation, list[StoredMessage]]:
+        read: Read = UNLIMITED,
+    ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, that a query finds (A6).
 
         Raises NotFound, or ValidationError at `/query/q` for what is no query.
@@ -72,28 +77,33 @@ class SearchService:
         await self._index(conversation_id, head_seq)
         after_seq, before_seq = max(after_seq, 0), min(before_seq, head_seq + 1)
         page: list[StoredMessage] = []
-        while len(page) < limit and before_seq - after_seq > 1:
-            wanted = max(limit, MOST_JUDGED) if query.needs_text else limit
-            async with self._database.session() as records:
-                found = await records.search.find(
-                    conversation_id,
-                    query,
-                    after_seq=after_seq,
-                    before_seq=before_seq,
-                    order=order,
-                    limit=wanted,
-                )
+        has_more = before_seq - after_seq > 1
+        while has_more and len(page) < limit and _size(page) < read.max_bytes:
+            wanted = max(limit, MOST_JUDGED) if query.needs_text else limit - len(page)
+            where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
+            found = await read.page(self._find_by(conversation_id, query, limit=wanted, **where))
             if query.needs_text:
                 page += await asyncio.to_thread(_admitted, query, found)
             else:
                 page += found
-            if len(found) < wanted:
-                break
-            if order == "asc":
+            has_more = found.has_more
+            if found and order == "asc":
                 after_seq = found[-1].seq
-            else:
+            elif found:
                 before_seq = found[-1].seq
-        return conversation, page[:limit]
+        shown = _within(page[:limit], read.max_bytes)
+        return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
+
+    def _find_by(
+        self, conversation_id: str, query: Query, **where: Any
+    ) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
+        """Return what finds messages by their words within a bound."""
+
+        async def ask(bound: Bound) -> Page[StoredMessage]:
+            async with self._database.session() as records:
+                return await records.search.find(conversation_id, query, **where, bound=bound)
+
+        return ask
 
     async def recall(self, tenant_id: str, conversation_id: str, question: str) -> list[Recalled]:
         """Return what of the log answers a question best, the best first (L1); raises NotFound."""
@@ -106,9 +116,13 @@ class SearchService:
         best, worth = await self._best(conversation_id, terms, head_seq)
         if not best:
             return []
-        async with self._database.session() as records:
-            found = await records.search.by_seqs(conversation_id, [item.seq for item in best])
-        shown = await asyncio.to_thread(_shown, found, terms, worth)
+        shown: dict[int, Recalled] = {}
+        left = sorted(item.seq for item in best)
+        while left:
+            async with self._database.session() as records:
+                found = await records.search.by_seqs(conversation_id, left, BATCH_BYTES)
+            shown |= await asyncio.to_thread(_shown, found, terms, worth)
+            left = [seq for seq in left if found and seq > found[-1].message.seq]
         return [shown[item.seq] for item in best if item.seq in shown]
 
     async def prepare(self, tenant_id: str, conversation_id: str) -> None:
@@ -170,6 +184,17 @@ class SearchService:
 
 def _words(batch: Sequence[Searched]) -> dict[int, tuple[str, ...]]:
     return {item.message.seq: lexemes(*item.texts()) for item in batch}
+
+
+def _size(page: Sequence[StoredMessage]) -> int:
+    return sum(len(message.body) for message in page)
+
+
+def _within(page: Sequence[StoredMessage], max_bytes: int) -> list[StoredMessage]:
+    """Return the first messages of a page, as many as fit, but at least one."""
+    sizes = accumulate(len(message.body) for message in page)
+    fitting = sum(size <= max_bytes for size in sizes)
+    return list(page[: max(1, fitting)])
 
 
 def _admitted(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:

@@ -16,6 +16,7 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.errors import Conflict, NotFound, ValidationError
 from app.domain.messages import sendable
+from app.domain.pages import Bound, Page
 from app.domain.records import Agent, Conversation
 from app.domain.snapshots import (
     FORGOTTEN_SUMMARY,
@@ -30,6 +31,7 @@ from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
 from app.services.outputs import Content, Original, Outputs
 from app.services.ports import Database
+from app.services.reads import UNLIMITED, Read
 from app.services.recaps import HeldWindow, Recaps
 from app.services.restores import (
     PAGE_MESSAGES,
@@ -257,27 +259,40 @@ class SnapshotService:
         *,
         agent_id: str | None = None,
         conversation_id: str | None = None,
-    ) -> list[Snapshot]:
+        read: Read = UNLIMITED,
+    ) -> Page[Snapshot]:
         """Return a page, newest first, after the time and id of the page before (I3)."""
         async with self._database.session() as records:
-            return await records.snapshots.page(tenant_id, agent_id, conversation_id, limit, before)
+            return await records.snapshots.page(
+                tenant_id, agent_id, conversation_id, limit, before, Bound(read.max_bytes)
+            )
 
     async def page_of_agent(
-        self, tenant_id: str, agent_id: str, limit: int, before: tuple[datetime, str] | None
-    ) -> list[Snapshot]:
+        self,
+        tenant_id: str,
+        agent_id: str,
+        limit: int,
+        before: tuple[datetime, str] | None,
+        read: Read = UNLIMITED,
+    ) -> Page[Snapshot]:
         """Return a page of an agent's snapshots, its conversations' too; raises NotFound."""
         await self._agent(tenant_id, agent_id)
-        return await self.page(tenant_id, limit, before, agent_id=agent_id)
+        return await self.page(tenant_id, limit, before, agent_id=agent_id, read=read)
 
     async def page_of_conversation(
-        self, tenant_id: str, conversation_id: str, limit: int, before: tuple[datetime, str] | None
-    ) -> list[Snapshot]:
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        limit: int,
+        before: tuple[datetime, str] | None,
+        read: Read = UNLIMITED,
+    ) -> Page[Snapshot]:
         """Return a page of the snapshots with a part of a conversation; raises NotFound."""
         await self._conversation(tenant_id, conversation_id)
-        return await self.page(tenant_id, limit, before, conversation_id=conversation_id)
+        return await self.page(tenant_id, limit, before, conversation_id=conversation_id, read=read)
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content
+        self, tenant_id: str, session_id: str, content: Content, read: Read = UNLIMITED
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot, and its entries as JSON texts, page by page (I2); raises NotFound.
 
@@ -285,29 +300,33 @@ class SnapshotService:
         """
         snapshot, parts = await self._found(tenant_id, session_id)
         if snapshot.imported:
-            pages = self._brought(tenant_id, snapshot)
+            pages = self._brought(tenant_id, snapshot, read)
         else:
-            pages = self._entries(parts, content)
+            pages = self._entries(parts, content, read)
         return snapshot, _all_of(snapshot, pages)
 
     async def _entries(
-        self, parts: Sequence[SnapshotPart], content: Content
+        self, parts: Sequence[SnapshotPart], content: Content, read: Read
     ) -> AsyncGenerator[list[bytes]]:
         for part in parts:
-            async for page in originals_of(self._database, self._outputs, part, content):
+            async for page in originals_of(self._database, self._outputs, part, content, read):
                 yield [_entry(original, part.conversation_id) for original in page]
 
-    async def _brought(self, tenant_id: str, snapshot: Snapshot) -> AsyncGenerator[list[bytes]]:
-        after = 0
-        while True:
+    async def _brought(
+        self, tenant_id: str, snapshot: Snapshot, read: Read
+    ) -> AsyncGenerator[list[bytes]]:
+        after, session_id = 0, snapshot.session_id
+
+        async def ask(bound: Bound) -> Page[tuple[int, str]]:
             async with self._database.session() as records:
-                page = await records.snapshots.messages(
-                    tenant_id, snapshot.session_id, after, PAGE_MESSAGES
+                return await records.snapshots.messages(
+                    tenant_id, session_id, after, PAGE_MESSAGES, None, bound
                 )
-            if not page:
-                return
+
+        while page := await read.page(ask):
             yield [body.encode() for _, body in page]
             after = page[-1][0]
+            await read.let_go()
 
     # --- restoring and deleting -----------------------------------------------------------
 

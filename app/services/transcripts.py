@@ -15,6 +15,7 @@ from itertools import groupby
 from app.domain.compaction import base_view
 from app.domain.errors import NotFound
 from app.domain.messages import Role
+from app.domain.pages import Bound, Page
 from app.domain.policy import StrategyName
 from app.domain.records import Compaction, Conversation, StoredMessage
 from app.domain.turns import Entry, entry
@@ -22,8 +23,9 @@ from app.domain.views import Span, View
 from app.domain.visibility import NOT_SLID, Slid, Visibility, last_from, visibilities
 from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
-from app.services.outputs import MOST_PAGE_BYTES, Content, Original
+from app.services.outputs import Content, Original
 from app.services.ports import Database, Records
+from app.services.reads import UNLIMITED, Read
 
 LOOKED_BACK = (16, 512)
 """How many receipts are read at a time, before the active one, to find out who hid a message.
@@ -31,7 +33,7 @@ LOOKED_BACK = (16, 512)
 Of what an older one hid it is not told which one did: the cost must not grow with the log.
 """
 
-Originals = Callable[[str, Sequence[StoredMessage], Content], Awaitable[list[Original]]]
+Originals = Callable[[str, Sequence[StoredMessage], Content, Read], Awaitable[list[Original]]]
 """Returns messages of a conversation as they came; fewer where a page would become too large."""
 
 
@@ -93,7 +95,8 @@ class TranscriptService:
         after: tuple[datetime, str, int] | None,
         order: str,
         limit: int,
-    ) -> list[Listed]:
+        read: Read = UNLIMITED,
+    ) -> Page[Listed]:
         """Return messages of all the agent's conversations by time; raises NotFound.
 
         `after` are the time, conversation and seq of the message that the page starts after.
@@ -101,20 +104,33 @@ class TranscriptService:
         async with self._database.session() as records:
             if await records.agents.find(tenant_id, agent_id) is None:
                 raise NotFound.agent(agent_id)
-            while True:
-                page = await records.transcripts.of_agent(tenant_id, agent_id, after, order, limit)
-                ids = {conversation_id for conversation_id, _, _ in page}
+
+        async def ask(bound: Bound) -> Page[tuple[str, datetime, StoredMessage]]:
+            async with self._database.session() as records:
+                return await records.transcripts.of_agent(
+                    tenant_id, agent_id, after, order, limit, bound
+                )
+
+        while True:
+            page = await read.page(ask)
+            ids = {conversation_id for conversation_id, _, _ in page}
+            async with self._database.session() as records:
                 found = await records.transcripts.conversations(
                     tenant_id, ids, self._frames.default_model
                 )
-                if len(found) == len(ids):
-                    break  # or else one was deleted in between, and its messages with it
+            if len(found) == len(ids):
+                break  # or else one was deleted in between, and its messages with it
         talks = {talk.conversation_id: talk for talk in found}
-        return [
-            Listed(talks[conversation_id], message, at) for conversation_id, at, message in page
-        ]
+        listed = (Listed(talks[known_id], message, at) for known_id, at, message in page)
+        return Page(listed, has_more=page.has_more)
 
-    async def shown(self, tenant_id: str, page: Sequence[Listed], content: Content) -> list[Shown]:
+    async def shown(
+        self,
+        tenant_id: str,
+        page: Sequence[Listed],
+        content: Content,
+        read: Read = UNLIMITED,
+    ) -> list[Shown]:
         """Return the messages of a page as they came and as they are shown.
 
         There may be fewer than were given, at least one: a page with large results ends early.
@@ -122,7 +138,7 @@ class TranscriptService:
         """
         if not page:
             return []
-        found = await self._as_they_came(page, content)
+        found = await self._as_they_came(page, content, read)
         talks = await self._talks(tenant_id, [listed for listed, _ in found])
         async with self._database.session() as records:
             pinned = await self._with_pins(records, talks)
@@ -136,7 +152,7 @@ class TranscriptService:
         return shown
 
     async def _as_they_came(
-        self, page: Sequence[Listed], content: Content
+        self, page: Sequence[Listed], content: Content, read: Read
     ) -> list[tuple[Listed, Original]]:
         """Return messages with their originals, up to what one page may hold."""
         found: list[tuple[Listed, Original]] = []
@@ -144,10 +160,10 @@ class TranscriptService:
         for conversation_id, part in groupby(page, lambda item: item.conversation.conversation_id):
             run = list(part)
             wanted = [item.message for item in run]
-            originals = await self._originals(conversation_id, wanted, content)
+            originals = await self._originals(conversation_id, wanted, content, read)
             found += zip(run, originals, strict=False)
-            size += sum(map(_inlined_bytes, originals))
-            if len(originals) < len(run) or size > MOST_PAGE_BYTES:
+            size += sum(map(_shown_bytes, originals))
+            if len(originals) < len(run) or size > read.max_bytes:
                 break
         return found
 
@@ -226,9 +242,10 @@ async def _slid_to(
     return group[0].seq if group else seq
 
 
-def _inlined_bytes(original: Original) -> int:
-    """Return what a result takes on a page that its message alone does not."""
+def _shown_bytes(original: Original) -> int:
+    """Return what a message takes on a page, with the result that is shown whole in it."""
+    size = len(original.message.body)
     if original.message.stored_output is None or original.is_truncated:
-        return 0
+        return size
     output = original.message.output
-    return output.byte_size if output is not None and output.is_cut else 0
+    return size + (output.byte_size if output is not None and output.is_cut else 0)

@@ -131,7 +131,7 @@ async def test_deleted_conversations_get_no_words(database: PostgresDatabase) ->
     cid = new_id()
     async with database.session() as records:
         await records.search.add(cid, {1: ("zebra",)})
-        assert await records.search.by_seqs(cid, [1]) == []
+        assert await records.search.by_seqs(cid, [1], 10) == []
         assert await records.search.unindexed(cid, 10, 10, 10) == []
     async with database._store.session() as session:
         rows = await session._connection.fetch(

@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.paging import limits
 from app.adapters.postgres.store import Session, Statement
 from app.adapters.postgres.transcripts import CHAINS, CONVERSATIONS, OF_AGENT, PINNED
 from app.domain.errors import ContextOverflow, NotFound, ValidationError
 from app.domain.frames import Ask
 from app.domain.messages import Role
+from app.domain.pages import UNBOUNDED
 from app.domain.turns import group_boundary_before
 from app.domain.views import Span
 from app.domain.visibility import State, Visibility
@@ -433,7 +435,7 @@ async def test_a_page_from_the_middle_of_long_logs(
         "at": middle[0],
         "after_id": middle[1],
         "after_seq": middle[2],
-        "limit": 10,
+        **limits(10, UNBOUNDED),
     }
     rows = await rows_read(database_url, OF_AGENT[order], values)
     assert rows < 3 * 12 + 3 + 3 * 10 + 10

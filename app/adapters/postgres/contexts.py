@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from uuid import UUID
 
+from app.adapters.postgres.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
@@ -20,6 +21,7 @@ from app.domain import jsontext
 from app.domain.compaction import kept_of
 from app.domain.log import LogRow
 from app.domain.messages import Role
+from app.domain.pages import UNBOUNDED, Bound, Page
 from app.domain.records import Compaction, ContextRead, Epoch, Shown
 from app.domain.turns import TRIMMED_TOKENS, Entry, entry
 from app.domain.views import Span, View, view_from
@@ -352,13 +354,18 @@ FIND_COMPACTION = Statement(
 )
 
 LIST_COMPACTIONS = Statement(
-    """
-        SELECT * FROM compactions
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND (CAST(:before AS uuid) IS NULL OR compaction_id < CAST(:before AS uuid))
-        ORDER BY compaction_id DESC
-        LIMIT CAST(:limit AS bigint)
+    bounded(
         """
+            SELECT * FROM compactions
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND (CAST(:before AS uuid) IS NULL OR compaction_id < CAST(:before AS uuid))
+            ORDER BY compaction_id DESC
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("*",),
+        lengths("summary", "view", "made"),
+        "compaction_id DESC",
+    )
 )
 
 # Results follow their call directly, so a group reaches from one message that is no result to
@@ -639,16 +646,20 @@ class ContextRecords:
         )
 
     async def compactions(
-        self, conversation_id: str, limit: int, before: str | None
-    ) -> list[Compaction]:
+        self,
+        conversation_id: str,
+        limit: int,
+        before: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Compaction]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         rows = await self._session.all(
             LIST_COMPACTIONS,
             conversation_id=UUID(conversation_id),
-            limit=limit,
             before=UUID(before) if before else None,
+            **limits(limit, bound),
         )
-        return [compaction_from(row) for row in rows]
+        return page_of(rows, compaction_from)
 
     async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
         """Return the entries of the call group, or of the whole turn, that a seq stands in."""

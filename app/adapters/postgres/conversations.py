@@ -7,16 +7,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from app.adapters.postgres.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
     LAYER_JOINS,
+    LISTED_COLUMNS,
     NOTHING_HELD,
     agent_from,
     conversation_from,
 )
 from app.adapters.postgres.snapshots import forget_agent, forget_conversation
 from app.adapters.postgres.store import Session, Statement
+from app.domain.pages import UNBOUNDED, Bound, Page
 from app.domain.records import Agent, Conversation, Settings, Versioned, Versions
 
 # The lists of a layer that was just made, as rows; one that was not given has no version.
@@ -67,18 +70,23 @@ FIND_CONVERSATION = Statement(
         """
 )
 LIST_CONVERSATIONS = Statement(
-    f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
-        FROM conversations c
-        JOIN heads h ON h.conversation_id = c.conversation_id
-        {LAYER_JOINS}
-        WHERE c.tenant_id = CAST(:tenant_id AS text)
-            AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
-            AND (CAST(:before AS timestamptz) IS NULL OR (c.created_at, c.conversation_id)
-                < (CAST(:before AS timestamptz), CAST(:before_id AS uuid)))
-        ORDER BY c.created_at DESC, c.conversation_id DESC
-        LIMIT CAST(:limit AS bigint)
-        """
+    bounded(
+        f"""
+            SELECT {LISTED_COLUMNS}, {HEAD_COLUMNS}
+            FROM conversations c
+            JOIN heads h ON h.conversation_id = c.conversation_id
+            {LAYER_JOINS}
+            WHERE c.tenant_id = CAST(:tenant_id AS text)
+                AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
+                AND (CAST(:before AS timestamptz) IS NULL OR (c.created_at, c.conversation_id)
+                    < (CAST(:before AS timestamptz), CAST(:before_id AS uuid)))
+            ORDER BY c.created_at DESC, c.conversation_id DESC
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("*",),
+        lengths("metadata"),
+        "created_at DESC, conversation_id DESC",
+    )
 )
 CHANGE_CONVERSATION = Statement(
     """
@@ -186,15 +194,24 @@ LOCK_AGENT = Statement(
         FOR UPDATE
         """
 )
+# The list shows neither policies nor sections nor tools, which may be large.
 LIST_AGENTS = Statement(
-    f"""
-        SELECT {_AGENT_COLUMNS} FROM agents
-        WHERE tenant_id = CAST(:tenant_id AS text)
-            AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
-                < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
-        ORDER BY created_at DESC, agent_id DESC
-        LIMIT CAST(:limit AS bigint)
+    bounded(
         """
+            SELECT agent_id, name, model, metadata, sections_version, tools_version,
+                rolling_window_seconds, last_cleared_at, created_at, updated_at,
+                '{}' AS policy, '[]' AS sections, '[]' AS tools
+            FROM agents
+            WHERE tenant_id = CAST(:tenant_id AS text)
+                AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
+                    < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
+            ORDER BY created_at DESC, agent_id DESC
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("*",),
+        lengths("metadata"),
+        "created_at DESC, agent_id DESC",
+    )
 )
 CHANGE_AGENT = Statement(
     """
@@ -343,20 +360,20 @@ class ConversationRecords:
         limit: int,
         before: tuple[Any, str] | None,
         default_model: str | None,
-    ) -> list[Conversation]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Conversation]:
         """Return a page, newest first; `before` is the creation time and id it starts after."""
         rows = await self._session.all(
             LIST_CONVERSATIONS,
             tenant_id=tenant_id,
             agent_id=agent_id,
-            limit=limit,
             before=before[0] if before else None,
             before_id=UUID(before[1]) if before else None,
             model=None,
             default_model=default_model,
-            **NOTHING_HELD,
+            **limits(limit, bound),
         )
-        return [conversation_from(row) for row in rows]
+        return page_of(rows, conversation_from)
 
     async def change(self, tenant_id: str, conversation: Conversation) -> None:
         """Store its settings as they are in `conversation`."""
@@ -431,16 +448,22 @@ class AgentRecords:
         )
         return agent_from(row) if row is not None else None
 
-    async def page(self, tenant_id: str, limit: int, before: tuple[Any, str] | None) -> list[Agent]:
+    async def page(
+        self,
+        tenant_id: str,
+        limit: int,
+        before: tuple[Any, str] | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id it starts after."""
         rows = await self._session.all(
             LIST_AGENTS,
             tenant_id=tenant_id,
-            limit=limit,
             before=before[0] if before else None,
             before_id=before[1] if before else None,
+            **limits(limit, bound),
         )
-        return [agent_from(row) for row in rows]
+        return page_of(rows, agent_from)
 
     async def change(self, tenant_id: str, agent: Agent) -> None:
         """Store its settings as they are in `agent`."""

@@ -11,6 +11,7 @@ from uuid import UUID
 from asyncpg import UniqueViolationError
 
 from app.adapters.postgres.blobs import BLOB_CTES, append_parameters
+from app.adapters.postgres.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.rows import (
     CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
@@ -24,12 +25,16 @@ from app.domain.blobs import Blob, StoredChunk
 from app.domain.compaction import DueLine
 from app.domain.log import BatchShape, Draft, Times, times_of
 from app.domain.messages import Role
+from app.domain.pages import UNBOUNDED, Bound, Page
 from app.domain.records import Conversation, StoredMessage
 from app.domain.turns import Entry, entry, pinned_seqs
 from app.domain.window import OUT_OF_DATE
 
-STORED_COLUMNS = """message_id, seq, turn, role, format, tokens, reasoning_tokens, body, output,
-    created_at"""
+_STORED = (
+    *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),
+    *("body", "output", "created_at"),
+)
+STORED_COLUMNS = ", ".join(_STORED)
 
 # Results are offloaded by the settings in hand, so these must be those of now: no change by
 # another process may come between.
@@ -203,15 +208,11 @@ LOCK = Statement(
         """
 )
 
-BY_IDS = Statement(
-    f"""
-        SELECT {STORED_COLUMNS}
-        FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND message_id = ANY (CAST(:ids AS text[]))
-        ORDER BY seq
-        """
-)
+
+def bounded_messages(rows: str, order: str, *also: str) -> str:
+    """Return a query for a page of stored messages, with other columns of the rows as well."""
+    return bounded(rows, (*_STORED, *also), lengths("body", "output"), order)
+
 
 _PAGE = f"""
     SELECT {STORED_COLUMNS}
@@ -222,9 +223,34 @@ _PAGE = f"""
     LIMIT CAST(:limit AS bigint)
 """
 PAGE = {
-    "asc": Statement(_PAGE.format(order="ASC")),
-    "desc": Statement(_PAGE.format(order="DESC")),
+    order.lower(): Statement(bounded_messages(_PAGE.format(order=order), f"seq {order}"))
+    for order in ("ASC", "DESC")
 }
+
+BY_IDS = Statement(
+    bounded_messages(
+        f"""
+            SELECT {STORED_COLUMNS}
+            FROM messages
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND message_id = ANY (CAST(:ids AS text[])) AND seq > CAST(:after_seq AS bigint)
+            ORDER BY seq
+            LIMIT CAST(:limit AS bigint)
+        """,
+        "seq",
+    )
+)
+
+# What a build or a summariser reads of a message is its body or its fragment.
+SIZES = Statement(
+    """
+        SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
+        FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
+        ORDER BY seq
+        """
+)
 
 ENTRIES = Statement(
     """
@@ -448,23 +474,48 @@ class LogRecords:
         )
         return self._layers.conversation_from(row, tenant_id, held) if row is not None else None
 
-    async def by_ids(self, conversation_id: str, ids: Sequence[str]) -> list[StoredMessage]:
-        """Return the stored messages with these ids, in log order."""
-        rows = await self._session.all(BY_IDS, conversation_id=UUID(conversation_id), ids=list(ids))
-        return [stored_message_from(row) for row in rows]
+    async def by_ids(
+        self,
+        conversation_id: str,
+        ids: Sequence[str],
+        after_seq: int = 0,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
+        """Return the stored messages with these ids, in log order, those after a seq."""
+        rows = await self._session.all(
+            BY_IDS,
+            conversation_id=UUID(conversation_id),
+            ids=list(ids),
+            after_seq=after_seq,
+            **limits(len(ids), bound),
+        )
+        return page_of(rows, stored_message_from)
 
     async def page(
-        self, conversation_id: str, after_seq: int, before_seq: int, order: str, limit: int
-    ) -> list[StoredMessage]:
+        self,
+        conversation_id: str,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive (decision 1)."""
         rows = await self._session.all(
             PAGE[order],
             conversation_id=UUID(conversation_id),
             after_seq=after_seq,
             before_seq=before_seq,
-            limit=limit,
+            **limits(limit, bound),
         )
-        return [stored_message_from(row) for row in rows]
+        return page_of(rows, stored_message_from)
+
+    async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
+        """Return the bytes of the messages in `[start, end)` by seq, without reading them."""
+        rows = await self._session.all(
+            SIZES, conversation_id=UUID(conversation_id), start=start, end=end
+        )
+        return {row["seq"]: row["size"] for row in rows}
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
         """Return what planning needs of the messages in `[start, end)`."""

@@ -34,14 +34,17 @@ def _unless_known(column: str, name: str) -> str:
     return f"CASE WHEN {_KNOWN} THEN NULL ELSE {column} END AS {name}"
 
 
+_SMALL_COLUMNS = (
+    "c.conversation_id, c.agent_id, c.created_at, c.updated_at",
+    "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
+    "c.sections_version, c.tools_version",
+    "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
+    "cal.reports AS calibrated_reports",
+    "a.rolling_window_seconds",
+)
 CONVERSATION_COLUMNS = ", ".join(
     (
-        "c.conversation_id, c.agent_id, c.created_at, c.updated_at",
-        "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
-        "c.sections_version, c.tools_version",
-        "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
-        "cal.reports AS calibrated_reports",
-        "a.rolling_window_seconds",
+        *_SMALL_COLUMNS,
         f"coalesce({_KNOWN}, false) AS known",
         _unless_known("c.metadata", "metadata"),
         _unless_known("c.policy", "policy"),
@@ -54,6 +57,15 @@ CONVERSATION_COLUMNS = ", ".join(
         _unless_known("m.entry", "model_entry"),
     )
 )
+_WITHOUT_LISTS = (
+    *_SMALL_COLUMNS,
+    "c.metadata, '[]' AS sections, '[]' AS tools",
+    "a.model AS agent_model, '[]' AS agent_sections, '[]' AS agent_tools, m.entry AS model_entry",
+)
+LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_policy"))
+"""The columns of conversations for a list of them, which shows no settings but the model."""
+POLICY_COLUMNS = ", ".join((*_WITHOUT_LISTS, "c.policy, a.policy AS agent_policy"))
+"""The columns of conversations whose policies are asked for, without sections and tools."""
 HEAD_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,

@@ -17,10 +17,12 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.log import STORED_COLUMNS
+from app.adapters.postgres.log import STORED_COLUMNS, bounded_messages
+from app.adapters.postgres.paging import limits, page_of
 from app.adapters.postgres.rows import stored_message_from
 from app.adapters.postgres.store import Session, Statement
 from app.domain import jsontext
+from app.domain.pages import UNBOUNDED, Bound, Page
 from app.domain.records import StoredMessage
 from app.domain.search import Candidate, Postings, Query, Searched, Term
 
@@ -105,7 +107,10 @@ _FIND = f"""
         AND seq = ANY (ARRAY({_HITS.format(queries="CAST(:queries AS text[])", order="{order}")}))
     ORDER BY seq {{order}}
 """
-FIND = {order: Statement(_FIND.format(order=order.upper())) for order in ("asc", "desc")}
+FIND = {
+    order.lower(): Statement(bounded_messages(_FIND.format(order=order), f"seq {order}"))
+    for order in ("ASC", "DESC")
+}
 
 POSTINGS = Statement(
     f"""
@@ -140,9 +145,13 @@ HOLDING = Statement(
 BY_SEQS = Statement(
     f"""
         WITH wanted AS (
-            SELECT * FROM messages
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND seq = ANY (CAST(:seqs AS bigint[]))
+            SELECT * FROM (
+                SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+                FROM messages
+                WHERE conversation_id = CAST(:conversation_id AS uuid)
+                    AND seq = ANY (CAST(:seqs AS bigint[]))
+            ) AS sized
+            WHERE before < CAST(:most_bytes AS bigint)
         )
         {_SEARCHED}
         """
@@ -191,7 +200,8 @@ class SearchRecords:
         before_seq: int,
         order: str,
         limit: int,
-    ) -> list[StoredMessage]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
         groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
         rows = await self._session.all(
@@ -200,9 +210,9 @@ class SearchRecords:
             queries=_by_group(groups, _asked(query)),
             after_seq=after_seq,
             before_seq=before_seq,
-            limit=limit,
+            **limits(limit, bound),
         )
-        return [stored_message_from(row) for row in rows]
+        return page_of(rows, stored_message_from)
 
     async def postings(
         self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
@@ -235,10 +245,15 @@ class SearchRecords:
             for row in rows
         ]
 
-    async def by_seqs(self, conversation_id: str, seqs: Sequence[int]) -> list[Searched]:
-        """Return messages by their seqs, in log order."""
+    async def by_seqs(
+        self, conversation_id: str, seqs: Sequence[int], most_bytes: int
+    ) -> list[Searched]:
+        """Return messages by their seqs, in log order, from the first on.
+
+        They end after the first with which their bodies are `most_bytes` or more.
+        """
         rows = await self._session.all(
-            BY_SEQS, conversation_id=UUID(conversation_id), seqs=list(seqs)
+            BY_SEQS, conversation_id=UUID(conversation_id), seqs=list(seqs), most_bytes=most_bytes
         )
         return [_searched_from(row) for row in rows]
 

@@ -13,7 +13,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from app.adapters.postgres.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.store import Session, Statement
+from app.domain.pages import UNBOUNDED, Bound, Page
 from app.domain.snapshots import FORGOTTEN_SUMMARY, Imported, Snapshot, SnapshotPart
 from app.domain.views import Span
 
@@ -96,21 +98,38 @@ _BEFORE = """
     ORDER BY s.created_at DESC, s.session_id DESC
     LIMIT CAST(:limit AS bigint)
 """
+_LISTED = (
+    *("session_id", "agent_id", "description", "summary", "message_count", "window_start"),
+    *("window_end", "imported", "created_at", "conversation_ids"),
+)
+
+
+def _bounded(rows: str) -> str:
+    ids = {"conversation_ids": "40 * cardinality(conversation_ids)"}
+    large = lengths("description", "summary") | ids
+    return bounded(rows, _LISTED, large, "created_at DESC, session_id DESC")
+
+
 LIST = Statement(
-    f"""
+    _bounded(
+        f"""
         SELECT {_COLUMNS} FROM snapshots s
         WHERE s.tenant_id = CAST(:tenant_id AS text) AND {_BEFORE}
         """
+    )
 )
 LIST_OF_AGENT = Statement(
-    f"""
+    _bounded(
+        f"""
         SELECT {_COLUMNS} FROM snapshots s
         WHERE s.tenant_id = CAST(:tenant_id AS text)
             AND s.agent_id = CAST(:agent_id AS text) AND {_BEFORE}
         """
+    )
 )
 LIST_OF_CONVERSATION = Statement(
-    f"""
+    _bounded(
+        f"""
         SELECT {_COLUMNS}
         FROM (
             SELECT session_id FROM snapshot_parts
@@ -126,6 +145,7 @@ LIST_OF_CONVERSATION = Statement(
         WHERE (CAST(:agent_id AS text) IS NULL OR s.agent_id = CAST(:agent_id AS text))
             AND {_BEFORE}
         """
+    )
 )
 PARTS = Statement(
     """
@@ -137,14 +157,19 @@ PARTS = Statement(
         """
 )
 MESSAGES = Statement(
-    """
-        SELECT position, body FROM snapshot_messages
-        WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
-            AND position > CAST(:after AS bigint)
-            AND (CAST(:source_id AS text) IS NULL OR source_id = CAST(:source_id AS text))
-        ORDER BY position
-        LIMIT CAST(:limit AS bigint)
+    bounded(
         """
+            SELECT position, body FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
+                AND position > CAST(:after AS bigint)
+                AND (CAST(:source_id AS text) IS NULL OR source_id = CAST(:source_id AS text))
+            ORDER BY position
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("position", "body"),
+        lengths("body"),
+        "position",
+    )
 )
 SEQS_OF = Statement(
     """
@@ -315,11 +340,12 @@ class SnapshotRecords:
         conversation_id: str | None,
         limit: int,
         before: tuple[datetime, str] | None,
-    ) -> list[Snapshot]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Snapshot]:
         """Return a page, newest first; `before` is the time and id it starts after (I3)."""
         wanted: dict[str, Any] = {
             "tenant_id": tenant_id,
-            "limit": limit,
+            **limits(limit, bound),
             "before": before[0] if before else None,
             "before_id": before[1] if before else None,
         }
@@ -330,7 +356,7 @@ class SnapshotRecords:
             rows = await self._session.all(LIST_OF_AGENT, agent_id=agent_id, **wanted)
         else:
             rows = await self._session.all(LIST, **wanted)
-        return [_snapshot_from(row) for row in rows]
+        return page_of(rows, _snapshot_from)
 
     async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
         """Return what a snapshot holds of each conversation, the oldest conversation first."""
@@ -344,7 +370,8 @@ class SnapshotRecords:
         after: int,
         limit: int,
         source_id: str | None = None,
-    ) -> list[tuple[int, str]]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[int, str]]:
         """Return entries of an imported snapshot after a position, each with its own.
 
         With a `source_id` only those of that conversation.
@@ -354,10 +381,10 @@ class SnapshotRecords:
             tenant_id=tenant_id,
             session_id=session_id,
             after=after,
-            limit=limit,
             source_id=source_id,
+            **limits(limit, bound),
         )
-        return [(row["position"], row["body"]) for row in rows]
+        return page_of(rows, lambda row: (row["position"], row["body"]))
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
         """Delete a snapshot; returns rows deleted by table."""

@@ -6,17 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from app.adapters.postgres.log import STORED_COLUMNS
+from app.adapters.postgres.log import STORED_COLUMNS, bounded_messages
+from app.adapters.postgres.paging import limits, page_of
 from app.adapters.postgres.rows import (
-    CONVERSATION_COLUMNS,
     HEAD_COLUMNS,
     LAYER_JOINS,
-    NOTHING_HELD,
+    POLICY_COLUMNS,
     compaction_from,
     conversation_from,
     stored_message_from,
 )
 from app.adapters.postgres.store import Session, Statement
+from app.domain.pages import UNBOUNDED, Bound, Page
 from app.domain.records import Compaction, Conversation, StoredMessage
 
 _TIME = "coalesce(m.at, m.created_at)"
@@ -95,32 +96,35 @@ def _unless_begun(bound: str, otherwise: str) -> str:
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
 
+def _of_agent(order: str, **words: str) -> Statement:
+    """Return the statement for a page in this order."""
+    by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
+    rows = _OF_AGENT.format(order=order, **words)
+    return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
+
+
 OF_AGENT = {
-    "asc": Statement(
-        _OF_AGENT.format(
-            low=_FIRST,
-            high=_unless_begun(_PAST, _FIRST),
-            before="<=",
-            beyond=">=",
-            from_there=">=",
-            order="ASC",
-        )
+    "asc": _of_agent(
+        "ASC",
+        low=_FIRST,
+        high=_unless_begun(_PAST, _FIRST),
+        before="<=",
+        beyond=">=",
+        from_there=">=",
     ),
-    "desc": Statement(
-        _OF_AGENT.format(
-            low=_unless_begun(_FIRST, _PAST),
-            high=_PAST,
-            before="<",
-            beyond="<",
-            from_there="<=",
-            order="DESC",
-        )
+    "desc": _of_agent(
+        "DESC",
+        low=_unless_begun(_FIRST, _PAST),
+        high=_PAST,
+        before="<",
+        beyond="<",
+        from_there="<=",
     ),
 }
 
 CONVERSATIONS = Statement(
     f"""
-        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+        SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
         FROM unnest(CAST(:conversation_ids AS uuid[])) AS wanted (conversation_id)
         JOIN conversations c ON c.conversation_id = wanted.conversation_id
         JOIN heads h ON h.conversation_id = wanted.conversation_id
@@ -191,7 +195,8 @@ class TranscriptRecords:
         after: tuple[datetime, str, int] | None,
         order: str,
         limit: int,
-    ) -> list[tuple[str, datetime, StoredMessage]]:
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[str, datetime, StoredMessage]]:
         """Return a page of the messages of an agent's conversations in the order of their times.
 
         Each comes with its conversation's id and its time as the active window sees it; `after`
@@ -205,23 +210,23 @@ class TranscriptRecords:
             at=at,
             after_id=UUID(after_id) if after_id else None,
             after_seq=after_seq,
-            limit=limit,
+            **limits(limit, bound),
         )
-        return [
-            (str(row["conversation_id"]), row["shown_at"], stored_message_from(row)) for row in rows
-        ]
+        return page_of(
+            rows,
+            lambda row: (str(row["conversation_id"]), row["shown_at"], stored_message_from(row)),
+        )
 
     async def conversations(
         self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
     ) -> list[Conversation]:
-        """Return those of the conversations that there are, with their layers."""
+        """Return those of the conversations that there are, without their sections and tools."""
         rows = await self._session.all(
             CONVERSATIONS,
             tenant_id=tenant_id,
             conversation_ids=list(map(UUID, conversation_ids)),
             model=None,
             default_model=default_model,
-            **NOTHING_HELD,
         )
         return [conversation_from(row) for row in rows]
 
