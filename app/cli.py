@@ -2,7 +2,9 @@
 
 1. A flag is another way to set its environment variable, and wins over it; so the processes
    started from here see the same settings.
-2. What a user can mend is one sentence on stderr and exit code 1, never a traceback.
+2. What a user can mend is one sentence on stderr, never a traceback. The exit code is 2 where a
+   setting is wrong or the database that it names cannot be used, 3 where the private database is
+   lost meanwhile, and 1 otherwise.
 3. Imports that cost something happen inside the commands, and while the database starts.
 """
 
@@ -31,6 +33,18 @@ GRACE_SECONDS = 3
 
 
 T = TypeVar("T")
+
+
+class Misconfigured(click.ClickException):
+    """A setting is wrong, or names a database that cannot be used."""
+
+    exit_code = 2
+
+
+class DatabaseLost(click.ClickException):
+    """The private PostgreSQL is gone for good while the process runs."""
+
+    exit_code = 3
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -100,7 +114,7 @@ def serve() -> None:
     with leaving_on_sigterm(), ExitStack() as stack:
         listener = None if is_public else stack.enter_context(bound(settings))
         warming = warm_up("app.main", "uvicorn.supervisors", "uvloop")
-        url = stack.enter_context(database(settings))
+        url = stack.enter_context(database(settings, supervised=True))
         bring_up_to_date(settings.direct_database_url or url)
         warming.join()
         if listener is None:
@@ -122,7 +136,7 @@ def worker() -> None:
     settings = read_settings()
     with leaving_on_sigterm():
         warming = warm_up("app.worker", "app.adapters.postgres.queue", "uvloop")
-        with database(settings) as url:
+        with database(settings, supervised=True) as url:
             bring_up_to_date(settings.direct_database_url or url)
             warming.join()
             do_jobs(replace(settings, database_url=url))
@@ -303,7 +317,7 @@ def read_settings() -> Settings:
     try:
         return Settings.from_env(os.environ)
     except SettingsError as exc:
-        raise click.ClickException(str(exc)) from exc
+        raise Misconfigured(str(exc)) from exc
 
 
 def has_any_key(settings: Settings) -> bool:
@@ -416,19 +430,34 @@ def warm_up(*modules: str) -> threading.Thread:
 
 
 @contextmanager
-def database(settings: Settings) -> Iterator[str]:
-    """Yield the URL of the database, with the private one running if none is configured."""
+def database(settings: Settings, *, supervised: bool = False) -> Iterator[str]:
+    """Yield the URL of the database, with the private one running if none is configured.
+
+    With `supervised` the private one is started again when it ends. Where it is gone for good,
+    the process is told to stop, and leaves with the exit code of DatabaseLost.
+    """
     if settings.database_url:
         yield settings.database_url
         return
+    from app import logs
     from app.adapters.postgres.embedded import EmbeddedPostgresError, running
 
+    logs.configure(settings.log_level)
+    lost: list[str] = []
+
+    def leave(reason: str) -> None:
+        lost.append(reason)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     try:
-        with running(settings.data_dir) as url:
+        with running(settings.data_dir, leave if supervised else None) as url:
             os.environ[variable("database_url")] = url
             yield url
     except EmbeddedPostgresError as exc:
         raise click.ClickException(str(exc)) from exc
+    finally:
+        if lost:
+            raise DatabaseLost(f"{lost[0]}.")
 
 
 def has_database(settings: Settings) -> bool:
@@ -448,12 +477,19 @@ def place_of(settings: Settings) -> str:
 
 def bring_up_to_date(url: str) -> bool:
     """Migrate the database unless its schema is current; return whether there was need."""
-    from app.adapters.postgres.migrate import MigrationError, is_current, migrate
+    from app.adapters.postgres.migrate import (
+        DatabaseUnusable,
+        MigrationError,
+        is_current,
+        migrate,
+    )
 
     try:
         if is_current(url):
             return False
         migrate(url)
+    except DatabaseUnusable as exc:
+        raise Misconfigured(f"{exc}.") from exc
     except MigrationError as exc:
         raise click.ClickException(str(exc)) from exc
     return True

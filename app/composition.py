@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from threading import Thread
 
@@ -181,7 +182,15 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
         ),
         pooler=Pooler(settings.database_pooler),
         failed=failed,
+        is_full=partial(_is_full, settings),
     )
+
+
+def _is_full(settings: Settings) -> bool:
+    """Tell whether the disk of the private database is full; of another one it is not known."""
+    from app.adapters.postgres.embedded import is_full, is_private
+
+    return is_private(settings.database_url or "") and is_full(settings.data_dir)
 
 
 def keys_of(database: PostgresDatabase) -> KeyService:

@@ -6,7 +6,10 @@ careful agent backend does. Meanwhile the service, or its database, is killed wi
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,7 +20,7 @@ import pytest
 
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import migrate
-from app.demo import Client
+from app.demo import Client, Unreachable
 from tests.replay import Served, read_messages
 from tests.writers import SECONDS, Difference, Message, Writer, grown, writing
 
@@ -130,10 +133,9 @@ def test_kill_of_postgres_is_answered_with_503_and_heals(service: Served) -> Non
         )
         for problem in (problem for writer in writers for problem in writer.problems):
             assert problem["code"] == "SERVICE_UNAVAILABLE"
-        with running(service.data_dir):
-            progress(service, writers)
-            assert service.status("/readyz") == 200
-            assert_nothing_lost(service, writers)
+        progress(service, writers)
+        assert service.status("/readyz") == 200
+        assert_nothing_lost(service, writers)
 
 
 def test_kill_of_both_at_once_recovers_on_restart(service: Served) -> None:
@@ -147,3 +149,63 @@ def test_kill_of_both_at_once_recovers_on_restart(service: Served) -> None:
         assert monotonic() - started < SECONDS
         progress(service, writers)
         assert_nothing_lost(service, writers)
+
+
+@pytest.fixture
+def small_disk(prepared: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the data directory on a file system of its own, with little room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=144m,mode=755", "tmpfs", str(disk))
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        shutil.copytree(prepared, disk / "data")
+        yield disk
+        with running(disk / "data"):
+            pass
+    finally:
+        subprocess.run(("umount", "--lazy", str(disk)), check=True)
+
+
+def test_a_full_disk_is_507_and_heals(small_disk: Path) -> None:
+    """Appends to a full disk are 507, nothing acknowledged is lost, and room alone mends it."""
+    served = Served(small_disk / "data")
+    served.start()
+    try:
+        with closing(Client(served.url)) as client:
+            made = client.send("POST", "/v1/conversations", {"model": "gpt-4o"})
+            path = f"/v1/conversations/{made.body['conversation_id']}/messages"
+            acknowledged: list[str] = []
+
+            def append() -> int:
+                text = f"{len(acknowledged)} " + random_text(1_000_000)
+                message = {"id": f"m{len(acknowledged)}", "role": "user", "content": text}
+                try:
+                    answer = client.send("POST", path, {"messages": [message]})
+                except Unreachable:
+                    return 0
+                if answer.status == 201:
+                    acknowledged.append(text)
+                return answer.status
+
+            assert append() == 201
+            ballast = small_disk / "ballast"
+            with ballast.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(2**16))
+            statuses = {append() for _ in range(8)}
+            assert 507 in statuses
+            assert statuses <= {201, 507}
+            ballast.unlink()
+            served.wait_until(lambda: append() == 201, SECONDS, "an append is taken again")
+            log = read_messages(client, made.body["conversation_id"])
+            stored = {message["id"]: message["content"] for message in log}
+            assert stored == {f"m{place}": text for place, text in enumerate(acknowledged)}
+    finally:
+        served.kill()
+
+
+def random_text(size: int) -> str:
+    """Return text that no compression makes small."""
+    return random.Random(size).randbytes(size // 2).hex()

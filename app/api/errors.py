@@ -28,6 +28,7 @@ from app.domain.errors import (
     ContextOverflow,
     Forbidden,
     Gone,
+    InsufficientStorage,
     NotFound,
     PayloadTooLarge,
     Problem,
@@ -58,6 +59,7 @@ STATUS: Mapping[type[ContextError], int] = {
     Forbidden: 403,
     RateLimited: 429,
     ServiceUnavailable: 503,
+    InsufficientStorage: 507,
 }
 """The HTTP status of every error class."""
 
@@ -117,6 +119,7 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         {"limit": 600, "kind": "requests", "retry_after": 23},
     ),
     ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
+    InsufficientStorage: ("The disk of the database is full", {"reason": "DiskFullError"}),
 }
 _REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
@@ -124,6 +127,7 @@ _RETRY_SECONDS = 1
 _RETRY_AFTER = ("Retry-After", "Seconds to wait before the next try.")
 _HEADERS = {
     STATUS[ServiceUnavailable]: _RETRY_AFTER,
+    STATUS[InsufficientStorage]: _RETRY_AFTER,
     STATUS[RateLimited]: _RETRY_AFTER,
     STATUS[EncodedBody]: ("Accept-Encoding", "What a body may be coded as: `identity`."),
     STATUS[Unauthenticated]: ("WWW-Authenticate", "How to say who asks: `Bearer`."),
@@ -197,6 +201,8 @@ def problem(
 def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of an operation that can end in these errors."""
     by_status: dict[int, list[type[ContextError]]] = {}
+    if ServiceUnavailable in kinds:
+        kinds = (*kinds, InsufficientStorage)  # whatever needs the database may need its disk
     for kind in kinds:
         by_status.setdefault(STATUS[kind], []).append(kind)
     return {status: _response(status, found) for status, found in by_status.items()}

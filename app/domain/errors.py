@@ -11,6 +11,7 @@ ContextError
 ├── Gone                   it existed, and was collected
 ├── Unauthenticated, Forbidden, RateLimited
 └── ServiceUnavailable     the database or the model does not answer
+    └── InsufficientStorage the disk behind it is full
 
 The domain knows no HTTP: `app/api/errors.py` holds the status table.
 """
@@ -177,3 +178,9 @@ class ServiceUnavailable(ContextError):
     """The database or a model does not answer; nothing was changed (E9)."""
 
     code: ClassVar[str] = "SERVICE_UNAVAILABLE"
+
+
+class InsufficientStorage(ServiceUnavailable):
+    """The disk of the database or of the object store is full; nothing was changed."""
+
+    code: ClassVar[str] = "INSUFFICIENT_STORAGE"

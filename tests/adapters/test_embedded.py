@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import asyncpg
@@ -16,12 +19,15 @@ import psutil
 import pytest
 
 from app.adapters.postgres.embedded import EmbeddedPostgresError, running
+from tests.logged import Lines, lines
+
+__all__ = ["lines"]
 
 HOLD = """
 import sys
 from pathlib import Path
 from app.adapters.postgres.embedded import running
-with running(Path(sys.argv[1])) as url:
+with running(Path(sys.argv[1]), print if "supervised" in sys.argv else None) as url:
     print(url, flush=True)
     sys.stdin.read()
 """
@@ -48,9 +54,9 @@ def data_dir(made: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def holder(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(data_dir: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run another process that uses the cluster until its standard input is closed."""
-    command = (sys.executable, "-c", HOLD, str(data_dir))
+    command = (sys.executable, "-c", HOLD, str(data_dir), *words)
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -80,6 +86,102 @@ async def ask(url: str, statement: str) -> object:
         return await connection.fetchval(statement)
     finally:
         await connection.close()
+
+
+async def answered(url: str, statement: str) -> object:
+    """Run one statement as soon as the database answers, and return its first value."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return await ask(url, statement)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            assert time.monotonic() < deadline, "the database does not come back"
+            await asyncio.sleep(0.05)
+
+
+def kill(data_dir: Path, which: str) -> psutil.Process:
+    """Kill the server with -9, alone or with all its children, and return it."""
+    server = postmaster(data_dir)
+    children = server.children(recursive=True) if which == "all" else []
+    for process in (server, *children):
+        process.kill()
+    return server
+
+
+def servers(data_dir: Path) -> list[psutil.Process]:
+    """Return the processes that are the cluster's server.
+
+    A child that was just forked has the server's command line until it takes a name of its own.
+    """
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if process.name() == "postgres" and str(data_dir / "postgres") in command:
+                found[process.pid] = (process, process.ppid())
+    return [process for process, parent in found.values() if parent not in found]
+
+
+@pytest.mark.parametrize("which", ["postmaster", "all"])
+async def test_a_supervised_server_comes_back(data_dir: Path, which: str) -> None:
+    """Killed with -9, alone or with all its processes, the server is started again, twice over."""
+    lost: list[str] = []
+    with running(data_dir, lost.append) as url:
+        await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
+        for _ in range(2):
+            killed = kill(data_dir, which)
+            assert await answered(url, "SELECT value FROM kept") == 7
+            assert postmaster(data_dir).pid != killed.pid
+    assert stopped(data_dir)
+    assert not lost
+
+
+async def test_several_supervisors_start_one_server(data_dir: Path) -> None:
+    """Processes that share a cluster all look after it, and only one of them starts it again."""
+    lost: list[str] = []
+    with (
+        holder(data_dir, "supervised"),
+        holder(data_dir, "supervised"),
+        running(data_dir, lost.append) as url,
+    ):
+        for _ in range(3):
+            kill(data_dir, "all")
+            assert await answered(url, "SELECT 1") == 1
+            assert [server.pid for server in servers(data_dir)] == [postmaster(data_dir).pid]
+    assert not lost
+
+
+async def test_a_server_whose_data_is_gone_is_lost(data_dir: Path) -> None:
+    """Where the cluster itself is gone, it is told once, and no other one is made in its place."""
+    told = threading.Event()
+    lost: list[str] = []
+
+    def note(reason: str) -> None:
+        lost.append(reason)
+        told.set()
+
+    with running(data_dir, note):
+        server = postmaster(data_dir)
+        (data_dir / "postgres").rename(data_dir / "elsewhere")
+        server.kill()
+        assert await asyncio.to_thread(told.wait, 30)
+    assert lost == [f"The database in {data_dir / 'postgres'} is not there any more"]
+    assert not (data_dir / "postgres").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may not run PostgreSQL itself")
+async def test_a_folder_that_is_opened_is_told(
+    data_dir: Path, tmp_path: Path, lines: Lines
+) -> None:
+    """As root, a folder that keeps the server's account out is opened, and the log says so."""
+    tmp_path.chmod(0o700)
+    with running(data_dir) as url:
+        assert await ask(url, "SELECT 1") == 1
+    told = {line["folder"]: line for line in lines.told("folder_opened")}
+    assert told[str(tmp_path)]["mode_before"] == "0700"
+    assert told[str(tmp_path)]["mode"] == "0701"
+    with running(data_dir):
+        assert len(lines.told("folder_opened")) == len(told)
 
 
 async def test_first_start_makes_the_database(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest_asyncio
 from app.adapters.postgres import embedded
 from app.adapters.postgres.readiness import READY_SECONDS, Readiness
 from app.adapters.postgres.store import Statement, Store, Timeouts
-from app.domain.errors import ServiceUnavailable
+from app.domain.errors import InsufficientStorage, ServiceUnavailable
 from tests.conftest import Server, execute, in_thread
 from tests.database_proxy import DatabaseProxy, proxied
 
@@ -221,15 +221,25 @@ async def test_out_of_connections(server: Server, database_url: str) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        *("08006", "25006", "25P03", "40001", "40P01", "42703", "42P01", "53100", "53200", "53300"),
+        *("08006", "25006", "25P03", "40001", "40P01", "42703", "42P01", "53200", "53300"),
         *("55P03", "57014", "57P01", "57P02", "57P03", "58000", "58030", "58P01"),
     ],
 )
 async def test_what_a_failing_database_says(database_url: str, state: str) -> None:
-    """M: disk full, shut down, read-only, out of memory and the like are all one error."""
+    """M: shut down, read-only, out of memory and the like are all one error."""
     raising = Statement(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
     async with store_of(database_url) as store:
         await fails(in_transaction(store, raising), 0)
+        assert await pid_of(store)
+
+
+async def test_a_full_disk_is_an_error_of_its_own(database_url: str) -> None:
+    """M: what PostgreSQL cannot write for want of disk is told as that, and worth another try."""
+    raising = Statement("DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '53100'; END $$")
+    async with store_of(database_url) as store:
+        with pytest.raises(InsufficientStorage) as failed:
+            await in_transaction(store, raising)
+        assert failed.value.facts["reason"] == "DiskFullError"
         assert await pid_of(store)
 
 
@@ -328,7 +338,7 @@ def standby(database_url: str, tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "standby"
     folder.mkdir(mode=0o700)
     os.chown(folder, account.pw_uid, account.pw_gid)
-    embedded._let_through(folder)
+    embedded._let_through(folder, account.pw_uid)
     switched: dict[str, Any] = {}
     if os.geteuid() == 0:
         switched = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}

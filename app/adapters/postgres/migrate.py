@@ -47,6 +47,10 @@ class MigrationError(Exception):
     """The schema cannot be read or brought up to date; the text says why in one sentence."""
 
 
+class DatabaseUnusable(MigrationError):
+    """The database that the settings name does not answer, or not to this user."""
+
+
 def head(migrations: Path = MIGRATIONS) -> int:
     """Return the newest revision that ships with this version; 0 when there is none."""
     names = (file.name for file in (migrations / "versions").glob("[0-9]*_*.py"))
@@ -56,7 +60,7 @@ def head(migrations: Path = MIGRATIONS) -> int:
 def is_current(url: str, migrations: Path = MIGRATIONS) -> bool:
     """Tell with one query whether the database has this version's schema, or a newer one.
 
-    Raises MigrationError when the database does not answer.
+    Raises DatabaseUnusable when the database does not answer.
     """
     with _told():
         return asyncio.run(_revision(url)) >= head(migrations)
@@ -77,7 +81,7 @@ def _told() -> Iterator[None]:
         yield
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         reason = str(exc) or type(exc).__name__
-        raise MigrationError(f"The database does not answer: {reason}") from exc
+        raise DatabaseUnusable(f"The database does not answer: {reason}") from exc
 
 
 @asynccontextmanager
@@ -94,9 +98,12 @@ async def alone(url: str) -> AsyncIterator[None]:
 
 async def _connect(url: str) -> asyncpg.Connection:
     # No statement is kept under a name: the revision may be asked for through a pooler.
-    return await asyncpg.connect(
-        url, timeout=_CONNECT_SECONDS, command_timeout=_ANSWER_SECONDS, statement_cache_size=0
-    )
+    try:
+        return await asyncpg.connect(
+            url, timeout=_CONNECT_SECONDS, command_timeout=_ANSWER_SECONDS, statement_cache_size=0
+        )
+    except (ValueError, OverflowError) as exc:
+        raise DatabaseUnusable(f"The database's URL cannot be used: {exc}") from exc
 
 
 async def _revision(url: str) -> int:

@@ -7,7 +7,8 @@ the query itself on the hot paths, and its import a fifth of the process's memor
    that its client has forgotten. So nothing goes on there that nobody waits for any more.
 2. Who has no answer a moment after that talks to nobody: the connection is given up at once, and
    never used again.
-3. Whatever the database may say when it cannot work is ServiceUnavailable, and worth another try.
+3. Whatever the database may say when it cannot work is ServiceUnavailable, and worth another try;
+   where its disk is full it is InsufficientStorage.
 4. Nothing needs a session. Through a pooler whose servers change with every transaction, session
    settings are not sent, and a statement is parsed and run in one message (decision 35).
 """
@@ -24,7 +25,7 @@ from typing import Any, assert_never
 
 import asyncpg
 
-from app.domain.errors import ServiceUnavailable
+from app.domain.errors import InsufficientStorage, ServiceUnavailable
 
 _UNAVAILABLE = (
     OSError,
@@ -46,6 +47,7 @@ _UNAVAILABLE = (
     asyncpg.UndefinedColumnError,  # the same
 )
 _RETRY_SECONDS = 1
+_FULL_SECONDS = 30
 
 # The statements are few and their best plans do not depend on their parameters: planning them
 # anew, which Postgres would do for some, costs more than running them.
@@ -202,7 +204,8 @@ class PooledConnection(asyncpg.Connection):
 class Store:
     """The database; `session` autocommits each statement, `transaction` spans a block.
 
-    `failed` is told the kind of error whenever the database fails a session.
+    `failed` is told the kind of error whenever the database fails a session. `is_full` tells
+    whether that is for want of disk: a server that cannot write its log ends without saying so.
     """
 
     def __init__(
@@ -214,12 +217,14 @@ class Store:
         timeouts: Timeouts | None = None,
         pooler: Pooler = Pooler.NONE,
         failed: Callable[[str], None] = lambda _kind: None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._url = url
         self._sizes = (min_size, max_size)
         self._timeouts = timeouts or Timeouts()
         self._pooler = pooler
         self._failed = failed
+        self._is_full = is_full
         self._waiting = 0
         self._pool: Any = None
         self._making: asyncio.Task[Any] | None = None
@@ -341,6 +346,9 @@ class Store:
             error = error.__context__
         reason = type(error).__name__
         self._failed(reason)
+        if isinstance(error, asyncpg.DiskFullError) or self._is_full():
+            facts = {"reason": reason, "retry_after": _FULL_SECONDS}
+            return InsufficientStorage("The disk of the database is full", facts)
         facts = {"reason": reason, "retry_after": _RETRY_SECONDS}
         return ServiceUnavailable("The database does not answer", facts)
 
