@@ -26,6 +26,8 @@ OURS = "app"
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is being answered, empty outside of any."""
 
+_BROKEN_OFF = "ASGI callable returned without completing response."
+"""What uvicorn says of an answer that was broken off; `app.api.observing` says why itself."""
 _LIBRARIES = ("uvicorn", "uvicorn.error")
 """Loggers with handlers of their own, which would write lines that are no JSON."""
 
@@ -71,6 +73,7 @@ def configure(level: str) -> None:
         library = logging.getLogger(name)
         library.handlers = []
         library.propagate = True
+        library.addFilter(_is_news)
 
 
 def places(error: BaseException) -> list[str]:
@@ -84,6 +87,10 @@ def _event(record: logging.LogRecord) -> str:
     if record.name == OURS or record.name.startswith(f"{OURS}."):
         return record.getMessage()
     return str(record.msg).partition("\n")[0]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != _BROKEN_OFF
 
 
 def _dumped(line: dict[str, Any]) -> str:

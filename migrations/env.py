@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import asyncpg
 from alembic import context
@@ -20,11 +22,21 @@ from sqlalchemy.pool import NullPool
 from app.adapters.postgres.migrate import LIMITS, alone
 from app.adapters.postgres.tables import metadata
 
+QUEUE_TABLES = ("pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics")
+
+
+def is_ours(name: str | None, kind: str, _parents: Mapping[Any, str | None]) -> bool:
+    """Tell whether a thing in the database is ours: the queue's tables are PgQueuer's."""
+    return kind != "table" or name not in QUEUE_TABLES
+
 
 def run(connection: Connection) -> None:
     """Run the migrations, each in a transaction of its own."""
     context.configure(
-        connection=connection, target_metadata=metadata, transaction_per_migration=True
+        connection=connection,
+        target_metadata=metadata,
+        transaction_per_migration=True,
+        include_name=is_ours,
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -340,7 +340,7 @@ def test_wrong_setting_is_one_sentence() -> None:
     """
     clients = {"CONTEXT_URL": "http://127.0.0.1:8080", "CONTEXT_API_KEY": "ctx_1_b"}
     result = call("serve", CONTEXT_WORKERS="none", CONTEXT_PROT="1", **clients)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "CONTEXT_WORKERS" in result.stderr
     assert "Warning: CONTEXT_PROT" in result.stderr
     assert result.stderr.count("Warning") == 1
@@ -351,7 +351,7 @@ def test_flag_wins_over_its_variable() -> None:
     """A flag is laid over the environment variable of its name (api.md)."""
     result = call("serve", "--workers", "none", CONTEXT_WORKERS="2")
     assert "CONTEXT_WORKERS" in result.stderr
-    assert result.returncode == 1
+    assert result.returncode == 2
 
 
 def test_unusable_data_directory_is_one_sentence(tmp_path: Path) -> None:
@@ -363,15 +363,68 @@ def test_unusable_data_directory_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_unreachable_database_is_one_sentence() -> None:
-    """A database that does not answer is said without a traceback."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        url = f"postgresql://nobody@127.0.0.1:{closed.getsockname()[1]}/none"
-        result = call("migrate", "--database-url", url)
-    assert result.returncode == 1
-    assert "The database does not answer" in result.stderr
+DATABASE_COMMANDS = (
+    ("serve", "--port", "0"),
+    ("worker",),
+    ("migrate",),
+    ("keys", "list"),
+    ("keys", "create", "--tenant", "some"),
+    ("tenants", "list"),
+)
+BAD_URLS = {
+    "mysql://user:hidden@127.0.0.1/db": "must begin with postgresql://",
+    "postgresql://user:hidden@127.0.0.1:abc/db": "must have ports from 1 to 65535",
+    "postgresql://user:hidden@127.0.0.1:99999/db": "must have ports from 1 to 65535",
+    "postgresql://user:hidden@one:1,two:0/db": "must have ports from 1 to 65535",
+    "postgresql://user:hidden@[::1/db": "Invalid IPv6 URL",
+    "postgresql://user:hidden@127.0.0.1:1/db?sslmode=wrong": "`sslmode` parameter",
+    "postgresql://user:hidden@host.invalid/db": "The database does not answer",
+    "postgresql://user:hidden@127.0.0.1:1/db": "The database does not answer",
+}
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], expected: str) -> None:
+    """Expect a sentence about the configured database, and its exit code."""
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert expected in result.stderr
+    assert "hidden" not in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(("url", "expected"), BAD_URLS.items(), ids=list(BAD_URLS))
+def test_a_bad_database_url_is_one_sentence(url: str, expected: str) -> None:
+    """A URL that is none, or that leads nowhere, is said in one line without its password."""
+    assert_one_line(call("migrate", CONTEXT_DATABASE_URL=url), expected)
+
+
+@pytest.mark.parametrize("command", DATABASE_COMMANDS, ids=" ".join)
+def test_every_command_says_that_its_database_does_not_answer(command: tuple[str, ...]) -> None:
+    """Whatever is started on a database that does not answer ends with one line and code 2."""
+    url = "postgresql://nobody:hidden@127.0.0.1:1/none"
+    assert_one_line(call(*command, CONTEXT_DATABASE_URL=url), "The database does not answer")
+
+
+def test_a_database_that_is_not_there_or_not_ours_is_one_sentence(database_url: str) -> None:
+    """No such database, and a user who may not come in, are said in PostgreSQL's own words."""
+    missing = re.sub(r"/[^/?]+\?", "/not_there?", database_url)
+    assert_one_line(call("migrate", CONTEXT_DATABASE_URL=missing), '"not_there" does not exist')
+    stranger = database_url.replace("postgres@", "stranger:hidden@")
+    assert_one_line(call("migrate", CONTEXT_DATABASE_URL=stranger), '"stranger" does not exist')
+
+
+def test_a_service_whose_private_database_is_gone_ends(data_dir: Path) -> None:
+    """Where the cluster is gone for good the service ends with a line and a code of its own."""
+    with serving(data_dir) as (process, port):
+        assert status(port, "/readyz") == 200
+        pid = int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
+        (data_dir / "postgres").rename(data_dir / "elsewhere")
+        os.kill(pid, signal.SIGKILL)
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "is not there any more" in log.splitlines()[-1]
+    assert "Traceback" not in log
 
 
 def test_serve_from_start_to_sigterm(data_dir: Path) -> None:

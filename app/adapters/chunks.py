@@ -88,6 +88,10 @@ class RowStore:
     async def forget(self, tenant_id: str, conversation_id: str) -> None:
         """Do nothing: the rows go with the conversation."""
 
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Do nothing: rows are written whole or not at all."""
+        return 0
+
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield nothing: there are no objects."""
         found: tuple[tuple[str, str, str], ...] = ()

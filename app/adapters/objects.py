@@ -3,6 +3,7 @@
 1. A content is one object, its compressed chunks one after another; their rows say where. Its key
    is `{tenant_id}/{conversation_id}/{content_id}`, below the path that the store's URL names.
 2. An object is whole or not there: it is written in parts, and appears when the last one is in.
+   What a killed process leaves of parts is swept out of a folder; a bucket needs a rule for it.
 3. What fails here, takes too long or comes back incomplete is ServiceUnavailable (F8).
 4. Credentials come from the environment, as the store's own tools read them; never from a request.
 """
@@ -10,17 +11,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from errno import ENOSPC
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
 from app.adapters.chunks import RowStore, pack, unpack
 from app.domain.blobs import Chunk, StoredChunk
-from app.domain.errors import ServiceUnavailable
+from app.domain.errors import InsufficientStorage, ServiceUnavailable
 
 PART_BYTES = 5_242_880
 """Bytes of a part of an upload: the least that S3 takes."""
@@ -29,6 +33,8 @@ PARTS_AT_ONCE = 2
 SCHEMES = ("s3", "gs", "az", "file", "memory")
 """The kinds of stores a URL may name."""
 _LISTED = 1000
+_IS_FULL = f"os error {ENOSPC}"
+_PART = re.compile(r"(.+)#[0-9]+")
 
 
 class Aborted(Exception):
@@ -173,6 +179,18 @@ class ObjectStore:
                 return
             await self.remove([found["path"] for found in page])
 
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Delete the parts in a folder that were last written before a time; returns how many.
+
+        obstore writes an object beside its place, as `{content_id}#1`, and lists no such file.
+        Nor does it list the unfinished uploads of a bucket.
+        """
+        if not self._url.startswith("file:"):
+            return 0
+        folder = Path(unquote(urlsplit(self._url).path))
+        async with self.answering():
+            return await asyncio.to_thread(_drop_parts, folder, older_than.timestamp())
+
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield the key, conversation id and content id of every object written before a time.
 
@@ -202,6 +220,10 @@ class ObjectStore:
                         )
                 yield self._opened
         except _failures() as exc:
+            if _IS_FULL in str(exc):
+                raise InsufficientStorage(
+                    "The disk of the object store is full", {"reason": "disk_full"}
+                ) from exc
             raise ServiceUnavailable(
                 "The object store does not answer", {"reason": type(exc).__name__}
             ) from exc
@@ -229,6 +251,19 @@ def _open(url: str, timeout_seconds: float) -> Any:
     # Options of the client stay unset: any of them would hide those of the environment.
     limit = timedelta(seconds=timeout_seconds)
     return from_url(url, retry_config={"max_retries": 3, "retry_timeout": limit})
+
+
+def _drop_parts(folder: Path, before: float) -> int:
+    dropped = 0
+    for file in folder.glob("*/*/*#*"):
+        part = _PART.fullmatch(str(file.relative_to(folder)))
+        if part is None or _ids(part[1]) is None:
+            continue
+        with suppress(FileNotFoundError):  # another sweep was first
+            if file.stat().st_mtime < before:
+                file.unlink()
+                dropped += 1
+    return dropped
 
 
 def _key(tenant_id: str, conversation_id: str, content_id: str) -> str:

@@ -7,6 +7,8 @@
 3. What nobody expected, above the routes, is a 500 like any other.
 4. A stream of events lasts as long as its reader likes: it is counted while it is open, and what
    it took is no duration.
+5. An answer that cannot be finished, because what it shows is gone meanwhile or its reader takes
+   nothing, is broken off: the server closes the connection, so that its reader misses the end.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
 from app.api.errors import answer_unexpected
+from app.api.pacing import ReaderStalled
 from app.api.wire import NO_ANSWER
+from app.domain.errors import ContextError
 from app.logs import request_id
 
 UNROUTED = "none"
@@ -83,6 +87,11 @@ class Observing:
         try:
             await self._app(scope, receive, send_named)
         except Exception as error:  # the last resort, as the routes have one (rule 3)
+            reason = _reason(error) if status else None
+            if reason is not None:
+                route = getattr(scope.get("route"), "path", UNROUTED)
+                _log.info("answer_broken_off", extra={"data": {"route": route, "reason": reason}})
+                return
             answer = answer_unexpected(Request(scope), error)
             if not status:
                 await answer(scope, receive, send_named)
@@ -100,6 +109,20 @@ class Observing:
                 told["duration_ms"] = round(seconds * 1000, 3)
                 _log.info("request", extra={"data": told | _sender(scope, headers)})
             request_id.reset(token)
+
+
+def _reason(error: BaseException | None) -> str | None:
+    """Return why an answer that has begun cannot be finished, None for what nobody expected.
+
+    Starlette raises an error of its own from one that it can no longer answer.
+    """
+    while error is not None:
+        if isinstance(error, ContextError):
+            return str(error.facts.get("reason", error.code))
+        if isinstance(error, ReaderStalled):
+            return "reader_stalled"
+        error = error.__cause__
+    return None
 
 
 def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -465,8 +465,13 @@ class BlobService:
         return taken
 
     async def _sweep_objects(self) -> None:
-        """Delete the objects that no row has, those of appends that were refused among them."""
+        """Delete the objects that no row has, and the parts of uploads that were killed.
+
+        Those of appends that were refused are among them.
+        """
         older_than = self._now() - max(self._upload_ttl, timedelta(hours=1))
+        if dropped := await self._store.drop_parts(older_than):
+            _log.info("upload_parts_dropped", extra={"data": {"parts": dropped}})
         async for key, conversation_id, content_id in self._store.orphans(older_than):
             async with self._database.session() as records:
                 held = await records.blobs.holds_content(conversation_id, content_id)

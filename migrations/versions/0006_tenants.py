@@ -63,3 +63,9 @@ def upgrade() -> None:
         )
         """
     )
+
+
+def downgrade() -> None:
+    """Take them away again: the service then asks for no key, and knows no limits."""
+    for table in ("allowances", "key_uses", "api_keys", "tenants"):
+        op.execute(f"DROP TABLE {table}")

@@ -24,3 +24,9 @@ def upgrade() -> None:
             op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
             op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {table} USING brin (created_at)")
         op.execute("RESET statement_timeout")
+
+
+def downgrade() -> None:
+    """Take them away again; retention then reads whole tables."""
+    for table in ("events", "idempotency_keys", "jobs"):
+        op.execute(f"DROP INDEX {table}_by_age")

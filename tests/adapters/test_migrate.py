@@ -18,6 +18,7 @@ from alembic.script import ScriptDirectory
 
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import MIGRATIONS, MigrationError, head, is_current, migrate
+from tests.commands import environment
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "scaling.md"
 REVISION = """
@@ -269,3 +270,53 @@ def test_head_is_alembics(url: str) -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == f"{head():04}"
     migrate(url)
     assert is_current(url)
+
+
+SHAPE = """
+    SELECT string_agg(part, E'\\n' ORDER BY part) FROM (
+        SELECT format('%s %s %s', table_name, column_name, data_type)
+        FROM information_schema.columns WHERE table_schema = 'public'
+        UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
+        UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+        UNION ALL SELECT typname FROM pg_type
+            WHERE typnamespace = 'public'::regnamespace AND typtype = 'e'
+    ) AS parts(part)
+"""
+"""What a schema consists of."""
+
+
+def alembic(url: str, *arguments: str) -> str:
+    """Run Alembic's command line as a developer does, and return what it prints."""
+    done = subprocess.run(
+        (sys.executable, "-m", "alembic", *arguments),
+        env=environment(CONTEXT_DATABASE_URL=url),
+        cwd=MIGRATIONS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_version_can_be_left_and_reached_again(url: str) -> None:
+    """Each revision goes down to what the one before it had, and up again to what it had."""
+    shapes: dict[str, object] = {}
+    revisions = [f"{number:04}" for number in range(1, head() + 1)]
+    for revision in revisions:
+        alembic(url, "upgrade", revision)
+        shapes[revision] = value(url, SHAPE)
+    for before in [*revisions[-2::-1], "base"]:
+        alembic(url, "downgrade", before)
+        if before == "base":
+            assert value(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 1
+        else:
+            assert value(url, SHAPE) == shapes[before], before
+    alembic(url, "upgrade", "head")
+    assert value(url, SHAPE) == shapes[revisions[-1]]
+
+
+def test_the_tables_of_the_service_are_those_of_its_migrations(url: str) -> None:
+    """`alembic check` finds nothing to change, and leaves the queue's own tables alone."""
+    migrate(url)
+    assert "No new upgrade operations" in alembic(url, "check")

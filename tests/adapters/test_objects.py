@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -324,3 +326,49 @@ async def test_a_store_that_is_not_set_up() -> None:
     """F8: a store whose environment lacks what it needs fails as one that is away."""
     with pytest.raises(ServiceUnavailable):
         await put(ObjectStore("az://container/path"), b"text", new_id())
+
+
+UPLOADING = """
+import asyncio, sys
+from app.adapters.objects import PART_BYTES, ObjectStore
+
+async def upload():
+    async with ObjectStore(sys.argv[1]).writer(*sys.argv[2:5]) as writer:
+        await writer.send(bytes(3 * PART_BYTES))
+        print("under way", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(upload())
+"""
+
+
+async def test_parts_of_a_killed_upload_are_dropped(tmp_path: Path) -> None:
+    """What kill -9 leaves of an upload to a folder goes once it is old, and nothing else does."""
+    url = f"file://{tmp_path}/kept here"
+    store, content_id = ObjectStore(url), new_id()
+    async with store.writer(TENANT, CID, new_id()) as writer:
+        await writer.write(chunks_of(b"finished"))
+        await writer.finish()
+    command = (sys.executable, "-c", UPLOADING, url, TENANT, CID, content_id)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as uploading:
+        assert uploading.stdout is not None
+        assert uploading.stdout.readline() == "under way\n"
+        uploading.kill()
+    foreign = tmp_path / "kept here" / "notes#1"
+    foreign.write_text("mine")
+    parts = [file for file in tmp_path.rglob(f"{content_id}*") if file.is_file()]
+    assert parts
+    now = datetime.now(UTC)
+    assert await store.drop_parts(now - timedelta(hours=1)) == 0
+    assert all(part.exists() for part in parts)
+    assert await store.drop_parts(now + timedelta(seconds=5)) == len(parts)
+    left = sorted(file.name for file in tmp_path.rglob("*") if file.is_file())
+    assert len(left) == 2
+    assert "notes#1" in left
+
+
+@pytest.mark.parametrize("url", ["memory:///", None])
+async def test_other_stores_have_no_parts_to_drop(url: str | None) -> None:
+    """A store whose parts cannot be listed, and rows, drop nothing and do not fail."""
+    store: BlobStore = ObjectStore(url) if url else RowStore()
+    assert await store.drop_parts(datetime.now(UTC)) == 0

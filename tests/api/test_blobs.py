@@ -24,7 +24,10 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
 from tests.conftest import Server, execute, in_thread, started
+from tests.logged import Lines, lines
 from tests.replay import named_traces, trace_files, traces_dir
+
+__all__ = ["lines"]
 
 JSON = {"content-type": "application/json"}
 LARGE = "line\n" * 2000
@@ -832,3 +835,31 @@ async def assert_reads_whole(client: httpx.AsyncClient, path: str, shown: dict[s
             continue
         named = re.search(rb"ref=(blob_[0-9a-f]{24})", data)
         assert named is not None and await content(client, path, named[1].decode()) == image
+
+
+def test_a_blob_collected_while_it_is_downloaded(served: str, lines: Lines) -> None:
+    """The rest is missing, which its reader can tell, and the log says why without an error."""
+    size = 48 * 2**20
+    with httpx.Client(base_url=served, timeout=60) as client:
+        made = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()
+        path = f"/v1/conversations/{made['conversation_id']}/blobs"
+        ref = client.post(path, content=os.urandom(size)).json()["id"]
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            host, port = served.removeprefix("http://").split(":")
+            reader.connect((host, int(port)))
+            reader.sendall(f"GET {path}/{ref}/content HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            received = reader.recv(65_536)
+            assert f"content-length: {size}".encode() in received.lower()
+            assert client.delete(f"{path}/{ref}").status_code == 200
+            total = len(received)
+            while piece := reader.recv(2**20):  # the connection is closed before the end
+                total += len(piece)
+        assert total < size
+        assert client.get(f"{path}/{ref}/content").status_code == 410
+    (told,) = lines.told("answer_broken_off")
+    assert told["level"] == "info"
+    assert told["reason"] == "GONE"
+    assert told["route"].endswith("/content")
+    assert not lines.told("request_failed")
+    assert not [line for line in lines.texts if '"level":"error"' in line]
