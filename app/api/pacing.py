@@ -24,7 +24,7 @@ class ReaderStalled(Exception):
     """The reader of an answer does not take it (rule 3)."""
 
 
-Place = Callable[[Reads], AbstractAsyncContextManager[Read]]
+Place = Callable[[Reads, str], AbstractAsyncContextManager[Read]]
 """Which place an answer needs: `Reads.page` or `Reads.stream`."""
 
 
@@ -32,7 +32,8 @@ def held(app: ASGIApp, place: Place) -> ASGIApp:
     """Return the app with a place for each of its answers (rule 1)."""
 
     async def in_place(scope: Scope, receive: Receive, send: Send) -> None:
-        async with place(scope["app"].state.reads) as read:
+        tenant_id = scope["caller"].tenant_id  # `app.api.guard` has checked it
+        async with place(scope["app"].state.reads, tenant_id) as read:
             scope["read"] = read
             await app(scope, receive, paced(send))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
@@ -23,7 +23,7 @@ from app.api.deps import (
     tenant_of,
 )
 from app.api.errors import problems_of
-from app.api.pacing import read_of
+from app.api.pacing import SLICE_BYTES, read_of
 from app.api.routing import PageRoute, StreamRoute, WireRoute
 from app.api.schemas.fields import UUID, AgentId, ConversationId
 from app.api.schemas.pages import Deleted
@@ -285,11 +285,35 @@ async def _written(
     snapshot: snapshots.Snapshot, first: list[bytes], pages: AsyncGenerator[list[bytes]]
 ) -> AsyncIterator[bytes]:
     """Write a snapshot as JSON, which is whole only at the last byte."""
-    yield dump(asdict(snapshot))[:-1] + b',"messages":[' + b",".join(first)
+    yield dump(asdict(snapshot))[:-1] + b',"messages":['
     async with aclosing(pages):
-        async for page in pages:
-            yield b"," + b",".join(page)
+        page, between = first, b""
+        while page:
+            yield between
+            for piece in _pieces(page):
+                yield piece
+            page, between = await anext(pages, []), b","
     yield b"]}"
+
+
+def _pieces(page: list[bytes]) -> Iterator[bytes]:
+    """Take the entries out of a page, and yield them with commas in pieces of a slice or so.
+
+    So whoever sends a piece holds no other, and a page that is sent holds nothing.
+    """
+    small: list[bytes] = []
+    while page:
+        entry = page.pop(0)
+        if len(entry) <= SLICE_BYTES:
+            small.append(entry)
+        if small and (len(entry) > SLICE_BYTES or sum(map(len, small)) > SLICE_BYTES):
+            yield b",".join(small) + (b"," if page or entry is not small[-1] else b"")
+            small = []
+        if len(entry) > SLICE_BYTES:
+            for start in range(0, len(entry), SLICE_BYTES):
+                yield entry[start : start + SLICE_BYTES]
+            yield b"," if page else b""
+    yield b",".join(small)
 
 
 def _session_id_from(text: str) -> str:

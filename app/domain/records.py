@@ -179,6 +179,11 @@ class StoredMessage:
     stored_output: str | None = None
 
     @property
+    def byte_size(self) -> int:
+        """The bytes of the body as JSON."""
+        return len(self.body) if self.body.isascii() else len(self.body.encode())
+
+    @property
     def output(self) -> Output | None:
         """What the row says of a tool result; a small one's is worked out."""
         if self.stored_output is not None:

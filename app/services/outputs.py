@@ -157,7 +157,7 @@ class Outputs:
         total = 0
         for message in messages:
             size = wanted.get(id(message), 0)
-            total += len(message.body) + size
+            total += message.byte_size + size
             if shown and size and total > read.max_bytes:
                 break
             await read.make_room(size)

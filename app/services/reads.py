@@ -1,8 +1,9 @@
 """How much of what is stored the answers of one process hold in memory at once.
 
 1. A page holds at most `page_bytes`, unless its first item alone is larger.
-2. `MAX_PAGES` answers hold a page at once, from before it is read until it is sent. Others wait
-   for `WAIT_SECONDS`, and are then refused with ServiceUnavailable.
+2. `MAX_PAGES` answers hold a page at once, from before it is read until it is sent; half of them
+   may be of one tenant. Others wait for `WAIT_SECONDS`, and are then refused with
+   ServiceUnavailable.
 3. One answer at a time holds an item that is larger than a page. It may have a place of rule 2
    already: who has such an item waits for nothing more, so that no two wait for each other.
 4. What is streamed is read in batches of `BATCH_BYTES`, by `MAX_STREAMS` answers at once. A stream
@@ -21,6 +22,7 @@ from contextlib import (
 )
 from functools import partial
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from app.domain.errors import ServiceUnavailable
 from app.domain.pages import UNBOUNDED, Bound, Page
@@ -40,23 +42,32 @@ class Reads:
     def __init__(self, page_bytes: int = PAGE_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
         self.page_bytes = page_bytes
         self._wait_seconds = wait_seconds
-        self._pages = asyncio.Semaphore(MAX_PAGES)
-        self._streams = asyncio.Semaphore(MAX_STREAMS)
+        self._pages = _Places(MAX_PAGES)
+        self._streams = _Places(MAX_STREAMS)
         self._large = asyncio.Semaphore(1)
 
     @asynccontextmanager
-    async def page(self) -> AsyncIterator[Read]:
+    async def page(self, tenant_id: str) -> AsyncIterator[Read]:
         """Hold a place for one page until the end of the block; raises ServiceUnavailable."""
-        async with self._held(self._pages, self._wait_seconds), AsyncExitStack() as held:
+        async with self._place(self._pages, tenant_id), AsyncExitStack() as held:
             large = partial(self._held, self._large, self._wait_seconds)
             yield Read(self.page_bytes, self.page_bytes, large, held)
 
     @asynccontextmanager
-    async def stream(self) -> AsyncIterator[Read]:
+    async def stream(self, tenant_id: str) -> AsyncIterator[Read]:
         """Hold a place for one stream until the end of the block; raises ServiceUnavailable."""
         batch = min(BATCH_BYTES, self.page_bytes)
-        async with self._held(self._streams, self._wait_seconds), AsyncExitStack() as held:
+        async with self._place(self._streams, tenant_id), AsyncExitStack() as held:
             yield Read(batch, self.page_bytes, partial(self._held, self._large, None), held)
+
+    @asynccontextmanager
+    async def _place(self, places: _Places, tenant_id: str) -> AsyncIterator[None]:
+        share = places.share_of(tenant_id)
+        async with (
+            self._held(share, self._wait_seconds),
+            self._held(places.all, self._wait_seconds),
+        ):
+            yield
 
     @asynccontextmanager
     async def _held(self, places: asyncio.Semaphore, seconds: float | None) -> AsyncIterator[None]:
@@ -72,6 +83,22 @@ class Reads:
             yield
         finally:
             places.release()
+
+
+class _Places:
+    """Places of one kind, of which a tenant may hold half."""
+
+    def __init__(self, most: int) -> None:
+        self.all = asyncio.Semaphore(most)
+        self._most = most
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def share_of(self, tenant_id: str) -> asyncio.Semaphore:
+        """Return the places of a tenant, which are kept as long as it holds or awaits one."""
+        share = self._shares.get(tenant_id)
+        if share is None:
+            share = self._shares[tenant_id] = asyncio.Semaphore(max(1, self._most // 2))
+        return share
 
 
 class Read:

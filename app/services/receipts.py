@@ -127,7 +127,7 @@ class ReceiptService:
 
         if not page:
             return await read.page(ask)
-        held = sum(len(message.body) for message in page)
+        held = sum(message.byte_size for message in page)
         return await ask(Bound(max(0, read.max_bytes - held), whole_first=False))
 
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:

@@ -367,9 +367,9 @@ async def originals_of(
             at += len(seqs)
             while page:
                 shown = await outputs.originals(part.conversation_id, page, content, read)
-                yield shown
                 del page[: len(shown)]
-                del shown
+                yield shown
+                shown.clear()  # or the next batch would be read while this one is held
                 await read.let_go()
 
 

@@ -187,12 +187,12 @@ def _words(batch: Sequence[Searched]) -> dict[int, tuple[str, ...]]:
 
 
 def _size(page: Sequence[StoredMessage]) -> int:
-    return sum(len(message.body) for message in page)
+    return sum(message.byte_size for message in page)
 
 
 def _within(page: Sequence[StoredMessage], max_bytes: int) -> list[StoredMessage]:
     """Return the first messages of a page, as many as fit, but at least one."""
-    sizes = accumulate(len(message.body) for message in page)
+    sizes = accumulate(message.byte_size for message in page)
     fitting = sum(size <= max_bytes for size in sizes)
     return list(page[: max(1, fitting)])
 

@@ -296,6 +296,8 @@ class SnapshotService:
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot, and its entries as JSON texts, page by page (I2); raises NotFound.
 
+        Who takes entries out of a page when they are sent need not hold them all.
+
         The pages end in ServiceUnavailable where they would not be all of it (rule 2).
         """
         snapshot, parts = await self._found(tenant_id, session_id)
@@ -310,7 +312,9 @@ class SnapshotService:
     ) -> AsyncGenerator[list[bytes]]:
         for part in parts:
             async for page in originals_of(self._database, self._outputs, part, content, read):
-                yield [_entry(original, part.conversation_id) for original in page]
+                entries = [_entry(original, part.conversation_id) for original in page]
+                page.clear()
+                yield entries
 
     async def _brought(
         self, tenant_id: str, snapshot: Snapshot, read: Read
@@ -324,8 +328,10 @@ class SnapshotService:
                 )
 
         while page := await read.page(ask):
-            yield [body.encode() for _, body in page]
             after = page[-1][0]
+            entries = [body.encode() for _, body in page]
+            page.clear()
+            yield entries
             await read.let_go()
 
     # --- restoring and deleting -----------------------------------------------------------

@@ -244,7 +244,7 @@ async def _slid_to(
 
 def _shown_bytes(original: Original) -> int:
     """Return what a message takes on a page, with the result that is shown whole in it."""
-    size = len(original.message.body)
+    size = original.message.byte_size
     if original.message.stored_output is None or original.is_truncated:
         return size
     output = original.message.output

@@ -167,21 +167,30 @@ async def test_more_reads_than_fit_wait_and_are_then_refused() -> None:
     reads = Reads(1000, wait_seconds=0.05)
     entered, leave = asyncio.Semaphore(0), asyncio.Event()
 
-    async def hold() -> None:
-        async with reads.page():
+    async def hold(tenant_id: str) -> None:
+        async with reads.page(tenant_id):
             entered.release()
             await leave.wait()
 
-    holding = [asyncio.create_task(hold()) for _ in range(MAX_PAGES)]
+    async def refused(tenant_id: str) -> ServiceUnavailable:
+        with pytest.raises(ServiceUnavailable) as failure:
+            async with reads.page(tenant_id):
+                pass
+        return failure.value
+
+    holding = [asyncio.create_task(hold("one")) for _ in range(MAX_PAGES // 2)]
     for _ in holding:
         await entered.acquire()
-    with pytest.raises(ServiceUnavailable) as refused:
-        async with reads.page():
-            pass
-    assert refused.value.facts == {"reason": "too_many_reads", "retry_after": 1}
+    assert (await refused("one")).facts == {"reason": "too_many_reads", "retry_after": 1}
+    async with reads.page("another"):
+        pass
+    holding += [asyncio.create_task(hold("another")) for _ in range(MAX_PAGES // 2)]
+    for _ in range(MAX_PAGES // 2):
+        await entered.acquire()
+    assert (await refused("a third")).facts["reason"] == "too_many_reads"
     leave.set()
     await asyncio.gather(*holding)
-    async with reads.page() as read:
+    async with reads.page("one") as read:
         assert read.max_bytes == 1000
 
 
