@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from app.api.pacing import SLICE_BYTES, ReaderStalled, paced
+from app.api.snapshots import _pieces
 from app.domain.errors import ServiceUnavailable
 from app.main import create_app
 from app.services.reads import MAX_PAGES, Reads
@@ -216,3 +217,14 @@ async def test_a_reader_who_takes_nothing_is_given_up() -> None:
 
     with pytest.raises(ReaderStalled):
         await paced(send, 0.01)({"type": "http.response.body", "body": b"x"})
+
+
+@given(st.lists(st.sampled_from([1, 5, 90_000, SLICE_BYTES, SLICE_BYTES + 1, 600_000]), max_size=6))
+def test_a_batch_is_sent_in_pieces_and_let_go(sizes: list[int]) -> None:
+    """The pieces of a snapshot's batch are its entries with commas, and nothing else is held."""
+    page = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
+    whole = b",".join(page)
+    pieces = list(_pieces(page))
+    assert b"".join(pieces) == whole
+    assert not page
+    assert max(map(len, pieces), default=0) <= 2 * SLICE_BYTES + len(sizes)

@@ -203,7 +203,7 @@ def _supervise(
         try:
             with _alone(cluster.path.parent):
                 _start(cluster, stopping)
-        except (EmbeddedPostgresError, OSError) as error:
+        except Exception as error:  # whatever it was, without a supervisor nothing comes back
             pause = min(max(pause * 2, FIRST_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
             if str(error) != reason:
                 _log.error("database_not_restarted", extra={"data": {"reason": str(error)}})
