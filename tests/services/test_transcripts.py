@@ -25,6 +25,7 @@ from app.domain.views import Span
 from app.domain.visibility import State, Visibility
 from app.services import transcripts
 from app.services.outputs import Content
+from app.services.reads import Read
 from app.services.transcripts import Listed, Shown, TranscriptService
 from tests.plans import plan_of, rows_read
 from tests.services.fakes import (
@@ -346,9 +347,7 @@ async def test_an_agents_messages_are_its_own(harness: Harness) -> None:
         await service(harness).of_agent("another", agent, None, "asc", 9)
 
 
-async def test_pages_of_large_results_end_early(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_of_large_results_end_early(harness: Harness) -> None:
     """What a page of many conversations inlines has a bound, too; it goes on after it (A6)."""
     agent = await harness.agent()
     for _ in range(4):
@@ -357,8 +356,7 @@ async def test_pages_of_large_results_end_early(
     page = await service(harness).of_agent(TENANT, agent, None, "asc", 50)
     whole = await service(harness).shown(TENANT, page, Content.AUTO)
     assert len(whole) == len(page) == 12
-    monkeypatch.setattr(transcripts, "MOST_PAGE_BYTES", 100_000)
-    short = await service(harness).shown(TENANT, page, Content.AUTO)
+    short = await service(harness).shown(TENANT, page, Content.AUTO, Read(100_000, 100_000))
     assert len(short) == 6
     assert [item.listed for item in short] == page[:6]
 
