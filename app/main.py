@@ -41,6 +41,7 @@ from app.api.mcp import McpEndpoint
 from app.api.observing import Observing
 from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.messages import FormatName
+from app.domain.structure import StructureLimits
 from app.services.agents import AgentService
 from app.services.compaction import CompactAsk
 from app.services.context import ContextService
@@ -126,6 +127,9 @@ def create_app(
         app_version(),
         settings.max_body_bytes,
         settings.summarizer_deadline_seconds + MCP_MARGIN_SECONDS,
+        StructureLimits(
+            settings.max_message_values, settings.max_message_values, settings.max_json_depth
+        ),
     )
 
     @asynccontextmanager
@@ -159,6 +163,10 @@ def create_app(
         app.add_middleware(parts.telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
+    app.state.max_message_values = settings.max_message_values
+    app.state.json_limits = StructureLimits(
+        settings.max_json_values, settings.max_json_keys, settings.max_json_depth
+    )
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
     app.state.reads = Reads(settings.page_bytes)
     app.state.metrics = parts.telemetry

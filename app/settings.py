@@ -219,6 +219,35 @@ class Settings:
         None, "most bytes that a tenant sends in bodies in a day, over all processes", _number(1)
     )
     max_body_bytes: int = _setting(32 * 2**20, "largest JSON body, in bytes", _number(1))
+    max_json_values: int = _setting(
+        200_000,
+        "most JSON values of a body: objects, lists, strings, numbers and so on",
+        _number(1),
+    )
+    max_json_keys: int = _setting(150_000, "most keys of all objects of a JSON body", _number(1))
+    max_json_depth: int = _setting(
+        100, "how deeply objects and lists of a JSON body may be nested", _number(1, 200)
+    )
+    max_message_values: int = _setting(
+        10_000, "most JSON values of one message that is appended or imported", _number(1)
+    )
+    max_connections: int = _setting(
+        10_000,
+        "connections open at once per process, and no more than it may open files; more are"
+        " answered with 503",
+        _number(1),
+    )
+    max_head_bytes: int = _setting(
+        65_536, "most bytes of the request line and the headers of a request", _number(1024)
+    )
+    head_seconds: float = _setting(
+        10.0, "how long a connection may take until the head of its request is complete", _seconds
+    )
+    body_stall_seconds: float = _setting(
+        30.0,
+        "how long the body of a request may come with less than 100 bytes a second",
+        _seconds,
+    )
     max_blob_bytes: int = _setting(2 * 2**30, "largest upload of a tool output", _number(1))
     blob_store_url: str | None = _setting(
         None,

@@ -30,6 +30,7 @@ MEASUREMENTS = {
     "load": "benchmarks.load",
     "faults": "benchmarks.faults",
     "page_memory": "benchmarks.page_memory",
+    "hostile": "benchmarks.hostile",
 }
 
 

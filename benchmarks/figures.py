@@ -33,6 +33,7 @@ _ORDER = (
     "resume",
     "load",
     "faults",
+    "hostile",
 )
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +43,18 @@ class Served:
 
 @contextmanager
 def service(
-    data_dir: Path, *arguments: str, environ: Mapping[str, str] | None = None, log: Path | None
+    data_dir: Path,
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    log: Path | None,
 ) -> Iterator[Served]:
-    """Run `context-service serve` over a data directory; leaves it by SIGTERM."""
+    """Run `context-service serve` over a data directory; leaves it by SIGTERM.
+
+    The command begins with `prefix`, which replaces itself by what follows.
+    """
     port = free_port()
-    command = [*COMMAND, "serve"]
+    command = [*prefix, *COMMAND, "serve"]
     command += ["--port", str(port), "--data-dir", str(data_dir), *arguments]
     with _served(command, port, environ or {}, log) as served:
         yield served

@@ -4,6 +4,8 @@
 2. `errors[]` names places. A pointer without a prefix is into the body; those of parameters
    begin with where they stand: `/query/limit`, `/path/model`, `/header/idempotency-key`.
 3. What nobody expected is a 500 that says nothing of itself; the log has where it happened.
+4. A problem is at most 64 KiB, whatever the request: it tells of a hundred places at most, and cuts
+   off what is long.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from app.api.schemas.problems import ProblemAnswer
-from app.api.wire import EncodedBody, Json, MalformedJson, UnknownParameter
+from app.api.wire import EncodedBody, MalformedJson, UnknownParameter, dump
 from app.domain.errors import (
     Conflict,
     ContextError,
@@ -42,6 +44,11 @@ from app.domain.messages import sendable_json
 from app.logs import places, request_id
 
 MEDIA_TYPE = "application/problem+json"
+MAX_PROBLEM_BYTES = 65_536
+"""The size of the largest problem document."""
+_MAX_PLACES = 100
+_MAX_CHARACTERS = 1_000
+_OWN_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
 
 STATUS: Mapping[type[ContextError], int] = {
     ValidationError: 422,
@@ -192,10 +199,30 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return one problem document."""
-    body = _document(status, code, detail, problems) | {"request_id": request_id.get()}
+    body = _document(status, code, _cut(detail), problems[:_MAX_PLACES])
+    body["request_id"] = request_id.get()
     for name, value in (facts or {}).items():
-        body.setdefault(name, value)
-    return Json(sendable_json(body), status, headers=headers, media_type=MEDIA_TYPE)
+        body.setdefault(name, _cut(value) if isinstance(value, str) else value)
+    return Response(_bounded(body), status, headers, MEDIA_TYPE)
+
+
+def _bounded(body: dict[str, Any]) -> bytes:
+    """Write a document of at most `MAX_PROBLEM_BYTES`: without some places, at last without facts.
+
+    What is wrong can be told of a hundred places, and a place can have a long name (rule 4).
+    """
+    written = dump(sendable_json(body))
+    while len(written) > MAX_PROBLEM_BYTES and body["errors"]:
+        body["errors"] = body["errors"][: len(body["errors"]) // 2]
+        written = dump(sendable_json(body))
+    if len(written) > MAX_PROBLEM_BYTES:
+        written = dump(sendable_json({name: body[name] for name in _OWN_FIELDS}))
+    return written
+
+
+def _cut(text: str) -> str:
+    """Return a text without its end, should it be long: it may repeat what the request holds."""
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
 def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
@@ -237,7 +264,9 @@ def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) 
         "status": status,
         "detail": detail,
         "code": code,
-        "errors": [{"pointer": place.pointer, "detail": place.detail} for place in problems],
+        "errors": [
+            {"pointer": _cut(place.pointer), "detail": _cut(place.detail)} for place in problems
+        ],
     }
 
 

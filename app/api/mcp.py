@@ -21,8 +21,9 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.errors import answer_error, answer_unexpected
-from app.api.wire import NO_ANSWER, WireRequest, require_json
+from app.api.wire import NO_ANSWER, WireRequest, beside, require_json, require_structure
 from app.domain.errors import ContextError, ValidationError
+from app.domain.structure import StructureLimits
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -40,9 +41,16 @@ class McpEndpoint:
     A call that takes longer than `deadline_seconds` is given up.
     """
 
-    def __init__(self, version: str, max_body_bytes: int, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        version: str,
+        max_body_bytes: int,
+        deadline_seconds: float,
+        limits: StructureLimits,
+    ) -> None:
         self._version = version
         self._max_body_bytes = max_body_bytes
+        self._limits = limits
         self._deadline_seconds = deadline_seconds
         self._serving: asyncio.Task[None] | None = None
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
@@ -70,6 +78,8 @@ class McpEndpoint:
             conversation_of(request)
             require_json(request)
             body = await request.body()
+            # The SDK parses it on the event loop: what a tool is called with is never large.
+            await beside(body, require_structure, body, self._limits)
             manager = await self._started()
         except ContextError as error:
             response = answer_error(error)

@@ -35,7 +35,7 @@ from app.api.schemas.messages import (
     PinScope,
     ResultContent,
 )
-from app.api.wire import Json, MalformedJson
+from app.api.wire import Json, MalformedJson, require_small_messages
 from app.domain.errors import (
     Conflict,
     NotFound,
@@ -100,6 +100,7 @@ async def append_messages(
     `expected_seq` gives `409` with the current head when another writer was first.
     """
     known_id = conversation_id_from(conversation_id)
+    await require_small_messages(request, body.messages)
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
     appended = await services(request).log.append(tenant_of(request), known_id, batch)
     return Json(appended, 201, headers={"Location": f"/v1/conversations/{known_id}/messages"})

@@ -13,22 +13,22 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import cache
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
-from pydantic import ValidationError as PydanticError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.complaints import invalid, refuse_unknown_query
+from app.api.complaints import checked, invalid, refuse_unknown_query
 from app.api.errors import answer_error, answer_unexpected
 from app.api.pacing import held
 from app.api.schemas.fields import KEY_PATTERN, MOST_KEY
-from app.api.wire import NO_ANSWER, WireRequest, require_json
+from app.api.wire import NO_ANSWER, THREAD_BYTES, WireRequest, beside, require_json
 from app.domain.errors import ContextError, ValidationError
 from app.services.reads import Reads
 
@@ -44,6 +44,8 @@ class WireRoute(APIRoute):
         reads_body = self.body_field is not None
         body = self.body_field.field_info.annotation if self.body_field is not None else None
         known = _parameters(self)
+        # Made when it is needed: most routes never see a long body.
+        schema = cache(lambda: TypeAdapter[Any](body or Any))
 
         async def handle_wire(request: Request) -> Response:
             request = WireRequest(request.scope, request.receive)
@@ -52,7 +54,10 @@ class WireRoute(APIRoute):
                     refuse_unknown_query(request, known)
                 if reads_body and await request.body():
                     require_json(request)
-                    await request.json()
+                    value = await request.json()
+                    if len(whole := await request.body()) >= THREAD_BYTES:
+                        # FastAPI would do it on the event loop, and make an error of each mistake.
+                        await beside(whole, checked, schema(), value, body)
                 return await handle(request)
             except (ContextError, HTTPException):
                 raise
@@ -112,7 +117,9 @@ def _direct(
         value = None
         if await request.body():
             require_json(request)
-            value = _checked(schema, await request.json(), body.annotation)
+            value = await request.json()
+            whole = await request.body()
+            value = await beside(whole, checked, schema, value, body.annotation)
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _key(request)} if takes_key else {}
@@ -132,16 +139,6 @@ def _direct(
         await response(scope, receive, send)
 
     return app
-
-
-def _checked(schema: TypeAdapter[Any], value: Any, annotation: Any) -> Any:
-    try:
-        return schema.validate_python(value)
-    except PydanticError as error:
-        found = error.errors(include_url=False, include_input=False)
-        # As FastAPI gives them: from the request, not from its body.
-        whole = [{**each, "loc": ("body", *each["loc"])} for each in found]
-        raise invalid(whole, annotation) from error
 
 
 def _key(request: Request) -> str | None:

@@ -36,7 +36,7 @@ from app.api.schemas.snapshots import (
     SnapshotRestore,
     SnapshotSave,
 )
-from app.api.wire import Json, MalformedJson, dump
+from app.api.wire import Json, MalformedJson, dump, require_small_messages
 from app.domain import snapshots
 from app.domain.errors import (
     Conflict,
@@ -195,6 +195,7 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     Its messages are checked as an append checks them. It keeps its `session_id`: `409` when that
     is taken.
     """
+    await require_small_messages(request, body.messages)
     given = service.SnapshotImport(
         messages=body.messages,
         session_id=body.session_id.lower() if body.session_id is not None else None,

