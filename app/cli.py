@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import parse_qs, urlsplit
 
 import click
@@ -501,12 +502,20 @@ def answer(settings: Settings, listener: socket.socket) -> None:
     from uvicorn.supervisors import Multiprocess
 
     from app import logs
+    from app.api.connections import BoundedProtocol, ConnectionLimits, most_connections
+
+    limits = ConnectionLimits(
+        most_connections(settings.max_connections),
+        settings.max_head_bytes,
+        settings.head_seconds,
+        settings.body_stall_seconds,
+    )
 
     config = uvicorn.Config(
         "app.main:build",
         factory=True,
         loop="uvloop",
-        http="httptools",
+        http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits=limits)),
         ws="none",
         access_log=False,
         log_level=settings.log_level,

@@ -292,7 +292,7 @@ def _posted(path: str, body: bytes) -> Send:
 def _stored_then_read(port: int, conversation_id: str) -> str:
     """Append messages with as many values as a message may have, then read and build them."""
     path = f"/v1/conversations/{conversation_id}"
-    extra = [[]] * 9_000
+    extra: list[list[int]] = [[]] * 9_000
     statuses = []
     with Connection(port) as connection:
         for _ in range(10):

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from app.api.schemas.problems import ProblemAnswer
-from app.api.wire import EncodedBody, MalformedJson, UnknownParameter, dump
+from app.api.wire import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter, dump
 from app.domain.errors import (
     Conflict,
     ContextError,
@@ -53,6 +53,7 @@ _OWN_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_i
 STATUS: Mapping[type[ContextError], int] = {
     ValidationError: 422,
     MalformedJson: 400,
+    MalformedRequest: 400,
     EncodedBody: 415,
     UnknownParameter: 422,
     NotFound: 404,
@@ -76,6 +77,7 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         {"errors": [{"pointer": "/expected_seq", "detail": "must be a whole number"}]},
     ),
     MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
+    MalformedRequest: ("A request has one Host header", {}),
     EncodedBody: (
         "A body is sent as it is, without Content-Encoding: gzip",
         {

@@ -7,7 +7,9 @@
 3. Without a key the service is only as private as the loopback, and by DNS rebinding any page in a
    browser reaches that under a name of its own. So who has no key must ask for an address, for a
    name that no page can have, or for one of the names that the settings allow.
-4. A page of another origin may send without asking its browser first, if there is no body. Without
+4. A request names one host, as RFC 9112 asks: of two, a proxy before the service could have
+   checked the other one.
+5. A page of another origin may send without asking its browser first, if there is no body. Without
    a key it is refused; one that sends a key was given it.
 """
 
@@ -23,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import answer_error
+from app.api.wire import MalformedRequest
 from app.domain.allowances import Kind
 from app.domain.errors import ContextError, Forbidden
 from app.domain.keys import Caller, is_address
@@ -64,7 +67,16 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit the request first, unless it is an open one."""
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts != 1 and (hosts > 1 or scope["http_version"] == "1.1"):
+            await answer_error(MalformedRequest("A request has one Host header"))(
+                scope, receive, send
+            )
+            return
+        if scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
         client = scope.get("client")
@@ -110,7 +122,7 @@ def _is_private(host: str) -> bool:
 
 
 def _require_own_page(origin: str | None, host: str) -> None:
-    """Raise Forbidden for a page that is neither of this service nor of this machine (rule 4)."""
+    """Raise Forbidden for a page that is neither of this service nor of this machine (rule 5)."""
     if origin is None or origin.partition("://")[2] == host:
         return
     name = _name_of(origin.partition("://")[2])

@@ -44,6 +44,10 @@ class MalformedJson(ValidationError):
     """The body is not JSON."""
 
 
+class MalformedRequest(ValidationError):
+    """The request is no HTTP request that has one meaning."""
+
+
 class EncodedBody(ValidationError):
     """The body is compressed, or coded in another way that is not read here."""
 

@@ -26,8 +26,13 @@ VALUES, KEYS, MESSAGE_VALUES = 500, 300, 200
 @pytest.fixture
 async def tight(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an app with low limits."""
-    limits = {"max_json_values": VALUES, "max_json_keys": KEYS, "max_json_depth": 30}
-    limited = replace(settings, **limits, max_message_values=MESSAGE_VALUES)
+    limited = replace(
+        settings,
+        max_json_values=VALUES,
+        max_json_keys=KEYS,
+        max_json_depth=30,
+        max_message_values=MESSAGE_VALUES,
+    )
     async with started(create_app(limited)) as opened:
         yield opened
 
@@ -40,7 +45,7 @@ def routes_with_bodies(settings: Settings) -> list[tuple[str, str]]:
         if isinstance(route, APIRoute) and route.body_field is not None:
             path = re.sub(r"{conversation_id}|{job_id}|{session_id}", UNKNOWN_ID, route.path)
             path = re.sub(r"{[a-z_:]+}", "x", path)
-            found += [(method, path) for method in sorted(route.methods)]
+            found += [(method, path) for method in sorted(route.methods or ())]
     return found
 
 
