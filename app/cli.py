@@ -234,6 +234,7 @@ def list_tenants() -> None:
 @click.option("--requests-per-minute", type=click.IntRange(1), help="over all processes")
 @click.option("--bytes-per-day", type=click.IntRange(1), help="of request bodies")
 @click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
+@click.option("--storage-bytes", type=click.IntRange(1), help="of messages and tool outputs")
 @click.option("--create", is_flag=True, help="make TENANT when there is none")
 @on_database
 def limit_tenant(
@@ -241,13 +242,14 @@ def limit_tenant(
     requests_per_minute: int | None,
     bytes_per_day: int | None,
     summarizer_calls_per_hour: int | None,
+    storage_bytes: int | None,
     create: bool,
 ) -> None:
     """Give TENANT these limits; those left out are the settings' again. Takes effect in 10 s."""
     from app.domain.allowances import Limits
     from app.keys import set_limits, set_limits_of_known
 
-    limits = Limits(requests_per_minute, bytes_per_day, summarizer_calls_per_hour)
+    limits = Limits(requests_per_minute, bytes_per_day, summarizer_calls_per_hour, storage_bytes)
     work = set_limits if create else set_limits_of_known
     in_database(existing(), partial(work, tenant, limits))
     click.echo(f"Set the limits of tenant {tenant}.")

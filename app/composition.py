@@ -43,6 +43,7 @@ from app.services.ports import BlobStore
 from app.services.retention import RetentionService
 from app.services.search import SearchService
 from app.services.spend import SpendGuard
+from app.services.storage import Storage
 from app.services.summariser import Summariser, SummariserSettings
 from app.settings import Settings
 
@@ -75,6 +76,7 @@ class Parts:
     retention: RetentionService
     keys: KeyService
     allowances: Allowances
+    storage: Storage
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -166,6 +168,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
         keys=keys_of(database),
         allowances=allowances,
+        storage=Storage(database, allowances.limits_of, time.monotonic),
     )
 
 
@@ -201,7 +204,10 @@ def keys_of(database: PostgresDatabase) -> KeyService:
 def allowances_of(settings: Settings, database: PostgresDatabase) -> Allowances:
     """Return what tenants may do, by these settings unless it is said of them."""
     limits = Limits(
-        settings.requests_per_minute, settings.bytes_per_day, settings.summarizer_calls_per_hour
+        settings.requests_per_minute,
+        settings.bytes_per_day,
+        settings.summarizer_calls_per_hour,
+        settings.storage_bytes,
     )
     return Allowances(database, limits, utc_now, time.monotonic)
 

@@ -93,10 +93,17 @@ async def table_of_tenants(settings: Settings) -> str:
             _number(limits.requests_per_minute),
             _number(limits.bytes_per_day),
             _number(limits.summarizer_calls_per_hour),
+            _number(limits.storage_bytes),
         )
         for tenant_id, limits in found.items()
     ]
-    heads = ("TENANT", "REQUESTS_PER_MINUTE", "BYTES_PER_DAY", "SUMMARIZER_CALLS_PER_HOUR")
+    heads = (
+        "TENANT",
+        "REQUESTS_PER_MINUTE",
+        "BYTES_PER_DAY",
+        "SUMMARIZER_CALLS_PER_HOUR",
+        "STORAGE_BYTES",
+    )
     return _table(heads, rows)
 
 

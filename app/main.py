@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -40,6 +42,8 @@ from app.api.guard import Guard
 from app.api.mcp import McpEndpoint
 from app.api.observing import Observing
 from app.composition import Parts, app_version, compose, new_id, utc_now
+from app.domain import jsontext
+from app.domain.allowances import Kind
 from app.domain.messages import FormatName
 from app.domain.structure import StructureLimits
 from app.services.agents import AgentService
@@ -57,6 +61,7 @@ from app.services.recaps import Recaps
 from app.services.receipts import ReceiptService
 from app.services.registry import RegistryService
 from app.services.restores import Restores
+from app.services.shares import Shares
 from app.services.snapshots import SnapshotService
 from app.services.stateless import StatelessService
 from app.services.statuses import Statuses
@@ -167,6 +172,12 @@ def create_app(
     app.state.json_limits = StructureLimits(
         settings.max_json_values, settings.max_json_keys, settings.max_json_depth
     )
+    app.state.heavy = Shares(
+        "heavy_requests",
+        "uploads, downloads, searches of outputs, forks, imports and restores",
+        settings.heavy_requests,
+        settings.heavy_requests_per_tenant,
+    )
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
     app.state.reads = Reads(settings.page_bytes)
     app.state.metrics = parts.telemetry
@@ -230,18 +241,36 @@ def _services(settings: Settings, parts: Parts) -> Services:
             database,
             utc_now,
             poll_seconds=settings.events_poll_seconds,
-            most_streams=settings.events_max_streams,
+            shares=Shares(
+                "streams",
+                "event streams",
+                settings.events_max_streams,
+                settings.events_max_streams_per_tenant,
+            ),
         ),
-        forks=ForkService(database, frames, parts.active, parts.blob_store, new_id),
+        forks=ForkService(
+            database, frames, parts.active, parts.blob_store, new_id, partial(_count_bytes, parts)
+        ),
         registry=RegistryService(database, parts.registry),
         search=parts.search,
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, frames, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, frames, parts.active, log.originals),
         validation=ValidationService(database, frames, parts.registry),
+        storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,
         still_admits=parts.keys.still_admits,
     )
+
+
+async def _count_bytes(parts: Parts, tenant_id: str, size: int) -> None:
+    """Count what the service copies for a tenant, as what the tenant sends is counted."""
+    await parts.storage.take(tenant_id, size)
+    await parts.allowances.take(tenant_id, Kind.BYTES, size)
+
+
+def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(jsontext.dump_stored(message)) for message in messages)
 
 
 def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotService:
@@ -253,6 +282,7 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         copies: Sequence[Mapping[str, Any]],
         format: FormatName,
     ) -> None:
+        await _count_bytes(parts, tenant_id, await asyncio.to_thread(_size_of, copies))
         await log.append(tenant_id, conversation_id, Append(copies, format))
 
     async def make(tenant_id: str, conversation_id: str, agent_id: str | None) -> None:

@@ -218,6 +218,11 @@ class Settings:
     bytes_per_day: int | None = _setting(
         None, "most bytes that a tenant sends in bodies in a day, over all processes", _number(1)
     )
+    storage_bytes: int | None = _setting(
+        None,
+        "most bytes that a tenant stores in messages, tool outputs and imported snapshots",
+        _number(1),
+    )
     max_body_bytes: int = _setting(32 * 2**20, "largest JSON body, in bytes", _number(1))
     max_json_values: int = _setting(
         200_000,
@@ -294,6 +299,18 @@ class Settings:
     )
     events_max_streams: int = _setting(
         1000, "event streams open at once per process; more are answered with 503", _number(0)
+    )
+    events_max_streams_per_tenant: int = _setting(
+        250, "event streams that a tenant has open at once per process; more are 429", _number(0)
+    )
+    heavy_requests: int = _setting(
+        64,
+        "uploads, downloads, searches of outputs, forks, imports and restores at once per process;"
+        " more are answered with 503",
+        _number(1),
+    )
+    heavy_requests_per_tenant: int = _setting(
+        16, "how many of these a tenant has at once per process; more are 429", _number(1)
     )
     default_model: str | None = _setting(None, "model of conversations and agents that name none")
     summarizer_model: str | None = _setting(

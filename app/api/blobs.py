@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from app.api import cursors
 from app.api.deps import ConversationPath, Cursor, Limit, conversation_id_from, services, tenant_of
 from app.api.errors import MEDIA_TYPE, problem, problems_of
-from app.api.routing import WireRoute
+from app.api.routing import WireRoute, heavy
 from app.api.schemas.blobs import (
     REF,
     Blob,
@@ -36,6 +36,7 @@ from app.domain.errors import (
     PayloadTooLarge,
     Problem,
     ServiceUnavailable,
+    StorageFull,
     ValidationError,
 )
 from app.domain.grep import MOST_PATTERN_CHARACTERS
@@ -96,9 +97,12 @@ _PAST_THE_END: dict[str, Any] = {
     operation_id="upload_blob",
     summary="Upload a tool output",
     response_model=UploadedBlob,
-    responses=problems_of(NotFound, ValidationError, PayloadTooLarge, ServiceUnavailable),
+    responses=problems_of(
+        NotFound, ValidationError, PayloadTooLarge, StorageFull, ServiceUnavailable
+    ),
     openapi_extra={"requestBody": {"required": True, "content": _BINARY}},
 )
+@heavy
 async def upload_blob(
     request: Request,
     conversation_id: ConversationPath,
@@ -224,6 +228,7 @@ async def delete_blob(
         416: _PAST_THE_END,
     },
 )
+@heavy
 async def read_content(
     request: Request, conversation_id: ConversationPath, ref: RefPath
 ) -> Response:
@@ -315,6 +320,7 @@ async def read_bytes(
     response_model=GrepMatches,
     responses=problems_of(NotFound, Gone, ValidationError, ServiceUnavailable),
 )
+@heavy
 async def grep_blob(
     request: Request,
     conversation_id: ConversationPath,
@@ -367,7 +373,10 @@ def _ref_from(text: str) -> str:
 
 
 async def _body(request: Request) -> AsyncGenerator[bytes]:
+    """Yield the body piece by piece, for each of which the tenant has room."""
+    storage = services(request).storage
     async for piece in request.stream():
+        await storage.take(tenant_of(request), len(piece))
         yield piece
 
 

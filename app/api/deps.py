@@ -28,6 +28,7 @@ from app.services.registry import RegistryService
 from app.services.search import SearchService
 from app.services.snapshots import SnapshotService
 from app.services.stateless import StatelessService
+from app.services.storage import Storage
 from app.services.tool_calls import ToolCallService
 from app.services.tools import ToolSearchService
 from app.services.transcripts import TranscriptService
@@ -62,6 +63,7 @@ class Services:
     transcripts: TranscriptService
     usage: UsageService
     validation: ValidationService
+    storage: Storage
     is_ready: Callable[[], Awaitable[bool]]
     still_admits: Callable[[Caller], Awaitable[bool]]
 

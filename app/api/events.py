@@ -50,7 +50,7 @@ async def stream_events(
     `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`, `cleared`, `restored`, `gc`.
     With `deleted`, when the conversation is, the stream ends. While nothing happens a comment
     comes every 15 s, unless configured otherwise. When the key is revoked or expires, the stream
-    ends too. `503` when too many streams are open.
+    ends too. `429` when the tenant has too many streams open, `503` when all tenants together have.
     """
     known_id = conversation_id_from(conversation_id)
     given = last_event_id or first_event_id

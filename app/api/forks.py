@@ -13,7 +13,7 @@ from app.api.deps import (
     tenant_of,
 )
 from app.api.errors import problems_of
-from app.api.routing import WireRoute
+from app.api.routing import WireRoute, heavy
 from app.api.schemas.forks import Fork, ForkAsk
 from app.api.wire import Json, MalformedJson
 from app.domain.errors import (
@@ -21,6 +21,7 @@ from app.domain.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
+    StorageFull,
     ValidationError,
 )
 from app.services.forks import NewFork
@@ -35,9 +36,16 @@ router = APIRouter(route_class=WireRoute, tags=["conversations"])
     summary="Fork a conversation",
     response_model=Fork,
     responses=problems_of(
-        NotFound, Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+        NotFound,
+        Conflict,
+        ValidationError,
+        MalformedJson,
+        PayloadTooLarge,
+        StorageFull,
+        ServiceUnavailable,
     ),
 )
+@heavy
 async def fork_conversation(
     request: Request,
     conversation_id: ConversationPath,

@@ -41,6 +41,7 @@ from app.domain.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
+    StorageFull,
     UnpairedToolResult,
     ValidationError,
 )
@@ -84,6 +85,7 @@ _PATH = "/v1/conversations/{conversation_id}/messages"
         ValidationError,
         MalformedJson,
         PayloadTooLarge,
+        StorageFull,
         ServiceUnavailable,
     ),
 )
@@ -101,6 +103,7 @@ async def append_messages(
     """
     known_id = conversation_id_from(conversation_id)
     await require_small_messages(request, body.messages)
+    await services(request).storage.take(tenant_of(request), len(await request.body()))
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
     appended = await services(request).log.append(tenant_of(request), known_id, batch)
     return Json(appended, 201, headers={"Location": f"/v1/conversations/{known_id}/messages"})

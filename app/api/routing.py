@@ -13,8 +13,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -22,7 +23,7 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.complaints import checked, invalid, refuse_unknown_query
 from app.api.errors import answer_error, answer_unexpected
@@ -33,10 +34,22 @@ from app.domain.errors import ContextError, ValidationError
 from app.services.reads import Reads
 
 _KEY = re.compile(KEY_PATTERN)
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+
+
+def heavy(endpoint: _Endpoint) -> _Endpoint:
+    """Have each request to an endpoint take a place of its tenant's share until it is answered."""
+    endpoint.__dict__["is_heavy"] = True
+    return endpoint
 
 
 class WireRoute(APIRoute):
     """A route that FastAPI handles, between our reading of the body and our last resort."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        if getattr(endpoint, "is_heavy", False):
+            self.app = _shared(self.app)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler with reading before it and the last resort around it."""
@@ -85,6 +98,21 @@ class StreamRoute(WireRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         self.app = held(self.app, Reads.stream)
+
+
+def _shared(inner: ASGIApp) -> ASGIApp:
+    """Return an app whose requests hold a place for as long as they and their answers last."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(scope["app"].state.heavy.held(scope["caller"].tenant_id))
+            except ContextError as error:
+                await answer_error(error)(scope, receive, send)
+                return
+            await inner(scope, receive, send)
+
+    return app
 
 
 class DirectRoute(APIRoute):

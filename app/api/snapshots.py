@@ -24,7 +24,7 @@ from app.api.deps import (
 )
 from app.api.errors import problems_of
 from app.api.pacing import SLICE_BYTES, read_of
-from app.api.routing import PageRoute, StreamRoute, WireRoute
+from app.api.routing import PageRoute, StreamRoute, WireRoute, heavy
 from app.api.schemas.fields import UUID, AgentId, ConversationId
 from app.api.schemas.pages import Deleted
 from app.api.schemas.snapshots import (
@@ -44,6 +44,7 @@ from app.domain.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
+    StorageFull,
     ValidationError,
 )
 from app.domain.pages import Page
@@ -58,6 +59,9 @@ _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
 _SAVED = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
+_COPIED = problems_of(
+    NotFound, ValidationError, MalformedJson, PayloadTooLarge, StorageFull, ServiceUnavailable
+)
 _LISTED = problems_of(NotFound, ValidationError, ServiceUnavailable)
 
 SessionPath = Annotated[
@@ -189,6 +193,7 @@ async def list_snapshots(
         Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
     ),
 )
+@heavy
 async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     """Store a snapshot that was downloaded, or one made elsewhere in the same shape.
 
@@ -196,6 +201,7 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     is taken.
     """
     await require_small_messages(request, body.messages)
+    await services(request).storage.take(tenant_of(request), len(await request.body()))
     given = service.SnapshotImport(
         messages=body.messages,
         session_id=body.session_id.lower() if body.session_id is not None else None,
@@ -264,8 +270,9 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
     operation_id="restore_snapshot",
     summary="Restore a snapshot",
     response_model=Restored,
-    responses=_SAVED | problems_of(Conflict, Gone),
+    responses=_COPIED | problems_of(Conflict, Gone),
 )
+@heavy
 async def restore_snapshot(
     request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
 ) -> Response:

@@ -32,11 +32,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a tenant may do; None is no limit."""
+    """What a tenant may do, and how much it may store; None is no limit."""
 
     requests_per_minute: int | None = None
     bytes_per_day: int | None = None
     summarizer_calls_per_hour: int | None = None
+    storage_bytes: int | None = None
 
     def over(self, defaults: Limits) -> Limits:
         """Return these limits, with the defaults where they say nothing."""
@@ -48,6 +49,7 @@ class Limits:
             first(self.requests_per_minute, defaults.requests_per_minute),
             first(self.bytes_per_day, defaults.bytes_per_day),
             first(self.summarizer_calls_per_hour, defaults.summarizer_calls_per_hour),
+            first(self.storage_bytes, defaults.storage_bytes),
         )
 
     def of(self, kind: Kind) -> int | None:

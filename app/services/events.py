@@ -20,10 +20,10 @@ from datetime import datetime
 from app.domain.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.events import Cursor, Event, EventPage, EventType, events_after
 from app.services.ports import Database
+from app.services.shares import Shares
 
 _READS_AT_ONCE = 2
 """Connections that streams take together, so that a crowd of them leaves the pool to others."""
-_RETRY_SECONDS = 5
 _log = logging.getLogger("app.services.events")
 
 
@@ -36,13 +36,13 @@ class EventService:
         now: Callable[[], datetime],
         *,
         poll_seconds: float,
-        most_streams: int,
+        shares: Shares,
         page_rows: int = 500,
     ) -> None:
         self._database = database
         self.now = now
         self._poll_seconds = poll_seconds
-        self._most_streams = most_streams
+        self._shares = shares
         self._page_rows = page_rows
         self._streams: set[EventStream] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -59,7 +59,8 @@ class EventService:
         """Return the stream of what comes after a cursor, by default of what happens from now on.
 
         Without `follow` it ends where the conversation is. Raises NotFound, ValidationError for
-        a cursor beyond the conversation's head, ServiceUnavailable when there are too many streams.
+        a cursor beyond the conversation's head, RateLimited when the tenant has its share of
+        streams and ServiceUnavailable when there are too many of them.
         """
         async with self._reads, self._database.session() as records:
             head = await records.events.find_head(tenant_id, conversation_id)
@@ -69,17 +70,14 @@ class EventService:
             raise ValidationError(
                 f"No event of this conversation has the id {after}", {"newest_id": str(head)}
             )
-        if len(self._streams) >= self._most_streams:
-            raise ServiceUnavailable(
-                f"All {self._most_streams} event streams of this process are taken",
-                {"reason": "too_many_streams", "retry_after": _RETRY_SECONDS},
-            )
+        self._shares.require_place(tenant_id)
         return EventStream(self, tenant_id, conversation_id, after or head, follow)
 
     @contextmanager
     def watched(self, stream: EventStream) -> Iterator[None]:
         """Wake the stream when there may be something to tell, until the end of the block."""
         self._streams.add(stream)
+        self._shares.take(stream.tenant_id)
         if self._watching is None or self._watching.done():
             # It is nobody's in particular, and so not of the request that happens to begin it.
             self._watching = asyncio.create_task(
@@ -89,6 +87,7 @@ class EventService:
             yield
         finally:
             self._streams.discard(stream)
+            self._shares.give_back(stream.tenant_id)
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
         """Return what follows a cursor, None when the conversation is gone."""
@@ -134,7 +133,7 @@ class EventStream:
         self.conversation_id = conversation_id
         self.cursor = cursor
         self._service = service
-        self._tenant_id = tenant_id
+        self.tenant_id = tenant_id
         self._follow = follow
         self._told: Cursor | None = None  # the head up to which all is told
         self._woken = asyncio.Event()
@@ -148,7 +147,7 @@ class EventStream:
                 self._woken.clear()
                 try:
                     page = await self._service.page(
-                        self._tenant_id, self.conversation_id, self.cursor
+                        self.tenant_id, self.conversation_id, self.cursor
                     )
                 except ServiceUnavailable:
                     await self._woken.wait()

@@ -7,12 +7,13 @@
 3. What lies in an object store is copied before that, with no session open. Copies that no row
    comes to name are orphans, which the sweep deletes (decision 29).
 4. Where a blob was collected in between, or its agent was cleared, the fork is made anew.
+5. What is copied counts as if the tenant had sent it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,6 +79,14 @@ class _Plan:
     blobs: tuple[Blob, ...]
 
 
+CountBytes = Callable[[str, int], Awaitable[None]]
+"""Counts bytes that a tenant has copied; raises RateLimited where they are too many."""
+
+
+async def _uncounted(_tenant_id: str, _size: int) -> None:
+    """Count nothing."""
+
+
 class _Changed(Exception):
     """Tells that the source is not any more as it was read (rule 4)."""
 
@@ -92,12 +101,14 @@ class ForkService:
         active: ActiveWindows,
         store: BlobStore,
         new_id: Callable[[], str],
+        count_bytes: CountBytes = _uncounted,
     ) -> None:
         self._database = database
         self._frames = frames
         self._active = active
         self._store = store
         self._new_id = new_id
+        self._count_bytes = count_bytes
 
     async def fork(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork:
         """Make a fork; a repeated idempotency key returns the first.
@@ -108,6 +119,7 @@ class ForkService:
         if made is not None:
             return made
         fork_id = new.conversation_id or self._new_id()
+        await self._count(tenant_id, conversation_id, new.at_seq)
         for _ in range(_MOST_ROUNDS):
             try:
                 plan = await self._planned(tenant_id, conversation_id, fork_id, new.at_seq)
@@ -120,6 +132,16 @@ class ForkService:
         )
 
     # --- before anything is copied --------------------------------------------------------
+
+    async def _count(self, tenant_id: str, conversation_id: str, at_seq: int | None) -> None:
+        """Count what will be copied among the bytes that the tenant sends (rule 5)."""
+        async with self._database.session() as records:
+            found = await self._find(records, tenant_id, conversation_id)
+            if found is None:
+                raise NotFound.conversation(conversation_id)
+            through = _seq_in(found.head, at_seq)
+            size = await records.forks.size(conversation_id, through)
+        await self._count_bytes(tenant_id, size)
 
     async def _made_before(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork | None:
         """Return what the key stands for already, though its source may be gone by now."""

@@ -550,6 +550,18 @@ class RetentionRecords(Protocol):
         ...
 
 
+class StorageRecords(Protocol):
+    """Sentences about how much tenants store."""
+
+    async def measure(self, tenant_id: str) -> bool:
+        """Measure some of what was appended since; tell whether there may be more of it."""
+        ...
+
+    async def total(self, tenant_id: str) -> int:
+        """Return the bytes of a tenant's measured messages, blobs and imported snapshots."""
+        ...
+
+
 class KeyRecords(Protocol):
     """Sentences about tenants, their keys and their allowances."""
 
@@ -967,6 +979,10 @@ class ForkRecords(Protocol):
         """
         ...
 
+    async def size(self, source_id: str, through_seq: int) -> int:
+        """Return the bytes of the messages up to a seq, and of the blobs that they refer to."""
+        ...
+
     async def copy_marks(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:
@@ -1157,6 +1173,11 @@ class Records(Protocol):
     @property
     def forks(self) -> ForkRecords:
         """Copies of conversations."""
+        ...
+
+    @property
+    def storage(self) -> StorageRecords:
+        """How much tenants store."""
         ...
 
     @property

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from app.api import errors as wire_errors
 from app.api.deps import Services
 from app.api.errors import STATUS, answer_error
-from app.api.wire import EncodedBody, MalformedJson, UnknownParameter
+from app.api.wire import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter
 from app.domain import errors as domain_errors
 from app.domain.errors import (
     ContextError,
@@ -41,7 +41,12 @@ def test_the_status_table_is_complete() -> None:
         for kind in vars(domain_errors).values()
         if inspect.isclass(kind) and issubclass(kind, ContextError) and kind is not ContextError
     }
-    assert set(STATUS) == classes | {MalformedJson, EncodedBody, UnknownParameter}
+    assert set(STATUS) == classes | {
+        MalformedJson,
+        MalformedRequest,
+        EncodedBody,
+        UnknownParameter,
+    }
 
 
 @pytest.mark.parametrize("kind", list(STATUS), ids=lambda kind: kind.__name__)

@@ -22,6 +22,7 @@ from app.adapters.postgres.store import Store
 from app.domain.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.events import Cursor, Event
 from app.services.events import EventService
+from app.services.shares import Shares
 from tests.conftest import Server, execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
 
@@ -36,10 +37,13 @@ def harness(database: PostgresDatabase) -> Harness:
     return Harness(WatchedDatabase(database))
 
 
-def events_of(database: Any, most_streams: int = 10, page_rows: int = 500) -> EventService:
+def events_of(
+    database: Any, most_streams: int = 10, page_rows: int = 500, most_per_tenant: int = 10
+) -> EventService:
     """Return the event service of one more process, which looks often."""
+    shares = Shares("event_streams", "event streams", most_streams, most_per_tenant)
     return EventService(
-        database, lambda: NOW, poll_seconds=0.01, most_streams=most_streams, page_rows=page_rows
+        database, lambda: NOW, poll_seconds=0.01, shares=shares, page_rows=page_rows
     )
 
 

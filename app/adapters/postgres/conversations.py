@@ -142,6 +142,7 @@ PER_CONVERSATION = (
     "jobs",
     "blobs",
     "blob_uses",
+    "log_sizes",
     "blob_uploads",
     "blob_chunks",
     "conversation_versions",

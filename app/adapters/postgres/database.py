@@ -17,6 +17,7 @@ from app.adapters.postgres.retention import RetentionRecords
 from app.adapters.postgres.rows import Layers
 from app.adapters.postgres.search import SearchRecords
 from app.adapters.postgres.snapshots import SnapshotRecords
+from app.adapters.postgres.storage import StorageRecords
 from app.adapters.postgres.store import Session, Store
 from app.adapters.postgres.transcripts import TranscriptRecords
 from app.adapters.postgres.usage import UsageRecords
@@ -107,6 +108,11 @@ class PostgresRecords:
     def keys(self) -> KeyRecords:
         """Tenants and their API keys."""
         return KeyRecords(self._session)
+
+    @property
+    def storage(self) -> StorageRecords:
+        """How much tenants store."""
+        return StorageRecords(self._session)
 
     @property
     def tenants(self) -> TenantRecords:

@@ -183,6 +183,28 @@ SET_HEAD = Statement(
 )
 
 
+# The size of a long text is known without reading it.
+SIZE = Statement(
+    """
+        SELECT coalesce((
+            SELECT sum(octet_length(m.body) + coalesce(octet_length(m.fragment), 0))
+            FROM messages m
+            WHERE m.conversation_id = CAST(:source_id AS uuid)
+                AND m.seq <= CAST(:through_seq AS bigint)
+        ), 0) + coalesce((
+            SELECT sum(b.byte_size) FROM blobs b
+            WHERE b.conversation_id = CAST(:source_id AS uuid) AND b.collected_at IS NULL
+                AND b.blob_id IN (
+                    SELECT used.blob_id FROM blob_uses used
+                    WHERE used.conversation_id = CAST(:source_id AS uuid)
+                        AND used.seq <= CAST(:through_seq AS bigint)
+                )
+        ), 0) AS size
+        """,
+    is_long=True,
+)
+
+
 class ForkRecords:
     """Sentences about copying a conversation into another one."""
 
@@ -226,6 +248,11 @@ class ForkRecords:
             collected=[blob.collected_at is not None for blob in blobs],
         )
         return row is not None and row["copied"] == len(blobs)
+
+    async def size(self, source_id: str, through_seq: int) -> int:
+        """Return the bytes of the messages up to a seq, and of the blobs that they refer to."""
+        row = await self._session.first(SIZE, source_id=UUID(source_id), through_seq=through_seq)
+        return int(row["size"]) if row is not None else 0
 
     async def copy_marks(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None

@@ -19,14 +19,17 @@ ADD_TENANT = Statement(
 SET_LIMITS = Statement(
     """
         INSERT INTO tenants (
-            tenant_id, requests_per_minute, bytes_per_day, summarizer_calls_per_hour
+            tenant_id, requests_per_minute, bytes_per_day, summarizer_calls_per_hour,
+            storage_bytes
         )
         VALUES (CAST(:tenant_id AS text), CAST(:requests_per_minute AS bigint),
-            CAST(:bytes_per_day AS bigint), CAST(:summarizer_calls_per_hour AS bigint))
+            CAST(:bytes_per_day AS bigint), CAST(:summarizer_calls_per_hour AS bigint),
+            CAST(:storage_bytes AS bigint))
         ON CONFLICT (tenant_id) DO UPDATE
         SET requests_per_minute = excluded.requests_per_minute,
             bytes_per_day = excluded.bytes_per_day,
-            summarizer_calls_per_hour = excluded.summarizer_calls_per_hour
+            summarizer_calls_per_hour = excluded.summarizer_calls_per_hour,
+            storage_bytes = excluded.storage_bytes
         """
 )
 FIND_LIMITS = Statement("SELECT * FROM tenants WHERE tenant_id = CAST(:tenant_id AS text)")
@@ -110,6 +113,7 @@ class KeyRecords:
             requests_per_minute=limits.requests_per_minute,
             bytes_per_day=limits.bytes_per_day,
             summarizer_calls_per_hour=limits.summarizer_calls_per_hour,
+            storage_bytes=limits.storage_bytes,
         )
 
     async def find_limits(self, tenant_id: str) -> Limits | None:
@@ -180,7 +184,10 @@ class KeyRecords:
 
 def _limits_from(row: Any) -> Limits:
     return Limits(
-        row["requests_per_minute"], row["bytes_per_day"], row["summarizer_calls_per_hour"]
+        row["requests_per_minute"],
+        row["bytes_per_day"],
+        row["summarizer_calls_per_hour"],
+        row["storage_bytes"],
     )
 
 

@@ -35,6 +35,7 @@ tenants = sa.Table(
     sa.Column("bytes_per_day", sa.BigInteger),
     sa.Column("summarizer_calls_per_hour", sa.BigInteger),
     _time("created_at"),
+    sa.Column("storage_bytes", sa.BigInteger),
 )
 
 # Keys are revoked, never deleted.
@@ -198,6 +199,15 @@ messages = sa.Table(
         "seq",
         postgresql_where=sa.text("late_at IS NOT NULL"),
     ),
+)
+
+# How many bytes a log has up to a seq; its rows never change, so that each is measured once.
+log_sizes = sa.Table(
+    "log_sizes",
+    metadata,
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("through_seq", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
 )
 
 # What full-text search knows of a message; a message without a row is not indexed yet.
