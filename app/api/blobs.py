@@ -36,7 +36,7 @@ from app.domain.errors import (
     PayloadTooLarge,
     Problem,
     ServiceUnavailable,
-    StorageFull,
+    StorageLimitReached,
     ValidationError,
 )
 from app.domain.grep import MOST_PATTERN_CHARACTERS
@@ -98,7 +98,7 @@ _PAST_THE_END: dict[str, Any] = {
     summary="Upload a tool output",
     response_model=UploadedBlob,
     responses=problems_of(
-        NotFound, ValidationError, PayloadTooLarge, StorageFull, ServiceUnavailable
+        NotFound, ValidationError, PayloadTooLarge, StorageLimitReached, ServiceUnavailable
     ),
     openapi_extra={"requestBody": {"required": True, "content": _BINARY}},
 )

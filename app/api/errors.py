@@ -36,7 +36,7 @@ from app.domain.errors import (
     Problem,
     RateLimited,
     ServiceUnavailable,
-    StorageFull,
+    StorageLimitReached,
     Unauthenticated,
     UnpairedToolResult,
     ValidationError,
@@ -64,7 +64,7 @@ STATUS: Mapping[type[ContextError], int] = {
     ContextOverflow: 422,
     Gone: 410,
     PayloadTooLarge: 413,
-    StorageFull: 413,
+    StorageLimitReached: 413,
     Unauthenticated: 401,
     Forbidden: 403,
     RateLimited: 429,
@@ -123,7 +123,7 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         {"ref": "blob_9f86d081884c7d659a2feaa0"},
     ),
     PayloadTooLarge: ("A body holds at most 33,554,432 bytes", {"limit": 33554432}),
-    StorageFull: (
+    StorageLimitReached: (
         "The tenant may store 1,000,000 bytes, and 999,990 are stored: delete conversations or"
         " outputs, or ask for more room",
         {"limit": 1000000, "stored": 999990},

@@ -21,7 +21,7 @@ from app.domain.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageFull,
+    StorageLimitReached,
     ValidationError,
 )
 from app.services.forks import NewFork
@@ -41,7 +41,7 @@ router = APIRouter(route_class=WireRoute, tags=["conversations"])
         ValidationError,
         MalformedJson,
         PayloadTooLarge,
-        StorageFull,
+        StorageLimitReached,
         ServiceUnavailable,
     ),
 )

@@ -41,7 +41,7 @@ from app.domain.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageFull,
+    StorageLimitReached,
     UnpairedToolResult,
     ValidationError,
 )
@@ -85,7 +85,7 @@ _PATH = "/v1/conversations/{conversation_id}/messages"
         ValidationError,
         MalformedJson,
         PayloadTooLarge,
-        StorageFull,
+        StorageLimitReached,
         ServiceUnavailable,
     ),
 )

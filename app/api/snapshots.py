@@ -44,7 +44,7 @@ from app.domain.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageFull,
+    StorageLimitReached,
     ValidationError,
 )
 from app.domain.pages import Page
@@ -60,7 +60,12 @@ _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
 _SAVED = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
 _COPIED = problems_of(
-    NotFound, ValidationError, MalformedJson, PayloadTooLarge, StorageFull, ServiceUnavailable
+    NotFound,
+    ValidationError,
+    MalformedJson,
+    PayloadTooLarge,
+    StorageLimitReached,
+    ServiceUnavailable,
 )
 _LISTED = problems_of(NotFound, ValidationError, ServiceUnavailable)
 

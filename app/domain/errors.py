@@ -8,7 +8,7 @@ ContextError
 ├── ContextLimitUnknown    nobody knows the model's window
 ├── ContextOverflow        even the smallest valid payload is over the window
 ├── PayloadTooLarge        a body, batch or message over its limit
-│   └── StorageFull        the tenant may not store so much
+│   └── StorageLimitReached        the tenant may not store so much
 ├── Gone                   it existed, and was collected
 ├── Unauthenticated, Forbidden, RateLimited
 └── ServiceUnavailable     the database or the model does not answer
@@ -151,7 +151,7 @@ class PayloadTooLarge(ContextError):
     code: ClassVar[str] = "PAYLOAD_TOO_LARGE"
 
 
-class StorageFull(PayloadTooLarge):
+class StorageLimitReached(PayloadTooLarge):
     """The tenant may not store so much; `facts` say how much it may, and what is stored."""
 
     code: ClassVar[str] = "STORAGE_LIMIT"

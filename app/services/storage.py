@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from cachetools import LRUCache
 
 from app.domain.allowances import Limits
-from app.domain.errors import ServiceUnavailable, StorageFull
+from app.domain.errors import ServiceUnavailable, StorageLimitReached
 from app.services.ports import Database
 
 _MOST_TENANTS = 10_000
@@ -52,7 +52,7 @@ class Storage:
         self._known: LRUCache[str, _Known] = LRUCache(_MOST_TENANTS)
 
     async def take(self, tenant_id: str, size: int) -> None:
-        """Count so many bytes that are about to be stored; raises StorageFull without room."""
+        """Count bytes that are about to be stored; raises StorageLimitReached without room."""
         limit = (await self._limits_of(tenant_id)).storage_bytes
         if limit is None:
             return
@@ -64,7 +64,7 @@ class Storage:
             await self._refresh(tenant_id, known, _AGAIN_SECONDS)
             stored = known.total + known.added
             if stored + size > limit:
-                raise StorageFull(
+                raise StorageLimitReached(
                     f"The tenant may store {limit:,} bytes, and {stored:,} are stored: delete"
                     " conversations or outputs, or ask for more room",
                     {"limit": limit, "stored": stored},

@@ -10,7 +10,7 @@ from app.adapters.chunks import RowStore
 from app.adapters.postgres import storage as statements
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.allowances import Limits
-from app.domain.errors import RateLimited, ServiceUnavailable, StorageFull
+from app.domain.errors import RateLimited, ServiceUnavailable, StorageLimitReached
 from app.services.forks import ForkService, NewFork
 from app.services.shares import Shares
 from app.services.storage import Storage
@@ -104,7 +104,7 @@ async def test_what_is_over_the_limit_is_refused(
     cid = await harness.conversation()
     await storage.take(TENANT, 6_000)
     await harness.append(cid, user("x" * 6_000))
-    with pytest.raises(StorageFull) as refused:
+    with pytest.raises(StorageLimitReached) as refused:
         await storage.take(TENANT, 6_000)
     assert refused.value.facts["limit"] == 10_000
     await storage.take(TENANT, 3_000)
@@ -123,7 +123,7 @@ async def test_processes_know_of_each_other(harness: Harness, database: Postgres
     await first.take(TENANT, 8_000)
     await harness.append(cid, user("x" * 8_000))
     clock.pass_seconds(10.1)
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageLimitReached):
         await second.take(TENANT, 3_000)
 
 
