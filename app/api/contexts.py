@@ -69,7 +69,8 @@ async def build_context(
 
     `payload` can be splatted into the SDK's call. The body may be left out. Over the window the
     build compacts, or gives up what it must and says so in `degraded`; `422` `CONTEXT_OVERFLOW`
-    when not even that fits.
+    when not even that fits: `largest` names the largest messages, sections and tools with their
+    tokens, `suggestions` what would help.
     """
     known_id = conversation_id_from(conversation_id)
     if body is None:
@@ -153,6 +154,7 @@ async def overflow(
 ) -> Response:
     """Drop the oldest half of the turns, and return the payload to try again with.
 
+    A text that takes more than all the rest is shortened to half before turns go.
     For when the provider refuses a payload as too long. No model is needed. The log keeps
     everything, a note in the context tells what is missing, and the compaction can be undone.
     Send the provider's `error` to have it checked: another one is `422` and cuts nothing.

@@ -117,7 +117,47 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         " set budget.on_unknown_model to derive",
         {"model": "my-model", "model_source": "conversation"},
     ),
-    ContextOverflow: ("No valid payload fits the window", {}),
+    ContextOverflow: (
+        "No valid payload fits the window: 40,012 tokens are needed and 3,904 are there, 40,004 of"
+        " them for the user message with seq 12",
+        {
+            "budget": {
+                "total": 8000,
+                "max_output_tokens": 4096,
+                "system_prompt": 8,
+                "skill_prompts": 0,
+                "tool_descriptions": 0,
+                "summary": 0,
+                "conversation": 40004,
+                "effective_window": 3904,
+                "used_tokens": 40012,
+                "remaining_tokens": -36108,
+                "used_percentage": 1024.9,
+            },
+            "largest": [
+                {
+                    "kind": "message",
+                    "tokens": 40004,
+                    "id": "msg_7",
+                    "seq": 12,
+                    "role": "user",
+                    "pinned": False,
+                },
+                {"kind": "section", "tokens": 8, "name": "rules"},
+            ],
+            "suggestions": [
+                {
+                    "action": "offload_oversized",
+                    "detail": "Set messages.offload_oversized in the policy to true",
+                },
+                {
+                    "action": "larger_window",
+                    "detail": "Take a window of at least 44,108 tokens: a model with a larger one,"
+                    " or a larger budget.context_window or max_context_tokens",
+                },
+            ],
+        },
+    ),
     Gone: (
         "Output blob_9f86d081884c7d659a2feaa0 was collected",
         {"ref": "blob_9f86d081884c7d659a2feaa0"},

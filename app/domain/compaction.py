@@ -20,11 +20,12 @@ from app.domain.policy import CompactionMode, Policy, StrategyName, SummaryRole
 from app.domain.records import Compaction, Conversation, Head
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText
-from app.domain.tool_output import READ_LINES
+from app.domain.tool_output import GREP, READ_BYTES, READ_LINES
 from app.domain.turns import Entry, entry
 from app.domain.views import (
     SUMMARY_PREFIX,
     WHOLE,
+    Short,
     Span,
     Summary,
     View,
@@ -320,7 +321,7 @@ def view_after(
         trimmed_through=through,
     )
     stays = sorted(seq for seq in {*kept, *whole} if seq <= through and after.shows(seq))
-    after = replace(after, untrimmed=tuple(stays))
+    after = shorten(replace(after, untrimmed=tuple(stays)), ())
     if plan.hidden is None:
         return after
     return with_note(after, untold=0 if plan.summarises else len(plan.released))
@@ -387,7 +388,28 @@ def as_shown(entries: Iterable[Entry], view: View) -> list[Entry]:
     One kept in the hidden range is not cleared any more: it is hidden once it need not be kept.
     """
     hidden = view.hidden
-    return [_at_cost(item, view, hidden) for item in entries if view.shows(item.seq)]
+    return [
+        _at_cost(item, view, hidden) for item in as_shortened(entries, view) if view.shows(item.seq)
+    ]
+
+
+def as_shortened(entries: Iterable[Entry], view: View) -> Iterable[Entry]:
+    """Return the entries with those that a view shortens at what is left of them."""
+    if not view.shortened:
+        return entries
+    left = {short.seq: short.tokens for short in view.shortened}
+    return [
+        replace(item, tokens=left[item.seq], trimmed_tokens=left[item.seq])
+        if item.seq in left
+        else item
+        for item in entries
+    ]
+
+
+def shorten(view: View, shorts: Iterable[Short]) -> View:
+    """Return the view with more messages shortened, or shorter, and those not shown left out."""
+    by_seq = {short.seq: short for short in (*view.shortened, *shorts) if view.shows(short.seq)}
+    return replace(view, shortened=tuple(by_seq[seq] for seq in sorted(by_seq)))
 
 
 def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
@@ -408,12 +430,17 @@ def summary_cost(view: View, count: CountText) -> int:
     return sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
 
 
-def own_tools_cost(frame: Frame, head: Head, trimmed_through: int | None = None) -> int:
+def own_tools_cost(
+    frame: Frame, head: Head, trimmed_through: int | None = None, *, shortens: bool = False
+) -> int:
     """Return what the agent's own tools cost in a payload, at the most, before the factor (L1).
 
-    That is, if all that was ever cut is shown; `trimmed_through` is that of the view in question.
+    That is, if all that was ever cut is shown; `trimmed_through` is that of the view in question,
+    `shortens` tells whether it shortens messages.
     """
-    return frame.extra_tokens(frame.agent_tools(own_mentions(head, trimmed_through)))
+    mentions = own_mentions(head, trimmed_through)
+    readers = (READ_LINES, GREP, READ_BYTES) if shortens else ()
+    return frame.extra_tokens(frame.agent_tools((*mentions, *readers)))
 
 
 def own_mentions(head: Head, trimmed_through: int | None = None) -> tuple[str, ...]:
@@ -445,7 +472,9 @@ class Situation:
     def tokens_in(self, view: View) -> int:
         """Return the tokens of a payload that shows this view of the same log, at the most."""
         shown = sum(entry.tokens for entry in as_shown(self.entries, view))
-        tools = own_tools_cost(self.frame, self.head, view.trimmed_through)
+        tools = own_tools_cost(
+            self.frame, self.head, view.trimmed_through, shortens=bool(view.shortened)
+        )
         return self.frame.usage(shown, summary_cost(view, self.frame.count), tools).total
 
     def messages_in(self, view: View) -> int:

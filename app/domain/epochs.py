@@ -18,6 +18,7 @@ from app.domain import jsontext
 from app.domain.budget import Limits
 from app.domain.frames import NO_OFFER, STUB_TOOL, Ask, Frame, Offer
 from app.domain.records import Epoch, Head
+from app.domain.shortening import SHORTENED
 from app.domain.views import View, view_from
 
 OWN_WINDOW = 0
@@ -156,6 +157,8 @@ def _view_change(old: View, new: View) -> str | None:
         return "window_moved"
     if (old.trimmed_through, old.untrimmed) != (new.trimmed_through, new.untrimmed):
         return "tool_results_cleared"
+    if old.shortened != new.shortened:
+        return SHORTENED
     return None
 
 

@@ -140,7 +140,7 @@ class ContextLimitUnknown(ContextError):
 
 
 class ContextOverflow(ContextError):
-    """No valid payload fits; `facts["budget"]` shows why (C4)."""
+    """No valid payload fits; `facts` has the `budget`, the `largest` parts, and `suggestions`."""
 
     code: ClassVar[str] = "CONTEXT_OVERFLOW"
 

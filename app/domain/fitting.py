@@ -4,7 +4,7 @@
    every one, if the newest call group and what it answers are too much by themselves, so that no
    dropping would help; drop the oldest half of the turns (again and again; inside a single turn,
    of its call groups); keep only the newest user message.
-2. User text is never cut (decision 14), and the newest user message is never dropped. A pinned
+2. No text is cut here, and the newest user message is never dropped. A pinned
    call group is neither trimmed nor dropped, and stays where it stands (D8); results of excluded
    tools are dropped with their turns, but never trimmed (F3).
 3. A step frees down to the target where it can, so that the next builds change nothing (D7).

@@ -51,6 +51,11 @@ NewBlob = tuple[Blob, tuple[Chunk, ...]]
 _Origin = tuple[str | None, str | None]  # the tool's name, and the call's id
 
 
+def message_ref(message_id: str, seq: int) -> str:
+    """Return what a message without a blob is called for by: its id, or else its seq."""
+    return message_id if _OWN_REF.fullmatch(message_id) else f"{SEQ_REF}{seq}"
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What a row of the log says of its result.
@@ -77,8 +82,8 @@ class Output:
 
     def ref_in(self, message_id: str, seq: int) -> ToolOutputRef:
         """Return what the result of this row is called for by."""
-        own = message_id if _OWN_REF.fullmatch(message_id) else f"{SEQ_REF}{seq}"
-        return ToolOutputRef(self.ref or own, self.byte_size, self.line_count)
+        own = self.ref or message_ref(message_id, seq)
+        return ToolOutputRef(own, self.byte_size, self.line_count)
 
     def as_json(self) -> str:
         """Return the text that is stored in the row."""

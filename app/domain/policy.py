@@ -176,6 +176,13 @@ class ToolOutputPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesPolicy:
+    """What becomes of user and assistant texts that are too large for the window."""
+
+    offload_oversized: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class GcPolicy:
     """What the garbage collection takes besides uploads that no message refers to (F7)."""
 
@@ -194,6 +201,7 @@ class Policy:
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
     budget: BudgetPolicy = field(default_factory=BudgetPolicy)
     tool_output: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
+    messages: MessagesPolicy = field(default_factory=MessagesPolicy)
     gc: GcPolicy = field(default_factory=GcPolicy)
     tool_deferral_threshold: float = 0.10
     dynamic_position: DynamicPosition = DynamicPosition.TAIL

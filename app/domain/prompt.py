@@ -26,11 +26,12 @@ from typing import NamedTuple
 from app.domain.formats.wire import sendable_id
 from app.domain.log import LogRow
 from app.domain.messages import NO_RESULT, Message, Part, Role, Text
-from app.domain.offload import Output, inline_output, viewed
+from app.domain.offload import Output, inline_output, message_ref, viewed
+from app.domain.shortening import preview_of
 from app.domain.tokens import CountText
 from app.domain.tool_output import READ_LINES, TOOL_NAMES, placeholder
 from app.domain.turns import TRIMMED_TOKENS
-from app.domain.views import View
+from app.domain.views import Short, View
 
 ALL_TOOLS = frozenset(TOOL_NAMES)
 NO_NAMES: frozenset[str] = frozenset()
@@ -138,6 +139,7 @@ class Assembler(ABC):
         self._ids = CallIds()
         self._open: dict[str, str] = {}
         self._summary_texts = view.summary_texts()
+        self._short = {short.seq: short for short in view.shortened}
         self._started = False
         self._is_open = False
         self._seqs: list[int] = []
@@ -229,7 +231,13 @@ class Assembler(ABC):
         return placeholder_of(row, named=named)
 
     def _is_plain(self, row: LogRow) -> bool:
-        """Whether a row's view has to be shown in the words that name no tool (rule 5)."""
+        """Whether a row is shown in other words than it is stored in, and so counted anew.
+
+        A result's view may have to be shown in the words that name no tool (rule 5), a large text
+        as its beginning and its end.
+        """
+        if row.seq in self._short:
+            return True
         output = row.output
         if output is None or not output.mentions:
             return False
@@ -239,8 +247,19 @@ class Assembler(ABC):
         return True
 
     def _message(self, row: LogRow) -> Message:
+        if (short := self._short.get(row.seq)) is not None:
+            return self._shortened(row, short)
         message = row.message()
         return _plain(message, output_of(row)) if self._is_plain(row) else message
+
+    def _shortened(self, row: LogRow, short: Short) -> Message:
+        """Return a message with the middle of its texts left out (rule 5)."""
+        message, ref = row.message(), message_ref(row.id, row.seq)
+        preview = preview_of(message, short, ref)
+        if all(name in self.tools for name in preview.mentions):
+            self.mentions.update(preview.mentions)
+            return preview.message
+        return preview_of(message, short, ref, named=False).message
 
     def _feed_message(self, row: LogRow) -> None:
         rewritten: dict[str, str] = {}

@@ -35,6 +35,20 @@ class Span:
         return self.start <= seq < self.end
 
 
+@dataclass(frozen=True, slots=True)
+class Short:
+    """A user or assistant message of which only the beginning and the end are shown.
+
+    `head_bytes` and `tail_bytes` are of all its texts together, `tokens` is what is left of its
+    cost.
+    """
+
+    seq: int
+    head_bytes: int
+    tail_bytes: int
+    tokens: int
+
+
 def _start(span: Span) -> int:
     return span.start
 
@@ -115,7 +129,8 @@ class View:
     `window` are the seqs that may be shown at all (B2), `spans` those shown verbatim, both
     ascending; the last one is open. `retain` and the
     summaries stand where the hidden range begins, each in a message of its own. Tool results up
-    to `trimmed_through` are placeholders, but for the seqs in `untrimmed`. Reasoning after
+    to `trimmed_through` are placeholders, but for the seqs in `untrimmed`. Of the messages in
+    `shortened`, ascending, only the beginning and the end are shown. Reasoning after
     `reasoning_after` is replayed (A10, A11).
     """
 
@@ -128,6 +143,7 @@ class View:
     reasoning_after: int = 0
     summary_as_system: bool = False
     window: tuple[Span, ...] = WHOLE
+    shortened: tuple[Short, ...] = ()
 
     def shows(self, seq: int) -> bool:
         """Whether the message with this seq is shown verbatim."""
@@ -141,7 +157,8 @@ class View:
     @property
     def is_whole(self) -> bool:
         """Whether it shows the log as it is, so that nothing was made after another prefix."""
-        return self.spans == WHOLE and not (self.summaries or self.note or self.trimmed_through)
+        given_up = self.summaries or self.note or self.trimmed_through or self.shortened
+        return self.spans == WHOLE and not given_up
 
     @property
     def cuts_the_start(self) -> bool:
@@ -227,6 +244,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
         reasoning_after=raw["reasoning_after"],
         summary_as_system=raw["summary_as_system"],
         window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
+        shortened=tuple(Short(**item) for item in raw.get("shortened", ())),
     )
 
 

@@ -154,7 +154,7 @@ async def shown_of(
     if receipt is None:
         return nothing
     view = base_view(head, receipt.view, frames.policy_of(conversation))
-    if view.hidden is None and view.trimmed_through < window[0].start:
+    if view.hidden is None and view.trimmed_through < window[0].start and not view.shortened:
         return nothing
     entries: list[Entry] = []
     for span in spans_through(view.spans, head.head_seq):

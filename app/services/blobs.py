@@ -1,6 +1,7 @@
 """Blobs: uploading, reading by line, byte and pattern, and collecting what nobody needs (F).
 
-1. A ref is a blob's id, or a message's whose result has no blob: both are read the same way.
+1. A ref is a blob's id, or that of a message which holds all of its result or its text: all are
+   read the same way.
 2. No session is open while bytes come from a client, go to one, or are searched.
 3. Reading costs what is shown; searching and downloading need a constant amount of memory (F4, F5).
 4. A collection decides and deletes under the conversation's lock, so that no append can refer to
@@ -26,9 +27,10 @@ from app.domain.events import EventType
 from app.domain.grep import Grep, GrepResult
 from app.domain.log import parse_stored
 from app.domain.messages import FormatName, Role
-from app.domain.offload import SEQ_REF, Output, output_text
+from app.domain.offload import SEQ_REF, message_ref, output_text
 from app.domain.policy import Policy
 from app.domain.records import Conversation, StoredMessage
+from app.domain.shortening import text_of
 from app.domain.slices import Bytes, LineReader, Lines, byte_slice, bytes_to_fetch
 from app.domain.tool_output import ViewBuilder, ViewRules
 from app.services.frames import Frames
@@ -219,17 +221,18 @@ class BlobService:
         async with self._database.session() as records:
             blob = await records.blobs.find(conversation_id, ref)
             message = None if blob is not None else await _message(records, conversation_id, ref)
-            output = await _beside(message, _output_of) if message is not None else None
-            if output is not None and output.ref is not None:
-                blob = await records.blobs.find(conversation_id, output.ref)
+            output_ref = await _beside(message, _blob_of) if message is not None else None
+            if output_ref is not None:
+                blob = await records.blobs.find(conversation_id, output_ref)
         if blob is not None:
             if blob.collected_at is not None:
                 raise Gone(f"Output {ref} was collected", {"ref": ref})
             return Source(conversation, blob.ref, blob.media_type, blob.sha256, blob)
-        if message is None or output is None:
+        if message is None:
             raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
         data = await _beside(message, _bytes_of)
-        own = output.ref_in(message.id, message.seq)
+        lines = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+        own = ToolOutputRef(message_ref(message.id, message.seq), len(data), lines)
         return Source(conversation, own, TEXT, sha256(data).hexdigest(), None, data)
 
     async def _conversation(self, tenant_id: str, conversation_id: str) -> Conversation:
@@ -390,7 +393,7 @@ class BlobService:
             blob = await records.blobs.find(conversation_id, ref)
             if blob is None:
                 message = await _message(records, conversation_id, ref)
-                if message is not None and message.output is not None:
+                if message is not None:
                     raise Conflict(f"Output {ref} is part of the log", {"ref": ref})
                 raise NotFound(f"No blob {ref!r} in this conversation", {"ref": ref})
             if blob.collected_at is not None:
@@ -507,11 +510,11 @@ def _feed_all(search: Grep, run: list[bytes]) -> None:
 
 
 async def _message(records: Records, conversation_id: str, ref: str) -> StoredMessage | None:
-    """Return the message that a ref names, by a result's seq or by its id (rule 1)."""
+    """Return the message that a ref names, by its seq or by its id (rule 1)."""
     if seq := _SEQ.fullmatch(ref):
         place = int(seq[1])
         found = await records.log.page(conversation_id, place - 1, place + 1, "asc", 1)
-        if found and found[0].role == Role.TOOL:
+        if found and (found[0].role == Role.TOOL or message_ref(found[0].id, place) == ref):
             return found[0]
     found = await records.log.by_ids(conversation_id, [ref])
     return found[0] if found else None
@@ -524,9 +527,12 @@ async def _beside(message: StoredMessage, work: Callable[[StoredMessage], _Resul
     return await asyncio.to_thread(work, message)
 
 
-def _output_of(message: StoredMessage) -> Output | None:
-    return message.output
+def _blob_of(message: StoredMessage) -> str | None:
+    """Return the blob of a message's result, None where the row holds all there is."""
+    output = message.output
+    return output.ref if output is not None else None
 
 
 def _bytes_of(message: StoredMessage) -> bytes:
-    return output_text(parse_stored(message.body.encode(), FormatName(message.format)))
+    stored = parse_stored(message.body.encode(), FormatName(message.format))
+    return output_text(stored) if stored.role is Role.TOOL else text_of(stored)

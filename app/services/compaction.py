@@ -35,6 +35,7 @@ from app.domain.compaction import (
     reserve_for,
     result_of,
     resume_at,
+    shorten,
     shown_cost,
     summary_cost,
     summary_room,
@@ -47,6 +48,7 @@ from app.domain.fitting import TRIMMED
 from app.domain.frames import Ask
 from app.domain.policy import Policy, StrategyName
 from app.domain.records import Compaction, Conversation, Head, Shown, Trigger
+from app.domain.shortening import oversized
 from app.domain.strategies import Compact, Keep, next_fold
 from app.domain.summaries import SummaryAsk
 from app.domain.turns import Entry, never_cleared
@@ -58,6 +60,7 @@ from app.services.leases import Leases
 from app.services.observers import UNOBSERVED
 from app.services.ports import Database, Observer, Records
 from app.services.readings import is_due_as_reported
+from app.services.shortening import reader_tokens, shorts_for, text_room
 from app.services.summariser import Effort, Summariser, SummaryResult
 
 LEAST_REST_SECONDS = 30.0
@@ -332,7 +335,25 @@ class CompactionService:
             view = base_view(found.head, active.view if active else None, frame.policy)
             shown = spans_through(spans or view.spans, found.head.head_seq)
             entries = await _entries(records, conversation_id, shown, view, frame.policy)
-        return Situation(tenant_id, found, frame, view, tuple(entries))
+        situation = Situation(tenant_id, found, frame, view, tuple(entries))
+        return await self._shortened(situation)
+
+    async def _shortened(self, situation: Situation) -> Situation:
+        """Return the situation with what every build shortens: a plan goes by what they show."""
+        frame, view = situation.frame, situation.view
+        limits = frame.policy_limits or frame.limits
+        if limits is None or not frame.policy.messages.offload_oversized:
+            return situation
+        if situation.tokens_in(view) <= limits.capacity:
+            return situation
+        reserve = max(reserve_for(StrategyName.SANDWICH, limits), summary_cost(view, frame.count))
+        left = text_room(frame, limits, reserve + reader_tokens(frame))
+        costs = oversized(situation.shown, left)
+        if not costs:
+            return situation
+        conversation_id = situation.conversation.conversation_id
+        shorts = await shorts_for(self._database, conversation_id, costs, frame, as_chat=True)
+        return replace(situation, view=shorten(view, shorts))
 
     async def _found(self, tenant_id: str, conversation_id: str, model: str | None) -> Conversation:
         async with self._database.session() as records:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -27,17 +27,18 @@ from app.domain.compaction import (
     CompactResult,
     Pending,
     Situation,
-    as_shown,
     base_view,
     fresh_spans,
     reserve_for,
     room_for,
+    shorten,
     shown_cost,
     summary_cost,
     summary_room,
     view_after,
     with_note,
 )
+from app.domain.contributors import Contributor, contributors, overflow_detail, suggestions
 from app.domain.emergencies import view_after_emergency
 from app.domain.epochs import (
     BuildName,
@@ -57,7 +58,7 @@ from app.domain.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.fitting import EMERGENCY, TRIMMED, fit_with_note
+from app.domain.fitting import EMERGENCY, TRIMMED, Fitted, fit_with_note, newest_ask
 from app.domain.frames import Ask, Frame, Offer, check_tools, digest, takes_all
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
@@ -65,11 +66,13 @@ from app.domain.payload import Payload, Request, render_payload
 from app.domain.policy import CompactionMode, StrategyName
 from app.domain.prompt import Assembler, Items, MisplacedMark, Point
 from app.domain.records import ContextRead, Conversation, Epoch, Head
+from app.domain.shortening import MIN_TOKENS, SHORTENED, leveled, max_text, oversized
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
 from app.domain.summaries import SummaryAsk
 from app.domain.turns import Entry
 from app.domain.views import (
     ENDLESS,
+    Short,
     Span,
     Summary,
     View,
@@ -84,6 +87,7 @@ from app.services.observers import UNOBSERVED
 from app.services.pictures import Build, Known, Picture, picture_of
 from app.services.ports import Database, Observer
 from app.services.readings import Reading, read_budget
+from app.services.shortening import reader_tokens, shorts_for
 from app.services.summariser import Summariser
 from app.services.windows import Window, Windows
 
@@ -189,6 +193,7 @@ class ContextService:
                 await self._refold(build, picture)  # so that pressure is judged by what is sent
             if picture.items is not None:
                 picture.settle(build.ask.format, picture.offer.extra)  # pressure counts the notes
+            await self._shorten_oversized(build, picture)
             if await self._compacted(build, picture):
                 continue
             await self._reduce(build, picture)
@@ -205,7 +210,8 @@ class ContextService:
         smaller. Raises what `build` does, and ContextOverflow when nothing can be cut any more.
         """
         for _ in range(_MOST_ROUNDS):
-            picture = await self._look(Build(tenant_id, conversation_id, ask))
+            build = Build(tenant_id, conversation_id, ask)
+            picture = await self._look(build)
             situation = Situation(
                 tenant_id,
                 picture.read.conversation,
@@ -213,9 +219,10 @@ class ContextService:
                 picture.view,
                 tuple(picture.planned),
             )
-            view = view_after_emergency(situation, _most_after(situation, picture.limits))
+            most = _most_after(situation, picture.limits)
+            view = await self._shorter(build, picture, situation, most)
             if view is None:
-                raise _overflow(picture.usage, picture.limits)
+                raise await self._overflow(picture, picture.shown)
             try:
                 result = await self._cut(situation, view)
             except Conflict:
@@ -223,6 +230,48 @@ class ContextService:
             build = Build(tenant_id, conversation_id, ask, compacts=False)
             return result, await self._built(build)
         raise Conflict("The conversation changes too fast to cut; try again")
+
+    async def _shorter(
+        self, build: Build, picture: Picture, situation: Situation, most_tokens: int
+    ) -> View | None:
+        """Return the view of an emergency: turns go first, but not for one text that is too large.
+
+        A text that takes more than all the rest gives way to half of itself before turns go, and
+        where no turn is left to go (E6).
+        """
+        largest = max_text(picture.shown)
+        view = None
+        for comes_first in (True, False):
+            rest = sum(item.tokens for item in picture.shown)
+            if largest is not None and (not comes_first or 2 * largest.tokens > rest):
+                view = await self._halved(build, picture, largest)
+                if view is not None and situation.tokens_in(view) <= most_tokens:
+                    return view
+            if comes_first and (view := view_after_emergency(situation, most_tokens)) is not None:
+                return view
+        return None
+
+    async def _halved(self, build: Build, picture: Picture, largest: Entry) -> View | None:
+        """Return the view with half of a text, None where it is small or no text is large."""
+        policy = picture.frame.policy.messages
+        if largest.tokens < 2 * MIN_TOKENS or not policy.offload_oversized:
+            return None
+        shorts = await self._shorts(build, picture, {largest.seq: largest.tokens // 2})
+        return shorten(picture.view, shorts) if shorts else None
+
+    async def _overflow(self, picture: Picture, entries: Sequence[Entry]) -> ContextOverflow:
+        """Return the refusal of a payload that shows at least these entries."""
+        conversation_id, frame = picture.read.conversation.conversation_id, picture.frame
+        summary = summary_cost(picture.view, frame.count)
+        conversation = sum(item.tokens for item in entries)
+        usage = frame.usage(conversation, summary, picture.extra_tools, picture.extra_system)
+        largest = contributors(frame, picture.offer, usage, entries)
+        seqs = [part.seq for part in largest if part.seq]
+        ids: Mapping[int, str] = {}
+        if seqs:
+            async with self._database.session() as records:
+                ids = await records.log.ids(conversation_id, seqs)
+        return _refusal(frame, picture.limits, usage, largest, ids)
 
     # --- reading --------------------------------------------------------------------------
 
@@ -250,7 +299,10 @@ class ContextService:
         check_tools(frame, build.ask.format)
         fixed = frame.usage(0, 0, extra_system=-frame.raw_dynamic)
         if fixed.total >= limits.capacity:
-            raise _overflow(fixed, limits)
+            deferred = frame.deferral(build.ask.format)
+            raise _refusal(
+                frame, limits, fixed, contributors(frame, Offer((), deferred), fixed, ()), {}
+            )
         if read.compacted_for is not None and read.compacted_for != frame.policy.strategy:
             await self._drop_state(read)
             return await self._look(build)
@@ -271,6 +323,8 @@ class ContextService:
             view = base_view(head, read.view, frame.policy)
             if prior and start and _slides_on(prior, start, read, frame, limits):
                 view = replace(view, spans=start.view.spans)
+        if view.shortened:
+            build.degrade(SHORTENED)
         offer = await self._offer(build, read, frame, kept)
         picture = picture_of(read, frame, limits, view, build.ask, offer)
         await self._gather(build, picture, prior)
@@ -481,10 +535,11 @@ class ContextService:
         await self._reduce_to(build, picture, overshoot=0)
 
     async def _reduce_to(self, build: Build, picture: Picture, overshoot: int) -> None:
-        frame, limits = picture.frame, picture.limits
-        policy = frame.policy
+        policy = picture.frame.policy
         if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
-            raise _overflow(picture.usage, limits)
+            if not await self._level(build, picture, picture.planned, overshoot, only_large=True):
+                raise await self._overflow(picture, picture.shown)
+            return
         await self._exclude(build, picture)
         picture.unfold()
         room = self._room(picture, overshoot)
@@ -494,17 +549,12 @@ class ContextService:
         if isinstance(plan, Compact):
             await self._apply(build, picture, plan)
             room = self._room(picture, overshoot)
-        summary = summary_cost(picture.view, frame.count)
-        fitted = fit_with_note(
-            picture.planned,
-            picture.view.trimmed_through,
-            replace(room, summary=summary),
-            NOTE_TOKENS,
-            picture.view.hidden,
-        )
+        fitted = _fitted(picture, room)
+        if fitted is None and await self._level(build, picture, _staying(picture), overshoot):
+            fitted = _fitted(picture, room)
         if fitted is None:
-            if not await self._newest_only(build, picture, room):
-                raise _overflow(picture.usage, limits)
+            if not await self._newest_only(build, picture, overshoot):
+                raise await self._overflow(picture, _staying(picture) or picture.shown)
             return
         build.degrade(*fitted.steps)
         through = fitted.trimmed_through
@@ -517,7 +567,7 @@ class ContextService:
             view = with_note(replace(view, spans=overlap(fitted.shown, view.window)))
         picture.narrow(view)
 
-    async def _newest_only(self, build: Build, picture: Picture, room: Room) -> bool:
+    async def _newest_only(self, build: Build, picture: Picture, overshoot: int) -> bool:
         """Show the newest user message and the pins alone, where a summary hid that message (E6).
 
         False when it is shown already, or does not fit either.
@@ -530,14 +580,75 @@ class ContextService:
         left = [item for item in log if item is newest or item.pinned]
         hidden = Span(1, log[-1].seq + 1)
         spans = spans_beside(hidden, [item.seq for item in left], window)
-        view = with_note(replace(picture.view, spans=spans))
-        costs = sum(item.tokens for item in as_shown(left, view))
-        if not replace(room, summary=summary_cost(view, picture.frame.count)).holds(costs):
-            return False
-        build.degrade(EMERGENCY)
+        before = picture.view, picture.entries
         picture.unfold()
-        picture.view, picture.entries = view, left
-        return True
+        picture.view, picture.entries = with_note(replace(picture.view, spans=spans)), left
+        if not self._holds(picture, overshoot):
+            await self._level(build, picture, picture.shown, overshoot)
+        if self._holds(picture, overshoot):
+            build.degrade(EMERGENCY)
+            return True
+        picture.view, picture.entries = before
+        return False
+
+    def _holds(self, picture: Picture, overshoot: int) -> bool:
+        """Whether what the picture shows fits, by the counts of its entries."""
+        room = self._room(picture, overshoot)
+        left = replace(room, summary=summary_cost(picture.view, picture.frame.count))
+        return left.holds(sum(item.tokens for item in picture.shown))
+
+    # --- shortening -----------------------------------------------------------------------
+
+    async def _shorten_oversized(self, build: Build, picture: Picture) -> None:
+        """Shorten the messages that would not fit beside a summary of everything else.
+
+        It comes before a compaction, so that the pressure is judged by what is sent.
+        """
+        if picture.usage.total <= picture.limits.capacity:
+            return
+        room = self._room(picture, reader_tokens(picture.frame, picture.offer.extra))
+        left = room.capacity - room.fixed - room.summary
+        await self._show_short(build, picture, oversized(picture.planned, left))
+
+    async def _level(
+        self,
+        build: Build,
+        picture: Picture,
+        entries: Sequence[Entry],
+        overshoot: int,
+        *,
+        only_large: bool = False,
+    ) -> bool:
+        """Shorten the largest of these messages so that they fit alone, if that is possible.
+
+        With `only_large` no message gives way that takes less than half of what there is.
+        """
+        room = self._room(picture, overshoot)
+        left = room.capacity - room.fixed - summary_cost(picture.view, picture.frame.count)
+        left -= NOTE_TOKENS + reader_tokens(picture.frame, picture.offer.extra)
+        movable = None
+        if only_large:
+            short = {item.seq for item in picture.view.shortened}
+            movable = {item.seq for item in entries if 2 * item.tokens > left} | short
+        return await self._show_short(build, picture, leveled(entries, left, movable))
+
+    async def _show_short(self, build: Build, picture: Picture, costs: Mapping[int, int]) -> bool:
+        """Show less of the messages with these seqs; false where none can be shortened."""
+        if not costs or not picture.frame.policy.messages.offload_oversized:
+            return False
+        shorts = await self._shorts(build, picture, costs)
+        if shorts:
+            build.degrade(SHORTENED)
+            picture.shorten(shorts)
+        return bool(shorts)
+
+    async def _shorts(
+        self, build: Build, picture: Picture, costs: Mapping[int, int]
+    ) -> list[Short]:
+        as_chat = build.ask.format is FormatName.OPENAI_CHAT
+        return await shorts_for(
+            self._database, build.conversation_id, costs, picture.frame, as_chat=as_chat
+        )
 
     def _room(self, picture: Picture, overshoot: int) -> Room:
         frame, limits = picture.frame, picture.limits
@@ -594,7 +705,7 @@ class ContextService:
             picture.unfold()
             exceeds = folded - picture.usage.total
             await self._reduce_to(build, picture, overshoot=exceeds + 16)
-        raise _overflow(picture.usage, picture.limits)
+        raise await self._overflow(picture, picture.shown)
 
     def _start(
         self, build: Build, picture: Picture, last: Epoch | None
@@ -781,6 +892,25 @@ class ContextService:
         return BuildName(epoch.epoch_id, through_seq, name).build_id
 
 
+def _fitted(picture: Picture, room: Room) -> Fitted | None:
+    """Return the smallest reduction without a model that makes a picture fit, None without any."""
+    summary = summary_cost(picture.view, picture.frame.count)
+    return fit_with_note(
+        picture.planned,
+        picture.view.trimmed_through,
+        replace(room, summary=summary),
+        NOTE_TOKENS,
+        picture.view.hidden,
+    )
+
+
+def _staying(picture: Picture) -> list[Entry]:
+    """Return what no reduction drops, at what it costs: the newest user message and the pins."""
+    shown = picture.shown
+    newest, pins = newest_ask(shown), picture.pins
+    return [item for item in shown if item is newest or item.seq in pins]
+
+
 def _prior(read: ContextRead, ask: Ask) -> Epoch | None:
     """Return the lane's newest epoch of this request's window (decision 0005)."""
     prior = read.window_epoch or read.epoch
@@ -935,8 +1065,18 @@ def _new_state(build: Build, picture: Picture) -> dict[str, Any] | None:
     }
 
 
-def _overflow(usage: Usage, limits: Limits) -> ContextOverflow:
+def _refusal(
+    frame: Frame,
+    limits: Limits,
+    usage: Usage,
+    largest: Sequence[Contributor],
+    ids: Mapping[int, str],
+) -> ContextOverflow:
     return ContextOverflow(
-        "No valid payload fits the window",
-        {"budget": measure(usage, limits)},
+        overflow_detail(usage.total, limits, largest),
+        {
+            "budget": measure(usage, limits),
+            "largest": [part.as_json(ids) for part in largest],
+            "suggestions": suggestions(frame, limits, usage, largest),
+        },
     )

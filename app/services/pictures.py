@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from app.domain import jsontext
 from app.domain.budget import Limits, Usage
 from app.domain.clearing import output_tokens
-from app.domain.compaction import CompactResult, as_shown, own_tools_cost, summary_cost
+from app.domain.compaction import (
+    CompactResult,
+    as_shortened,
+    as_shown,
+    own_tools_cost,
+    shorten,
+    summary_cost,
+)
 from app.domain.epochs import window_of
 from app.domain.frames import NO_OFFER, STUB_TOOL, Ask, Frame, Offer, digest
 from app.domain.messages import FormatName
@@ -18,7 +26,7 @@ from app.domain.prompt import NO_TAIL, Items, Tail
 from app.domain.records import ContextRead
 from app.domain.tool_output import COMPACT_CONTEXT
 from app.domain.turns import Entry, entry, never_cleared, pinned_seqs
-from app.domain.views import View
+from app.domain.views import Short, View
 from app.services.windows import Window
 
 _PASSING = (
@@ -113,13 +121,14 @@ class Picture:
         Results that the policy excludes from clearing are marked, once they are known.
         """
         excluded = self.excluded or frozenset()
-        if not (self.read.pins or excluded):
+        if not (self.read.pins or excluded or self.view.shortened):
             return self.entries
         pins = self.pins
-        return [
+        marked = [
             entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
             for item in self.entries
         ]
+        return [*as_shortened(marked, self.view)]
 
     @property
     def pins(self) -> frozenset[int]:
@@ -172,8 +181,13 @@ class Picture:
     def narrow(self, view: View) -> None:
         """Show another view, which shows no message that this one does not."""
         self.unfold()
-        self.view = view
+        self.view = shorten(view, ())
         self.entries = [item for item in self.entries if view.shows(item.seq)]
+
+    def shorten(self, shorts: Sequence[Short]) -> None:
+        """Show less of these messages."""
+        self.unfold()
+        self.view = shorten(self.view, shorts)
 
     # --- what it costs --------------------------------------------------------------------
 

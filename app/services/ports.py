@@ -150,6 +150,10 @@ class LogRecords(Protocol):
         """Return the stored messages with these ids, in log order, those after a seq."""
         ...
 
+    async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the ids of the messages with these seqs."""
+        ...
+
     async def page(
         self,
         conversation_id: str,

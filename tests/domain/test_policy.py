@@ -35,6 +35,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("chain",): st.permutations(["clear_tool_results", "summarize", "truncate"]).flatmap(
         lambda steps: st.integers(1, 3).map(lambda count: steps[:count])
     ),
+    ("messages", "offload_oversized"): st.booleans(),
     ("compaction", "enabled"): st.booleans(),
     ("compaction", "auto"): st.booleans(),
     ("compaction", "threshold_ratio"): st.floats(0.01, 1),

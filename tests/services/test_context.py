@@ -414,11 +414,14 @@ async def test_sections_alone_can_overflow(harness: Harness) -> None:
 
 
 async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> None:
-    """User text is never cut: what cannot fit is refused (decision 14, C4)."""
-    cid = await harness.conversation(policy(400, 100))
+    """Where user text may not be shortened, what cannot fit is refused (C4)."""
+    cid = await harness.conversation(policy(400, 100, messages={"offload_oversized": False}))
     await harness.append(cid, user("word " * 600))
-    with pytest.raises(ContextOverflow):
+    with pytest.raises(ContextOverflow) as refused:
         await harness.build(cid)
+    largest = refused.value.facts["largest"][0]
+    assert (largest["kind"], largest["seq"], largest["role"]) == ("message", 1, "user")
+    assert largest["tokens"] > 600
     await harness.append(cid, says("hm"), user("short again"))
     build = await harness.build(cid)
     check(build, exact=True)
@@ -428,7 +431,8 @@ async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> Non
 @pytest.mark.parametrize("turns", [0, 8])
 async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, turns: int) -> None:
     """When the last messages alone do not fit, the last resort is the user's own words (E6)."""
-    cid = await harness.conversation(policy(700, 100))
+    own = policy(700, 100, messages={"offload_oversized": False})
+    cid = await harness.conversation(own)
     if turns:
         await harness.talk(cid, turns, words=2)
     await harness.append(cid, user("what now?"), says("word " * 1500))

@@ -284,7 +284,8 @@ async def test_what_a_summary_hid_comes_back_as_the_last_resort(
     harness.gateway.replies = ["<summary>what was said</summary>"]
     resorts = 0
     for words in range(430, 560, 6):
-        cid = await harness.conversation(policy(700, 100))
+        own = policy(700, 100, messages={"offload_oversized": False})
+        cid = await harness.conversation(own)
         await harness.append(cid, user("a " * 400), says("so"), user("question 7 and that is all"))
         await harness.append(cid, asks("c") | {"content": "word " * words})
         build = await harness.build(cid, ASKS[format])

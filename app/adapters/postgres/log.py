@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -213,6 +213,14 @@ def bounded_messages(rows: str, order: str, *also: str) -> str:
     """Return a query for a page of stored messages, with other columns of the rows as well."""
     return bounded(rows, (*_STORED, *also), lengths("body", "output"), order)
 
+
+IDS = Statement(
+    """
+        SELECT seq, message_id FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq = ANY (CAST(:seqs AS bigint[]))
+        """
+)
 
 _PAGE = f"""
     SELECT {STORED_COLUMNS}
@@ -490,6 +498,11 @@ class LogRecords:
             **limits(len(ids), bound),
         )
         return page_of(rows, stored_message_from)
+
+    async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the ids of the messages with these seqs."""
+        rows = await self._session.all(IDS, conversation_id=UUID(conversation_id), seqs=list(seqs))
+        return {row["seq"]: row["message_id"] for row in rows}
 
     async def page(
         self,

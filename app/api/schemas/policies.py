@@ -73,6 +73,11 @@ ABOUT: Mapping[str, str] = {
         "Tokens freed at once when results give way; `auto` is a quarter of their budget."
     ),
     "tool_output.exclude_tools": "Names of tools whose results never give way.",
+    "messages": "How user and assistant texts that are too large for the window are shown.",
+    "messages.offload_oversized": (
+        "true: in a payload that would not fit, such a text gives way to its beginning, a note with"
+        " its ref, and its end; false: the build is refused where only that would help."
+    ),
     "gc": "What the garbage collection takes besides uploads that no message refers to.",
     "gc.drop_compacted": "true: also blobs whose messages are all compacted away.",
     "tool_deferral_threshold": (

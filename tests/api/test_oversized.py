@@ -1,0 +1,420 @@
+"""User and assistant texts that are larger than the window, over HTTP.
+
+Tokens are counted by a walk of the finished payload that shares no code with the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tiktoken
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import (
+    append,
+    assert_problem,
+    assistant,
+    calling,
+    new_conversation,
+    result,
+    talk,
+    user,
+)
+from tests.conftest import started
+
+OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
+FORMATS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
+STRATEGIES = ["sandwich", "sliding_window", "full_history", "tree_summary", "retain_summary"]
+STRATEGIES += ["chain"]
+LABELS = frozenset({"type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "name"})
+"""Fields that say what an item is, and no text of it."""
+
+
+@cache
+def vocabulary() -> tiktoken.Encoding:
+    """Return the vocabulary that comes with LiteLLM: nothing is downloaded."""
+    found = importlib.util.find_spec("litellm")
+    assert found is not None and found.origin is not None
+    folder = Path(found.origin).parent / "litellm_core_utils" / "tokenizers"
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(folder))
+    return tiktoken.get_encoding("o200k_base")
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yield the texts of a JSON value."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for key, item in value.items():
+                if key not in LABELS:
+                    yield from strings(item)
+        case list():
+            for item in value:
+                yield from strings(item)
+
+
+def counted(payload: dict[str, Any]) -> int:
+    """Count the texts of a payload's items and of its system prompt with tiktoken."""
+    items = payload.get("messages") or payload.get("input") or payload.get("contents")
+    config = payload.get("config", payload)
+    encode = vocabulary().encode
+    texts = strings([items, config.get("system_instruction"), config.get("system")])
+    pieces = (text[at : at + 20_000] for text in texts for at in range(0, len(text), 20_000))
+    return sum(len(encode(piece, disallowed_special=())) for piece in pieces)
+
+
+def told(payload: dict[str, Any]) -> str:
+    """Return all that a payload's items say."""
+    items = payload.get("messages") or payload.get("input") or payload.get("contents")
+    return "\n".join(strings(items))
+
+
+def tools_of(body: dict[str, Any]) -> str:
+    """Return the tools of a payload as text."""
+    payload = body["payload"]
+    return json.dumps(payload.get("tools") or payload.get("config", {}).get("tools") or [])
+
+
+async def built(client: httpx.AsyncClient, path: str, **ask: Any) -> dict[str, Any]:
+    """Build, check that the payload fits and is counted right, and return the answer."""
+    answer = await client.post(f"{path}/context", json=ask)
+    assert answer.status_code == 200, answer.text[:2000]
+    body: dict[str, Any] = answer.json()
+    check(body)
+    return body
+
+
+def check(body: dict[str, Any]) -> None:
+    """Check that a payload is inside its window by the walk's count, and counted right."""
+    walked, budget = counted(body["payload"]), body["budget"]
+    assert body["tokens_used"] <= budget["effective_window"]
+    assert walked + budget["tool_descriptions"] <= budget["effective_window"]
+    assert body["tokens_used"] - budget["tool_descriptions"] >= 0.99 * walked
+
+
+async def read_whole(client: httpx.AsyncClient, path: str, ref: str) -> str:
+    """Return a text read by bytes through the whole of it."""
+    texts: list[str] = []
+    offset: int | None = 0
+    while offset is not None:
+        answer = await client.get(f"{path}/blobs/{ref}/bytes?offset={offset}&limit=50000")
+        assert answer.status_code == 200, answer.text
+        texts.append(answer.json()["text"])
+        offset = answer.json()["next_offset"]
+    return "".join(texts)
+
+
+def window(tokens: int = 8000, **leaves: Any) -> dict[str, Any]:
+    """Return a policy with a window of so many tokens."""
+    return {"budget": {"context_window": tokens}} | leaves
+
+
+# --- one message ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("format", FORMATS)
+async def test_the_newest_user_message_keeps_its_head_and_its_tail(
+    client: httpx.AsyncClient, format: str, strategy: str
+) -> None:
+    """A user message of 156 KB is shown as its beginning, a note and its end; the rest is read."""
+    path = await new_conversation(client, policy=window(strategy=strategy))
+    await append(client, path, *talk(4), user(f"Look: {OUTPUT}And then?", id="big"))
+    body = await built(client, path, format=format)
+    said = told(body["payload"])
+    assert body["degraded"] == ["messages_shortened"]
+    assert "Look: line 00000" in said and said.rstrip().endswith("And then?")
+    assert 'tool_output_cache ref_id="big" offset=' in said
+    for name in ("tool_output_cache", "tool_output_cache_grep"):
+        assert name in tools_of(body)
+    again = await built(client, path, format=format)
+    assert (again["payload"], again["epoch"]) == (body["payload"], body["epoch"])
+    earlier = await client.get(f"{path}/context?as_of={body['build_id']}")
+    assert earlier.json()["payload"] == body["payload"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_the_rest_is_read_as_a_result_is(client: httpx.AsyncClient, format: str) -> None:
+    """The message's ref is read by lines, bytes, pattern and the agent's tools, and downloaded."""
+    path = await new_conversation(client, policy=window())
+    await append(client, path, user(OUTPUT, id="a long id that is no step of any path"))
+    ref = "seq-1"
+    assert f'ref_id="{ref}"' in told((await built(client, path, format=format))["payload"])
+    assert await read_whole(client, path, ref) == OUTPUT
+    lines = await client.get(f"{path}/blobs/{ref}/lines?offset=3000&limit=1")
+    assert "line 03000" in lines.json()["text"]
+    found = await client.get(f"{path}/blobs/{ref}/grep?pattern=line%2003999")
+    assert found.json()["matches"][0]["line"] == 4000
+    assert (await client.get(f"{path}/blobs/{ref}/content")).text == OUTPUT
+    assert (await client.get(f"{path}/blobs/{ref}")).json()["byte_size"] == len(OUTPUT)
+    for name, arguments in (
+        ("tool_output_cache", {"ref_id": ref, "offset": 2000, "limit": 2}),
+        ("tool_output_cache_grep", {"ref_id": ref, "pattern": "line 02000"}),
+        ("read_result", {"ref_id": ref, "offset": OUTPUT.index("line 02000"), "limit": 80}),
+    ):
+        call = {"id": "c", "type": "function"}
+        call["function"] = {"name": name, "arguments": json.dumps(arguments)}  # type: ignore[assignment]
+        answer = await client.post(f"{path}/tool-calls", json={"tool_call": call})
+        assert "line 02000" in answer.json()["message"]["content"]
+    assert_problem(await client.delete(f"{path}/blobs/{ref}"), 409, "CONFLICT")
+
+
+async def test_what_was_appended_is_returned_whole(client: httpx.AsyncClient) -> None:
+    """The log keeps the message as it came: transcript and `content=full` return all of it."""
+    path = await new_conversation(client, policy=window())
+    await append(client, path, user(OUTPUT, id="big"), assistant(OUTPUT, id="answer"))
+    await built(client, path)
+    for query in ("", "?content=full"):
+        page = (await client.get(f"{path}/messages{query}")).json()["data"]
+        assert [item["content"] for item in page] == [OUTPUT, OUTPUT]
+
+
+async def test_what_fits_is_not_touched(client: httpx.AsyncClient) -> None:
+    """In a window that has room for it the same message is shown whole, by the same log."""
+    path = await new_conversation(client, policy=window(128_000))
+    await append(client, path, *talk(2), user(OUTPUT))
+    body = await built(client, path)
+    assert body["degraded"] == [] and body["payload"]["messages"][-1]["content"] == OUTPUT
+    small = await built(client, path, max_context_tokens=8000)
+    assert small["degraded"] == ["messages_shortened"]
+    assert small["payload"]["messages"][:2] == body["payload"]["messages"][:2]
+    assert (await built(client, path))["payload"] == body["payload"]
+
+
+async def test_the_epoch_lasts(client: httpx.AsyncClient) -> None:
+    """A shortened message stays as it is: what follows extends the payload byte for byte."""
+    path = await new_conversation(client, policy=window())
+    await append(client, path, user("Go."), assistant("Yes."))
+    await built(client, path)
+    await append(client, path, user(OUTPUT))
+    first = await built(client, path)
+    assert first["cache_break_reason"] == "messages_shortened"
+    await append(client, path, assistant("I see."), user("And?"))
+    second = await built(client, path)
+    assert second["epoch"] == first["epoch"]
+    stable = first["payload"]["messages"][: first["stable_items"]]
+    assert second["payload"]["messages"][: len(stable)] == stable
+    assert second["degraded"] == ["messages_shortened"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("mode", ["background", "inline"])
+async def test_a_compaction_keeps_the_rest(
+    client: httpx.AsyncClient, strategy: str, mode: str
+) -> None:
+    """One oversized message costs no other message its place, whatever compacts and when."""
+    policy = window(strategy=strategy, compaction={"mode": mode})
+    path = await new_conversation(client, policy=policy)
+    await append(client, path, user(f"Task. {OUTPUT}"), *talk(7)[1:], user("Now?"))
+    body = await built(client, path)
+    assert all(f"{number} word" in told(body["payload"]) for number in range(1, 7))
+    assert body["compaction"] is None
+    assert (await client.post(f"{path}/compact")).status_code == 200
+    await built(client, path)
+
+
+async def test_without_the_leaf_the_message_is_named(client: httpx.AsyncClient) -> None:
+    """With `offload_oversized` false the refusal names the message, its tokens and what helps."""
+    policy = window(messages={"offload_oversized": False})
+    path = await new_conversation(client, policy=policy)
+    await append(client, path, user("before"), user(OUTPUT, id="big"))
+    body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
+    assert body["largest"][0] == {
+        "kind": "message",
+        "tokens": pytest.approx(counted({"messages": [{"content": OUTPUT}]}), abs=10),
+        "id": "big",
+        "seq": 2,
+        "role": "user",
+        "pinned": False,
+    }
+    actions = [item["action"] for item in body["suggestions"]]
+    assert actions == ["offload_oversized", "overflow", "larger_window"]
+    assert "seq 2" in body["detail"] and len(body["detail"]) < 300
+    changed = {"policy": {"messages": {"offload_oversized": True}}}
+    assert (await client.patch(path, json=changed)).status_code == 200
+    assert (await built(client, path))["degraded"] == ["messages_shortened"]
+
+
+async def test_sections_and_tools_are_named(client: httpx.AsyncClient) -> None:
+    """Where system prompt and tools alone are too much, the largest of them are named."""
+    tool = {"type": "function", "function": {"name": "search", "description": "word " * 900}}
+    sections = [
+        {"name": f"part{number}", "content": f"{'word ' * 800 * number}"} for number in range(1, 7)
+    ]
+    path = await new_conversation(client, policy=window(), sections=sections, tools=[tool])
+    await append(client, path, user("Hello"))
+    body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
+    assert [item.get("name") for item in body["largest"]] == [
+        "part6",
+        "part5",
+        "part4",
+        "part3",
+        "part2",
+    ]
+    actions = [item["action"] for item in body["suggestions"]]
+    assert actions == ["shorten_section"] * 5 + ["larger_window"]
+    needed = body["budget"]["used_tokens"] + body["budget"]["max_output_tokens"]
+    assert f"{needed:,}" in body["suggestions"][-1]["detail"]
+    path = await new_conversation(client, policy=window(), tools=[tool] * 1, sections=sections[:4])
+    await append(client, path, user("Hello"))
+    body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
+    assert {"kind": "tool", "name": "search"}.items() <= body["largest"][3].items()
+    assert "defer_tools" in [item["action"] for item in body["suggestions"]]
+
+
+@pytest.mark.parametrize("strategy", ["sandwich", "full_history"])
+async def test_overflow_shortens_what_is_left(client: httpx.AsyncClient, strategy: str) -> None:
+    """After the provider's "too long" the one large text is halved, until little is left of it."""
+    path = await new_conversation(client, policy=window(strategy=strategy))
+    await append(client, path, *talk(2), user(OUTPUT, id="big"))
+    sizes = [(await built(client, path))["tokens_used"]]
+    while (answer := await client.post(f"{path}/overflow")).status_code == 200:
+        check(answer.json()["context"])
+        sizes.append(answer.json()["context"]["tokens_used"])
+        assert 'ref_id="big"' in told(answer.json()["context"]["payload"])
+        assert len(sizes) < 20
+    body = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
+    assert body["largest"] and len(sizes) >= 3
+    assert sizes == sorted(sizes, reverse=True)
+    assert (await built(client, path))["tokens_used"] == sizes[-1]
+    receipts = (await client.get(f"{path}/compactions")).json()["data"]
+    for receipt in receipts:
+        undo = f"{path}/compactions/{receipt['compaction_id']}/undo"
+        if receipt["status"] == "active":
+            assert (await client.post(undo)).status_code == 200
+
+
+async def test_forks_and_snapshots_and_restarts(settings: Settings) -> None:
+    """A fork, a restored snapshot and another process build the same, and read the rest."""
+    async with started(create_app(settings)) as client:
+        path = await new_conversation(client, policy=window())
+        await append(client, path, *talk(2), user(OUTPUT, id="big"))
+        before = await built(client, path)
+        answer = await client.post(f"{path}/fork", json={})
+        assert answer.status_code == 201, answer.text
+        fork = f"/v1/conversations/{answer.json()['conversation_id']}"
+        assert (await built(client, fork))["payload"]["messages"] == before["payload"]["messages"]
+        assert await read_whole(client, fork, "big") == OUTPUT
+    async with started(create_app(settings)) as other:
+        assert (await built(other, path))["payload"] == before["payload"]
+
+
+# --- any log ----------------------------------------------------------------------------------
+
+HOSTILE = [
+    "word ",
+    "a",
+    "\n",
+    " \t\n",
+    "0123456789",
+    "\U0001f468‍\U0001f469‍\U0001f467",
+    "漢字かな",
+    "e̴̛͂",
+    '{"a": "\\u0000\\n"}\n',
+    "\U00010330￿\x85 ",
+    "<|endoftext|>",
+    "line\r\n",
+]
+SIZES = [0.01, 0.3, 0.8, 0.95, 1.0, 1.5, 4.0]
+
+
+@st.composite
+def texts(draw: st.DrawFn, effective: int) -> str:
+    """Draw a text of about a share of the window, of one or two hostile pieces."""
+    share = draw(st.sampled_from(SIZES))
+    pieces = draw(st.lists(st.sampled_from(HOSTILE), min_size=1, max_size=2))
+    unit = "".join(pieces)
+    tokens = max(1, len(vocabulary().encode(unit * 20, disallowed_special=())) / 20)
+    return f"begin {unit * max(1, int(share * effective / tokens))} end"
+
+
+@st.composite
+def logs(draw: st.DrawFn, effective: int) -> list[dict[str, Any]]:
+    """Draw a log with oversized texts anywhere, and a user message somewhere."""
+    found: list[dict[str, Any]] = []
+    for number in range(draw(st.integers(1, 7))):
+        match draw(st.sampled_from(["user", "user", "assistant", "call", "parts"])):
+            case "user":
+                found.append(user(draw(texts(effective))))
+            case "assistant":
+                found.append(assistant(draw(texts(effective))))
+            case "parts":
+                parts = [draw(texts(effective)), "middle", draw(texts(effective))]
+                found.append(user([{"type": "text", "text": text} for text in parts]))
+            case _:
+                found.append(calling(f"c{number}") | {"content": draw(texts(effective))})
+                found.append(result(f"c{number}", draw(texts(effective))))
+    if draw(st.booleans()) or all(item["role"] != "user" for item in found):
+        found.append(user(draw(texts(effective))))
+    return found
+
+
+def whole_of(message: dict[str, Any]) -> str:
+    """Return the text of a message, its parts joined as reading shows them."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content)
+
+
+async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> None:
+    """Whatever is too large and wherever it stands, a payload is built, fits, and is read on."""
+    loop = asyncio.get_running_loop()
+    steps: Counter[str] = Counter()
+
+    async def run(log: list[dict[str, Any]], ask: dict[str, Any], policy: dict[str, Any]) -> None:
+        path = await new_conversation(client, policy=policy)
+        given = [message | {"id": f"m{number}"} for number, message in enumerate(log)]
+        for message in given:
+            await append(client, path, message)
+        body = await built(client, path, **ask)
+        again = await built(client, path, **ask)
+        if again["epoch"] == body["epoch"]:
+            assert again["payload"] == body["payload"]
+        else:
+            assert again["cache_break_reason"] == "compaction"
+        steps.update(body["degraded"])
+        said = told(body["payload"])
+        newest = next(message for message in reversed(given) if message["role"] == "user")
+        if not body["summary_used"]:
+            assert f'ref_id="{newest["id"]}"' in said or whole_of(newest) in said
+        for number, message in enumerate(given):
+            if f'ref_id="m{number}"' in said and message["role"] != "tool":
+                assert await read_whole(client, path, f"m{number}") == whole_of(message)
+        await append(client, path, user("short"))
+        after = await built(client, path, **ask)
+        assert "short" in told(after["payload"])
+        cut = await client.post(f"{path}/overflow", json=ask)
+        assert cut.status_code in (200, 422), cut.text
+        if cut.status_code == 200:
+            check(cut.json()["context"])
+
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(st.data())
+    def tried(data: st.DataObject) -> None:
+        total = data.draw(st.sampled_from([6500, 8000, 12_000]))
+        policy = window(total, strategy=data.draw(st.sampled_from(STRATEGIES[:2] + STRATEGIES[3:])))
+        policy["compaction"] = {"mode": data.draw(st.sampled_from(["background", "inline"]))}
+        ask: dict[str, Any] = {"format": data.draw(st.sampled_from(FORMATS))}
+        if data.draw(st.booleans()):
+            policy["budget"] = {"context_window": 30_000}
+            ask["max_context_tokens"] = total
+        log = data.draw(logs(total - 4096))
+        asyncio.run_coroutine_threadsafe(run(log, ask, policy), loop).result(120)
+
+    await asyncio.to_thread(tried)
+    assert steps["messages_shortened"] > 10
