@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -105,6 +106,18 @@ def stop(process: subprocess.Popen[str]) -> float:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
     return monotonic() - asked
+
+
+def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
+    """M: no line of a served process has a template that is not filled in."""
+    with serving(data_dir) as (process, port):
+        assert status(port, "/readyz") == 200
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    events = [json.loads(line)["event"] for line in told.splitlines() if line.startswith("{")]
+    assert f"Started server process [{process.pid}]" in events
+    assert f"Finished server process [{process.pid}]" in events
+    assert not [event for event in events if re.search(r"%[-#0-9.]*[a-z(]", event)]
 
 
 @pytest.mark.parametrize("command", ["serve", "migrate", "demo", "openapi", "keys", "tenants"])

@@ -52,11 +52,20 @@ def test_outside_a_request() -> None:
 
 
 def test_a_line_of_a_library() -> None:
-    """M: of other libraries only the template is told, never what they would fill in."""
+    """M: of other libraries the template is told with its numbers, and no other words."""
     line = line_of("asyncio", "Task %s failed\nfuture: secret", "secret words")
-    assert line["event"] == "Task %s failed"
+    assert line["event"] == "Task … failed"
     assert "secret" not in json.dumps(line)
-    assert line_of("apparatus", "%s", "secret")["event"] == "%s"
+    assert line_of("apparatus", "%r", "secret")["event"] == "…"
+    assert line_of("uvicorn.error", "Started server process [%d]", 7)["event"].endswith("[7]")
+    assert line_of("uvicorn.error", "%s of %.1f", "secret", 1.5)["event"] == "… of 1.5"
+    assert line_of("x", "%(a)d %(b)s", {"a": 3, "b": "secret"})["event"] == "3 …"
+
+
+@pytest.mark.parametrize("given", [("secret",), (1, "secret"), ({"a": "secret"},)])
+def test_a_template_that_cannot_be_filled(given: tuple[Any, ...]) -> None:
+    """M: a library's mistake in its own template is told by the template."""
+    assert line_of("x", "%d of %d and %(c)s", *given)["event"] == "%d of %d and %(c)s"
 
 
 def test_an_exception() -> None:
@@ -99,8 +108,8 @@ def test_all_of_a_process_is_json() -> None:
     told = [json.loads(line) for line in done.stderr.splitlines()]
     assert [(line["logger"], line["event"]) for line in told] == [
         ("app.worker", "job_interrupted"),
-        ("uvicorn.error", "Started server process [%d]"),
-        ("somebody", "It is %s"),
+        ("uvicorn.error", "Started server process [1]"),
+        ("somebody", "It is …"),
     ]
     assert told[0]["attempts"] == 1
 
