@@ -10,6 +10,8 @@
    place for a view, such as the tools that a Responses tool search found.
 5. Where a Gemini response is an object of its own, its text is its JSON, and `{"output": view}`
    stands in its place.
+6. A small output with a line longer than `max_line_length` goes the same way, if its view is
+   shorter than it is. A Gemini object has no lines.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from app.domain.errors import ValidationError
 from app.domain.formats import FORMATS, gemini, wire
 from app.domain.messages import File, FormatName, Image, Message, Part, Text
 from app.domain.policy import ToolOutputPolicy
+from app.domain.policy import ToolView as ViewMode
 from app.domain.tool_output import (
     TOOL_NAMES,
     ToolView,
     ViewKind,
     ViewRules,
+    has_long_line,
     should_offload,
     view_of_texts,
 )
@@ -158,9 +162,17 @@ def take(
         return Taken(piece, inline_output(message))
     kept = [_kept(part) for part in message.parts]
     size = sum(len(item.data) for item in kept) + len(kept) - 1
-    if not should_offload(size, terms.policy) or not _has_places(piece, kept, format):
+    if not _has_places(piece, kept, format):
         return Taken(piece, inline_output(message))
-    return _offload(piece, kept, format, terms.policy, (name, message.tool_call_id))
+    origin = (name, message.tool_call_id)
+    if should_offload(size, terms.policy):
+        return _offload(piece, kept, format, ViewRules.of(terms.policy), origin)
+    if _has_long_lines(kept, terms.policy) and not _is_object(piece, format):
+        rules = replace(ViewRules.of(terms.policy), mode=ViewMode.TRUNCATE)
+        taken = _offload(piece, kept, format, rules, origin)
+        if len(jsontext.dump_stored(taken.piece)) < len(jsontext.dump_stored(piece)):
+            return taken
+    return Taken(piece, inline_output(message))
 
 
 def attached_ref(piece: Mapping[str, Any], format: FormatName, pointer: str) -> str | None:
@@ -264,7 +276,7 @@ def _offload(
     piece: dict[str, Any],
     kept: Sequence[_Kept],
     format: FormatName,
-    policy: ToolOutputPolicy,
+    rules: ViewRules,
     origin: _Origin,
 ) -> Taken:
     main, media = _joined(kept), [item for item in kept if item.media_type is not None]
@@ -278,7 +290,7 @@ def _offload(
     texts = [holder[key] for holder, key in _text_places(piece, format)]
     if is_object:
         texts = [show(item.data) for item in kept if item.is_text]
-    view = view_of_texts(texts, ViewRules.of(policy), blob.ref, origin[0])
+    view = view_of_texts(texts, rules, blob.ref, origin[0])
     is_cut = view.kind is not ViewKind.WHOLE
     if is_cut:
         piece = deepcopy(piece)
@@ -320,6 +332,14 @@ def _kept(part: Part) -> _Kept:
         return _Kept(data, encode(f"[{media_type}; {len(data):,} bytes; ref={ref}]"), media_type)
     line = encode(_described(part))
     return _Kept(line, line, is_text=isinstance(part, Text))
+
+
+def _has_long_lines(kept: Sequence[_Kept], policy: ToolOutputPolicy) -> bool:
+    """Whether a result has a line that its view cuts, though it is small (rule 6)."""
+    if not policy.enabled:
+        return False
+    texts = (show(item.data) for item in kept if item.is_text)
+    return any(has_long_line(text, policy.max_line_length) for text in texts)
 
 
 def _joined(kept: Sequence[_Kept]) -> bytes | None:

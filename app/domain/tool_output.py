@@ -3,7 +3,8 @@
 1. Every line is cut at `max_line_length` characters and keeps its end; lines follow until the
    next character would take the text over `max_message_bytes` of UTF-8.
 2. If nothing is cut, the view is the whole text. Otherwise a note follows on a line of its own
-   and says how to get the rest; it does not count towards the limits.
+   and says how to get the rest. The note counts towards `max_message_bytes`; where that is less
+   than the note takes, the view is the note.
 3. Every note exists a second time without the names of tools, for payloads that have none (L1).
 4. The texts of one result share the bytes, in order. The offset in a note counts the lines of
    all of them, joined by newlines as they are in the blob.
@@ -42,6 +43,8 @@ TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL
 The first three read what a view leaves out.
 """
 
+NOTE_BYTES = 224
+"""What a note and the newline before it take at most."""
 OPENING_CHARACTERS = 200
 """How much of a result a reference shows (F2)."""
 _RUN_BYTES = 4096
@@ -90,6 +93,18 @@ def should_offload(size_bytes: int, output: ToolOutputPolicy) -> bool:
     return output.enabled and size_bytes > least
 
 
+def has_long_line(text: str, max_line_length: int) -> bool:
+    """Whether a view would cut a line of the text (rule 1)."""
+    if len(text) <= max_line_length:
+        return False
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        if end - start > max_line_length:
+            return True
+        start = end + 1
+    return len(text) - start > max_line_length
+
+
 def placeholder(ref: str, byte_size: int, *, named: bool) -> str:
     """Return what stands in the place of a trimmed result, its tool named or not (F3, L1)."""
     how = f"; read with {READ_LINES}" if named else ""
@@ -122,12 +137,16 @@ class ViewBuilder:
     """Makes the view of what it is fed, in constant memory (rule 5)."""
 
     def __init__(self, rules: ViewRules) -> None:
-        self._mode = rules.mode
+        self._mode, self._most_bytes = rules.mode, rules.max_message_bytes
         if rules.mode is ViewMode.REFERENCE:
             most = OPENING_CHARACTERS * MOST_CHARACTER_BYTES
             self._lines = _Lines(most + 1, most)
+            self._noted = self._lines
         else:
-            self._lines = _Lines(rules.max_line_length, rules.max_message_bytes)
+            most = rules.max_message_bytes
+            self._lines = _Lines(rules.max_line_length, most)
+            # Whether there will be a note is known at the end, so its room is kept from the start.
+            self._noted = _Lines(rules.max_line_length, max(0, most - NOTE_BYTES))
 
     @property
     def is_full(self) -> bool:
@@ -137,20 +156,24 @@ class ViewBuilder:
     def feed(self, piece: bytes) -> None:
         """Take in more bytes of the text under way."""
         self._lines.feed(piece)
+        if self._noted is not self._lines:
+            self._noted.feed(piece)
 
     def end_text(self) -> None:
         """End the text under way; what is fed next belongs to another one (rule 4)."""
         self._lines.end_text()
+        if self._noted is not self._lines:
+            self._noted.end_text()
 
     def finish(self, ref: ToolOutputRef, tool_name: str | None = None) -> ToolView:
         """Return the view of all that was fed, with the notes for this ref."""
         if self._lines.has_open_text:
-            self._lines.end_text()
-        texts = self._lines.texts
+            self.end_text()
         if self._mode is ViewMode.REFERENCE:
-            return _reference(texts, ref, tool_name)
+            return _reference(self._lines.texts, ref, tool_name, self._most_bytes)
         if not self._lines.is_full and not self._lines.has_cut_lines:
-            return ToolView(ViewKind.WHOLE, tuple(texts))
+            return ToolView(ViewKind.WHOLE, tuple(self._lines.texts))
+        texts = self._noted.texts
         note, plain_note, mentions = self._notes(ref)
         last = max((index for index, text in enumerate(texts) if text), default=0)
         gap = "" if texts[last].endswith("\n") or not texts[last] else "\n"
@@ -158,9 +181,9 @@ class ViewBuilder:
         return ToolView(ViewKind.CUT, tuple(texts), note, plain_note, mentions)
 
     def _notes(self, ref: ToolOutputRef) -> tuple[str, str, tuple[str, ...]]:
-        shown = f"{self._lines.shown_bytes:,} of {ref.byte_size:,} bytes shown"
-        if self._lines.is_full:
-            how = f'Read the rest with {READ_LINES} ref_id="{ref.id}" offset={self._lines.newlines}'
+        shown = f"{self._noted.shown_bytes:,} of {ref.byte_size:,} bytes shown"
+        if self._noted.is_full:
+            how = f'Read the rest with {READ_LINES} ref_id="{ref.id}" offset={self._noted.newlines}'
             what, or_search, mentions = "Output cut", "or search it with", (READ_LINES, GREP)
         else:
             how = f'Read them whole with {READ_BYTES} ref_id="{ref.id}"'
@@ -169,14 +192,17 @@ class ViewBuilder:
         return note, f'[{what}: {shown}; ref="{ref.id}".]', mentions
 
 
-def _reference(texts: Sequence[str], ref: ToolOutputRef, tool_name: str | None) -> ToolView:
-    opening = "".join(texts)[:OPENING_CHARACTERS]
+def _reference(
+    texts: Sequence[str], ref: ToolOutputRef, tool_name: str | None, most_bytes: int
+) -> ToolView:
     plain_note = f'ref_id="{ref.id}"'
     note = f'Use the "{READ_BYTES}" tool with {plain_note} to read specific portions.'
-    text = (
-        f'[Tool result stored — {ref.byte_size:,} bytes from "{tool_name or "tool"}".\n'
-        f"First {OPENING_CHARACTERS} chars: {opening}]\n{note}"
-    )
+    head = f'[Tool result stored — {ref.byte_size:,} bytes from "{tool_name or "tool"}".\n'
+    head += f"First {OPENING_CHARACTERS} chars: "
+    room = max(0, most_bytes - len(encode(f"{head}]\n{note}")))
+    opening = encode("".join(texts)[:OPENING_CHARACTERS])
+    across = character_across(opening, room) if room < len(opening) else None
+    text = f"{head}{decode(opening[: across[0] if across else room])}]\n{note}"
     others = ("",) * (len(texts) - 1)
     return ToolView(ViewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
 

@@ -28,7 +28,7 @@ from app.domain.offload import Attached, Terms, is_same_result
 from app.domain.pages import Bound, Page
 from app.domain.policy import CounterName, ToolOutputPolicy
 from app.domain.records import Conversation, StoredMessage
-from app.domain.tool_output import should_offload
+from app.domain.tool_output import has_long_line, should_offload
 from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
 from app.services.observers import UNOBSERVED
@@ -633,10 +633,24 @@ def _is_large(result: Any, chars: int, policy: ToolOutputPolicy) -> bool:
     """Whether a message with so many characters may be offloaded; most are told by those."""
     if should_offload(chars, policy):
         return True
+    if policy.enabled and chars > policy.max_line_length and _has_long_line(result, policy):
+        return True
     most_bytes = 4 * chars
     return should_offload(most_bytes, policy) and should_offload(
         len(jsontext.dumps(result).encode()), policy
     )
+
+
+def _has_long_line(value: Any, policy: ToolOutputPolicy) -> bool:
+    """Whether a small message holds a text with a line that a view cuts."""
+    match value:
+        case str():
+            return has_long_line(value, policy.max_line_length)
+        case Mapping():
+            return any(_has_long_line(item, policy) for item in value.values())
+        case list():
+            return any(_has_long_line(item, policy) for item in value)
+    return False
 
 
 def _weight(message: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from app.domain.policy import ToolOutputPolicy
 from app.domain.policy import ToolView as ViewMode
 from app.domain.tool_output import (
     GREP,
+    NOTE_BYTES,
     READ_BYTES,
     READ_LINES,
     TOOL_NAMES,
@@ -69,15 +71,25 @@ def kept(view: ToolView) -> str:
     return "".join(view.texts).removesuffix(view.note)
 
 
+def room_beside_note(most: int) -> int:
+    """Return the bytes of text that a view has where a note follows."""
+    return max(0, most - NOTE_BYTES)
+
+
+PADDED = any_text() | any_text().map(lambda text: text + "z\n" * 200)
+"""Texts that are shorter than a note, and texts that are longer."""
+MOST_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
+
 # --- what is kept ---------------------------------------------------------------------------
 
 
-@given(any_text(), st.integers(1, 6), st.integers(1, 40))
+@given(PADDED, st.integers(1, 6), MOST_BYTES)
 def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
-    """F2: rules 1 and 2; never over the bytes, and no character is ever split."""
+    """F2: rules 1 and 2; never over the bytes, the note's too; no character is ever split."""
     view = view_of(text, rules(line, most))
     cut = lines_cut(text, line)
-    shown = bytes_cut(cut, most)
+    shown = text if bytes_cut(cut, most) == text else bytes_cut(cut, room_beside_note(most))
+    assert len(encode(view.texts[0])) <= max(most, len(encode(view.note)))
     assert kept(view) in (shown, shown + "\n")
     assert (view.kind is ViewKind.WHOLE) == (shown == text)
     if shown == text:
@@ -117,17 +129,20 @@ def test_any_bytes_have_a_view(blob: bytes, by: ViewRules, data: st.DataObject) 
     if by.mode is ViewMode.TRUNCATE:
         cut = lines_cut(show(blob), by.max_line_length)
         shown = bytes_cut(cut, by.max_message_bytes)
+        if shown != show(blob):
+            shown = bytes_cut(cut, room_beside_note(by.max_message_bytes))
         assert kept(view) in (shown, shown + "\n")
         assert (view.kind is ViewKind.WHOLE) == (shown == show(blob))
 
 
-@given(st.lists(any_text(12), max_size=4), st.integers(1, 6), st.integers(1, 40))
+@given(st.lists(PADDED, max_size=4), st.integers(1, 6), MOST_BYTES)
 def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most: int) -> None:
     """F2: rule 4; texts after the last one that fits are empty, and the note comes once."""
     view = view_of_texts(texts, rules(line, most), ref_of(*texts), None)
     cut = [lines_cut(text, line) for text in texts]
     assert len(view.texts) == len(texts)
-    room, wanted = most, []
+    is_whole = cut == texts and sum(len(encode(text)) for text in texts) <= most
+    room, wanted = most if is_whole else room_beside_note(most), []
     for text in cut:
         wanted.append(bytes_cut(text, room))
         room = room - len(encode(text)) if wanted[-1] == text else 0
@@ -154,11 +169,11 @@ def test_what_fits_is_shown_as_it_is() -> None:
 
 def test_invalid_bytes_count_as_they_are_shown() -> None:
     """F2: U+FFFD takes three bytes of a view, the byte that it stands for one of the blob."""
-    builder = ViewBuilder(rules(6, 12))
-    builder.feed(b"\xff\n" * 10)
-    view = builder.finish(ToolOutputRef(BLOB, 20, 10))
+    builder = ViewBuilder(rules(6, NOTE_BYTES + 12))
+    builder.feed(b"\xff\n" * 100)
+    view = builder.finish(ToolOutputRef(BLOB, 200, 100))
     assert kept(view) == "\ufffd\n" * 3
-    assert view.plain_note == f'[Output cut: 6 of 20 bytes shown; ref="{BLOB}".]'
+    assert view.plain_note == f'[Output cut: 6 of 200 bytes shown; ref="{BLOB}".]'
 
 
 def test_a_result_without_text_has_nothing_to_cut() -> None:
@@ -190,12 +205,13 @@ def test_the_note_of_a_cut_output_says_where_to_go_on() -> None:
     text = "".join(f"{number:062}\n" for number in range(16_645))
     view = view_of(text)
     assert view.note == (
-        "[Output cut: 51,200 of 1,048,635 bytes shown. Read the rest with tool_output_cache"
-        f' ref_id="{BLOB}" offset=812, or search it with tool_output_cache_grep.]'
+        "[Output cut: 50,976 of 1,048,635 bytes shown. Read the rest with tool_output_cache"
+        f' ref_id="{BLOB}" offset=809, or search it with tool_output_cache_grep.]'
     )
-    assert view.plain_note == f'[Output cut: 51,200 of 1,048,635 bytes shown; ref="{BLOB}".]'
-    assert view.texts == (text[:51_200] + "\n" + view.note,)
-    assert text[:51_200].count("\n") == 812
+    assert view.plain_note == f'[Output cut: 50,976 of 1,048,635 bytes shown; ref="{BLOB}".]'
+    assert view.texts == (text[:50_976] + "\n" + view.note,)
+    assert text[:50_976].count("\n") == 809
+    assert len(view.texts[0]) <= 51_200
 
 
 def test_the_note_of_cut_lines_says_how_to_read_them() -> None:
@@ -213,7 +229,7 @@ def test_a_reference_has_the_exact_words() -> None:
     """F2: the text of a reference to the letter, its opening as it is."""
     text = "é\r\n" + "x" * 48_227
     view = view_of_texts(
-        [text, "more"], ViewRules(ViewMode.REFERENCE, 1, 1), ref_of(text), "shell_exec"
+        [text, "more"], ViewRules(ViewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
     )
     assert view.texts == (
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
@@ -229,10 +245,29 @@ def test_a_reference_has_the_exact_words() -> None:
     )
 
 
+def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
+    """F2: where the opening would take it over the bytes, the opening is shorter."""
+    for most in (1, 150, 200, 333):
+        rules_ = ViewRules(ViewMode.REFERENCE, 2000, most)
+        view = view_of_texts(["é" * 5000], rules_, ref_of("é" * 5000), None)
+        least = view_of_texts(["é" * 5000], replace(rules_, max_message_bytes=1), ref_of(""), None)
+        assert len(encode(view.texts[0])) <= max(most, len(encode(least.texts[0])) + 5)
+
+
+@pytest.mark.parametrize("ref", [BLOB, "m" * 36])
+def test_a_note_is_within_its_room(ref: str) -> None:
+    """F2: the largest view of the largest blob has a note that `NOTE_BYTES` holds."""
+    builder = ViewBuilder(rules(1_000_000, 1_000_000))
+    builder.feed(b"\n" * 1_000_001)
+    view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
+    assert len(encode(view.note)) + 1 <= NOTE_BYTES
+    assert len(encode(view.texts[0])) <= 1_000_000
+
+
 def test_a_reference_without_a_tool_name_says_tool() -> None:
     """F2: the opening may go over several texts, and be shorter than 200 characters."""
     texts = ["one\n", "", "two"]
-    view = view_of_texts(texts, ViewRules(ViewMode.REFERENCE, 9, 9), ref_of(*texts), None)
+    view = view_of_texts(texts, ViewRules(ViewMode.REFERENCE, 9, 400), ref_of(*texts), None)
     assert view.texts[0].startswith('[Tool result stored — 7 bytes from "tool".\n')
     assert "First 200 chars: one\ntwo]\n" in view.texts[0]
     assert view.texts[1:] == ("", "")

@@ -238,7 +238,8 @@ async def _entries(harness: Harness, cid: str) -> Any:
 
 async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> None:
     """By default a quarter of the policy's window, whatever a request asks for (decision 13)."""
-    cid = await harness.conversation(policy(100_000), SECTIONS, TOOLS)
+    own = policy(100_000, tool_output={"max_line_length": 10_000})
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     small = Ask(CHAT, MODEL, max_context_tokens=60_000)
     await use(harness, cid, *range(9), words=1_300)

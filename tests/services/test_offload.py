@@ -15,6 +15,8 @@ from app.adapters.objects import ObjectStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.store import Store
 from app.domain.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
+from app.domain.frames import Ask
+from app.domain.messages import FormatName
 from app.domain.tool_output import TOOL_NAMES
 from app.services.agents import AgentService, NewAgent
 from app.services.conversations import NewConversation
@@ -36,6 +38,7 @@ __all__ = ["connection", "kept", "process"]
 
 OFF = {"tool_output": {"enabled": False}}
 WIDE = {"tool_output": {"offload_threshold_bytes": 20_000}}
+LINES = "a line of output\n" * 300
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
 
 
@@ -80,10 +83,37 @@ async def test_the_threshold(process: Process) -> None:
     """F1: 4096 bytes stay inline and 4097 do not; either reads back whole, under its ref."""
     cid = await process.harness.conversation()
     for size, offloaded in ((0, False), (4096, False), (4097, True)):
+        ref = await process.stored(cid, LINES[:size])
+        lines = len(LINES[:size].splitlines())
+        assert (is_blob(ref), ref.byte_size, ref.line_count) == (offloaded, size, lines)
+        assert await process.read(cid, ref.id) == LINES[:size].encode()
+    assert (await contents(process, cid))[1::2] == [LINES[:size] for size in (0, 4096, 4097)]
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_long_lines_of_a_small_result_are_cut(process: Process, format: str) -> None:
+    """F1, F2: 3 KB with one line of 3 000 characters are shown cut, and their ref reads them."""
+    cid = await process.harness.conversation()
+    text = "before\n" + "x" * 3000 + "\nafter\n"
+    ref = await process.stored(cid, text)
+    assert is_blob(ref) and ref.byte_size == len(text)
+    assert await process.read(cid, ref.id) == text.encode()
+    build = await process.harness.build(cid, Ask(FormatName(format)))
+    payload = build.text.decode()
+    assert "before\\n" + "x" * 2000 + "\\nafter" in payload
+    assert "x" * 2001 not in payload
+    assert f"[Long lines cut: 2,014 of {len(text):,} bytes shown." in payload
+    assert (await contents(process, cid))[-1] == text
+
+
+async def test_a_line_a_little_too_long_stays(process: Process) -> None:
+    """F2: a small result whose view would be no shorter is shown whole."""
+    cid = await process.harness.conversation()
+    for size, offloaded in ((2000, False), (2001, False), (2100, False), (2400, True)):
         ref = await process.stored(cid, "x" * size)
-        assert (is_blob(ref), ref.byte_size, ref.line_count) == (offloaded, size, int(size > 0))
-        assert await process.read(cid, ref.id) == b"x" * size
-    assert (await contents(process, cid))[1::2] == ["x" * size for size in (0, 4096, 4097)]
+        assert is_blob(ref) == offloaded
+    quiet = await process.harness.conversation(OFF)
+    assert not is_blob(await process.stored(quiet, "x" * 4000))
 
 
 async def test_disabled(rows: Process, connection: asyncpg.Connection) -> None:

@@ -66,8 +66,10 @@ ABOUT: Mapping[str, str] = {
         "Tool output in the context beyond this gives way, the oldest first; `auto` is a quarter"
         " of the window, from 20000 to 60000."
     ),
-    "tool_output.max_message_bytes": "Bytes of a result that its view shows at most.",
-    "tool_output.max_line_length": "Characters of a line that a view shows at most.",
+    "tool_output.max_message_bytes": "Bytes that the view of a result takes at most, its note too.",
+    "tool_output.max_line_length": (
+        "Characters of a line that is shown of a result at most, also of a small one."
+    ),
     "tool_output.view": "`truncate`: as much as fits; `reference`: the size and the first words.",
     "tool_output.clear_at_least": (
         "Tokens freed at once when results give way; `auto` is a quarter of their budget."
@@ -90,7 +92,10 @@ ABOUT: Mapping[str, str] = {
         "Tools of the service added to a payload: `auto` those its texts mention, `none`, or the"
         " names listed."
     ),
-    "summary_role": "Role a summary is shown with.",
+    "summary_role": (
+        "Role a summary is shown with. Anthropic and Gemini have no system messages in a history:"
+        " `system` is shown as `user` there, and `degraded` names `summary_role_user`."
+    ),
     "preserve_user_messages": "true: the newest user messages stay verbatim where others do not.",
 }
 """What each setting means, by its path."""
