@@ -2,8 +2,10 @@
 
 1. Nothing is held back while all definitions together cost no more than they may, and are no more
    than a provider takes.
-2. Else `mcp` goes first, then `skill`; inside a category what was never called, then what was
-   called longest ago; of equals the last in the list. `builtin` and what is promoted stay.
+2. Else so much is held back that the rest costs no more than that, the service's `tool_search`
+   with it: `mcp` goes first, then `skill`; inside a category what was never called, then what was
+   called longest ago; of equals the last in the list. `builtin` and what is promoted stay, and
+   may cost more.
 3. No more is held back than needed, so that a larger allowance never holds back more.
 4. A provider that searches by itself knows the tools held back, which leaves the list as it is
    when one is found; to others they are absent until a search promotes them (H3).

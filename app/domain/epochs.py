@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from app.domain.budget import Limits
 from app.domain.frames import NO_OFFER, STUB_TOOL, Ask, Frame, Offer
 from app.domain.records import Epoch, Head
 from app.domain.shortening import SHORTENED
-from app.domain.views import View, view_from
+from app.domain.views import View, minus, view_from
 
 OWN_WINDOW = 0
 """The `window` of an epoch built for the policy's own window, not for a request's."""
@@ -129,12 +129,19 @@ def same_ground(epoch: Epoch, start: Start, frame: Frame, limits: Limits, versio
 
 
 def break_reason(
-    last: Epoch, before: Start, after: Start, frame: Frame, head: Head, window: int
+    last: Epoch,
+    before: Start,
+    after: Start,
+    frame: Frame,
+    head: Head,
+    window: int,
+    pins: Collection[int] = (),
 ) -> str | None:
     """Return why a payload cannot extend those of the lane's last epoch; None when it can.
 
     `after` is what the payload starts from, should it begin an epoch, in this window of its own:
-    two windows of one size are read apart, and so have epochs apart.
+    two windows of one size are read apart, and so have epochs apart. `pins` are the seqs that are
+    pinned now.
     """
     if last.tools_hash != frame.tools_hash:
         return "tools_changed"
@@ -147,7 +154,24 @@ def break_reason(
         return "policy_changed"
     if last.view_version != head.view_version:
         return head.view_cause or "compaction"
-    return _view_change(before.view, after.view) or _count_change(before, after)
+    return (
+        _pin_change(before.view, after.view, pins)
+        or _view_change(before.view, after.view)
+        or _count_change(before, after)
+    )
+
+
+def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
+    """Return whether a pin shows what was not shown, or an unpinned message is no longer shown."""
+    if old.spans == new.spans and old.untrimmed == new.untrimmed:
+        return None
+    if any(not old.shows(seq) or old.trims(seq) for seq in pins):
+        return "pinned"
+    gone = minus(old.spans, new.spans)
+    is_same_tail = old.spans[-1] == new.spans[-1]
+    if gone and is_same_tail and not minus(new.spans, old.spans) and old.note == new.note:
+        return "unpinned"
+    return None
 
 
 def _view_change(old: View, new: View) -> str | None:
@@ -169,8 +193,14 @@ def _count_change(before: Start, after: Start) -> str | None:
 
 
 def keeps_prefix(
-    last: Epoch, before: Start, after: Start, frame: Frame, head: Head, window: int
+    last: Epoch,
+    before: Start,
+    after: Start,
+    frame: Frame,
+    head: Head,
+    window: int,
+    pins: Collection[int] = (),
 ) -> bool:
     """Whether an epoch that begins counts anew, but shows what the last one showed (J3, E10)."""
     same = replace(after, factor=before.factor)
-    return break_reason(last, before, same, frame, head, window) is None
+    return break_reason(last, before, same, frame, head, window, pins) is None

@@ -213,6 +213,9 @@ class Frame:
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)
+        if sum(self.tool_costs) > allowed and not self._has_search:
+            # What is held back has to be found, by a tool that costs something as well.
+            allowed -= self.extra_tokens((TOOL_SEARCH,))
         most = MOST_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
         return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, most)
 

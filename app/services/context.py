@@ -59,6 +59,7 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.fitting import EMERGENCY, TRIMMED, Fitted, fit_with_note, newest_ask
+from app.domain.formats.wire import takes_system
 from app.domain.frames import Ask, Frame, Offer, check_tools, digest, takes_all
 from app.domain.log import LogRow
 from app.domain.messages import FormatName, Role
@@ -84,7 +85,7 @@ from app.services.active_windows import ActiveWindows
 from app.services.condensing import condense
 from app.services.frames import Frames
 from app.services.observers import UNOBSERVED
-from app.services.pictures import Build, Known, Picture, picture_of
+from app.services.pictures import SUMMARY_AS_USER, Build, Known, Picture, picture_of
 from app.services.ports import Database, Observer
 from app.services.readings import Reading, read_budget
 from app.services.shortening import reader_tokens, shorts_for
@@ -723,7 +724,8 @@ class ContextService:
         else:
             kept = before.offer.extra
             after = self._fresh_start(build, picture, kept)
-            changes = (last, before, after, picture.frame, head, window_of(build.ask))
+            pins = picture.read.pins
+            changes = (last, before, after, picture.frame, head, window_of(build.ask), pins)
             reason = break_reason(*changes)
             if reason is None:
                 return before, None, kept
@@ -840,6 +842,9 @@ class ContextService:
         )
         payload = _rendered(request, picture.frame, items)
         build.degrade(*payload.degraded)
+        view = window.view
+        if view.summary_as_system and view.summary_texts() and not takes_system(build.ask.format):
+            build.degrade(SUMMARY_AS_USER)
         pressure = read_pressure(usage.total, picture.limits)
         body = {
             "format": build.ask.format,

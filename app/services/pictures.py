@@ -29,11 +29,14 @@ from app.domain.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.views import Short, View
 from app.services.windows import Window
 
+SUMMARY_AS_USER = "summary_role_user"
+"""The step of a payload whose format has no place for a summary as system text."""
 _PASSING = (
     "summariser_unavailable",
     "compaction_pending",
     "tool_deferral",
     "cache_breakpoints",
+    SUMMARY_AS_USER,
 )
 """Steps that say something about one build, not about what it shows."""
 

@@ -40,7 +40,8 @@ FORMATS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
 STRATEGIES = ["sandwich", "sliding_window", "full_history", "tree_summary", "retain_summary"]
 STRATEGIES += ["chain"]
 LABELS = frozenset({"type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "name"})
-"""Fields that say what an item is, and no text of it."""
+LABELS |= {"data", "url", "image_url", "signature", "thoughtSignature", "encrypted_content"}
+"""Fields that hold no text: what an item is, media, and what a provider signs or encrypts."""
 
 
 @cache

@@ -81,6 +81,51 @@ async def test_a_message_is_pinned_and_unpinned(
     assert "the harbour, please" not in await shown(client, path, format)
 
 
+async def reason(client: httpx.AsyncClient, path: str, **ask: Any) -> str | None:
+    """Build, and return why the prefix broke."""
+    answer = await client.post(f"{path}/context", json=ask)
+    assert answer.status_code == 200, answer.text
+    found: str | None = answer.json()["cache_break_reason"]
+    return found
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_a_pin_says_why_the_prefix_broke(client: httpx.AsyncClient, format: str) -> None:
+    """D8, G3: pinning a summarised message has a reason of its own, and so does the next one."""
+    path = await pinned_talk(client)
+    await client.post(f"{path}/compact")
+    await reason(client, path, format=format)
+    await client.put(f"{path}/messages/question/pin")
+    assert await reason(client, path, format=format) == "pinned"
+    await client.put(f"{path}/messages/answer/pin")
+    assert await reason(client, path, format=format) == "pinned"
+    await client.delete(f"{path}/messages/answer/pin")
+    await client.post(f"{path}/compact")
+    assert await reason(client, path, format=format) in ("compaction", "pinned")
+
+
+async def test_a_pin_before_a_sliding_window(client: httpx.AsyncClient) -> None:
+    """D8, G3: it is shown and hidden at once, and each says what happened."""
+    policy = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 10}}
+    path = await pinned_talk(client, policy=policy)
+    assert await reason(client, path) is None
+    await client.put(f"{path}/messages/answer/pin")
+    assert await reason(client, path) == "pinned"
+    await client.delete(f"{path}/messages/answer/pin")
+    assert await reason(client, path) == "unpinned"
+    await append(client, path, *talk(1, LONG))
+    assert await reason(client, path) == "window_moved"
+
+
+async def test_a_pin_in_a_smaller_window(client: httpx.AsyncClient) -> None:
+    """D8, G3: a payload that left the message out for its size says that it was pinned."""
+    path = await pinned_talk(client)
+    small = {"max_context_tokens": 9000}
+    assert await reason(client, path, **small) is None
+    await client.put(f"{path}/messages/question/pin")
+    assert await reason(client, path, **small) == "pinned"
+
+
 @pytest.mark.parametrize(
     ("message", "scope", "seqs"),
     [

@@ -95,7 +95,7 @@ async def test_a_pin_stays_through_compactions(
 ) -> None:
     """A message, a call group or a whole turn stays where it stood (D8).
 
-    Pinned late, after a compaction hid it, it is shown again: a new epoch, window_moved.
+    Pinned late, after a compaction hid it, it is shown again: a new epoch, `pinned`.
     """
     cid = await harness.conversation(policy(20_000, strategy=strategy), SECTIONS, TOOLS)
     seqs = await trip(harness, cid)
@@ -114,7 +114,7 @@ async def test_a_pin_stays_through_compactions(
     if late:
         for ask in ASKS.values():
             build = await harness.build(cid, ask)
-            assert build["cache_break_reason"] == "window_moved"
+            assert build["cache_break_reason"] == "pinned"
             shows(build, which)
         reading = await harness.context.budget(TENANT, cid)
         assert reading is not None

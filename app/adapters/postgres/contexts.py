@@ -413,7 +413,7 @@ UNPIN = Statement(
 KEEP = Statement(
     """
         UPDATE heads
-        SET view_version = view_version + 1, view_cause = 'window_moved',
+        SET view_version = view_version + 1, view_cause = 'pinned',
             kept = CAST(:kept AS bigint[]),
             hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
             hidden_messages = hidden_messages - CAST(:messages AS bigint)

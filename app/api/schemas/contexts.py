@@ -214,7 +214,12 @@ class BuiltContext(EarlierBuild):
     model_config = ConfigDict(json_schema_extra={"examples": [_BUILT]})
 
     base_items: int = Field(description="Items a delta is appended after; 0 for a full payload.")
-    cache_break_reason: str | None = Field(description="Why this epoch began; null for the first.")
+    cache_break_reason: str | None = Field(
+        description="Why this epoch began; null for the first. One of `compaction`,"
+        " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
+        " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
+        " `model_changed`, `cleared`, `restored`, `undone`."
+    )
     tokens_used: int = Field(description="Tokens of the payload.")
     budget: Budget = Field(description="The window and its use by this payload.")
     pressure: Pressure = Field(description="The highest level reached.")
@@ -225,7 +230,9 @@ class BuiltContext(EarlierBuild):
     summary_used: bool = Field(description="Whether a summary stands for older messages.")
     new_state: ContextState | None = Field(description="The state a compaction here made.")
     compaction: CompactResult | None = Field(description="The compaction this build ran.")
-    degraded: list[str] = Field(description="What had to be given up to fit, in order.")
+    degraded: list[str] = Field(
+        description="What had to be given up to fit, or could not be done as asked, in order."
+    )
     deferred_tools: int = Field(description="Tool definitions held back.")
     defers_natively: bool = Field(
         description="Whether the provider itself holds them back: then answer searches natively."

@@ -230,6 +230,11 @@ def split_data_url(url: str) -> tuple[str | None, str] | None:
     return header[5:-7].partition(";")[0].lower() or None, url[comma + 1 :]
 
 
+def takes_system(format: FormatName) -> bool:
+    """Whether a format has system text among its messages, whatever the model."""
+    return format in OPENAI_FORMATS
+
+
 def image_label(image: Image) -> str:
     """Describe in text an image that cannot be sent."""
     if image.data is None and image.url is not None and image.url[:5].lower() != "data:":
