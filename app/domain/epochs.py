@@ -113,6 +113,11 @@ def lane_of(ask: Ask, model: str) -> str:
     return f"{ask.format}:{model}"
 
 
+def model_in(lane: str) -> str:
+    """Return the model of a lane."""
+    return lane.partition(":")[2]
+
+
 def window_of(ask: Ask) -> int:
     """Return the request's own window, OWN_WINDOW when it leaves that to the policy."""
     return ask.max_context_tokens or OWN_WINDOW

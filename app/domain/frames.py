@@ -19,6 +19,7 @@ from app.domain.budget import Limits, Usage, scaled
 from app.domain.deferral import is_fixed, plan_deferral, with_deferred
 from app.domain.errors import ContextError, ValidationError
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
+from app.domain.formats.dialects import accepted_by
 from app.domain.formats.wire import OPENAI_FORMATS
 from app.domain.limits import ModelInfo
 from app.domain.messages import FormatName
@@ -142,6 +143,10 @@ class Frame:
     def judging_limits(self) -> Limits:
         """Return what compaction is judged by: the policy's own limits, where there are any."""
         return self.policy_limits or self.required_limits()
+
+    def takes_reasoning_of(self, format: FormatName) -> tuple[str, ...]:
+        """Return whose reasoning the model takes of what came in the Chat format (N12)."""
+        return accepted_by(self.model or "", format)
 
     # --- tools ---------------------------------------------------------------------------
 

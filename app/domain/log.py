@@ -2,7 +2,8 @@
 
 1. A row is written once and never changes (A1). `seq` starts at 1 and has no gaps (decision 1).
 2. `body` is the message as it came; `fragment` is its openai_chat payload item, absent when the
-   body itself is that item. A chat build reads whichever is the item, others read the body.
+   body itself is that item. A chat build reads whichever is the item, others read the body. So
+   does a chat build of a message with reasoning, with media of a result, or with a label.
 3. Counts are made once, at append, by the conversation's counter: what the message costs as an
    openai_chat payload item (J1, decision 12). Other formats count anew only what they send
    in another way, such as arguments that came with white space.
@@ -24,9 +25,18 @@ from app.domain import jsontext
 from app.domain.errors import UnpairedToolResult, ValidationError
 from app.domain.formats import FORMATS, kinds, openai_chat, openai_responses
 from app.domain.formats.wire import sendable_id
-from app.domain.messages import FormatName, Message, Opaque, Role, ToolCall, clean, is_sendable
+from app.domain.messages import (
+    FormatName,
+    Message,
+    Opaque,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+    is_sendable,
+)
 from app.domain.offload import NewBlob, Output, Taken, Terms, output_from, take
-from app.domain.tokens import CountText, count_message, media_message_overhead
+from app.domain.tokens import CountText, count_reasoning, count_visible, media_message_overhead
 from app.domain.turns import TRIMMED_TOKENS
 from app.domain.window import time_from
 
@@ -188,7 +198,7 @@ def _draft(
         message = replace(as_shown, tool_call_id=message.tool_call_id)
     cleaned = clean(message)
     sent = openai_chat.adapt(cleaned)
-    tokens = count_message(sent, count)
+    visible = count_visible(sent, count)
     fragment = None
     if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(shown, message):
         fragment = jsontext.dump_payload(openai_chat.render(cleaned))
@@ -197,10 +207,10 @@ def _draft(
         role=message.role,
         body=jsontext.dump_stored(shown),
         fragment=fragment,
-        tokens=tokens.visible + media_message_overhead(sent, count),
-        reasoning_tokens=tokens.reasoning,
+        tokens=visible + media_message_overhead(sent, count),
+        reasoning_tokens=count_reasoning(cleaned, count),
         call_ids=_call_ids(message),
-        has_media=bool(openai_chat.tool_media(sent)),
+        has_media=_needs_body(sent),
         continues=continues,
         timestamp=timestamp,
         output=taken.output if taken is not None else None,
@@ -210,6 +220,12 @@ def _draft(
         piece=piece,
         place=place,
     )
+
+
+def _needs_body(sent: Message) -> bool:
+    """Whether the Chat item alone does not say all: media stand apart, labels stand for others."""
+    labelled = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
+    return labelled or bool(openai_chat.tool_media(sent))
 
 
 def fold_batch(drafts: Sequence[Draft]) -> BatchShape:

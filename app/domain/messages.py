@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar, assert_never
 
@@ -38,12 +38,14 @@ class Text:
     """Plain text.
 
     `block` is the original of a `format` that says more than its text, such as citations or an
-    item's id; that format gets it back as it was, every other the text (A5).
+    item's id; that format gets it back as it was, every other the text (A5). `stands_for` names
+    the types of content that the text is a label of, where a format cannot carry the content.
     """
 
     text: str
     block: Mapping[str, Any] | None = None
     format: FormatName | None = None
+    stands_for: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class ToolCall:
 class Reasoning:
     """Thinking; a provider's signed or encrypted `block` goes back whole or not at all (K3).
 
-    `format` names the wire format whose provider made the block; None for plain text.
+    `format` names the wire format whose provider made the block; None for plain text. In the Chat
+    format the block holds the fields of the message that carry its reasoning, as they came.
     """
 
     text: str
@@ -139,6 +142,8 @@ class Message:
 
 EMPTY_MESSAGE = "[empty message]"
 EMPTY_RESULT = "[no output]"
+ONLY_REASONING = "[reasoning]"
+"""Stands where a message holds nothing besides its reasoning."""
 NO_RESULT = "[no result recorded]"
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
@@ -188,12 +193,19 @@ def clean(message: Message) -> Message:
     """
     parts = [_clean_part(part) for part in message.parts if not _is_blank(part)]
     if all(isinstance(part, Reasoning) for part in parts):
-        parts.append(Text(EMPTY_RESULT if message.role is Role.TOOL else EMPTY_MESSAGE))
+        parts.append(placeholder_for(message.role, parts))
     name = sendable(message.name) if message.name is not None else None
     same_parts = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
     if same_parts and name is message.name:
         return message
     return replace(message, parts=tuple(parts), name=name)
+
+
+def placeholder_for(role: Role, parts: Sequence[Part]) -> Text:
+    """Return the text for a message whose parts, all of them reasoning, show nothing (N6)."""
+    if role is Role.TOOL:
+        return Text(EMPTY_RESULT)
+    return Text(ONLY_REASONING if parts else EMPTY_MESSAGE)
 
 
 def _slices(text: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ from typing import Any
 from app.domain import jsontext
 from app.domain.blobs import TEXT, Blob, Chunk, Chunker, ToolOutputRef, blob_id, encode, show
 from app.domain.errors import ValidationError
-from app.domain.formats import FORMATS, gemini, wire
+from app.domain.formats import FORMATS, gemini, labels, wire
 from app.domain.messages import File, FormatName, Image, Message, Part, Text
 from app.domain.policy import ToolOutputPolicy
 from app.domain.policy import ToolView as ViewMode
@@ -400,11 +400,11 @@ def _described(part: Part) -> str:
         case Text():
             return part.text
         case Image():
-            return wire.image_label(part)
+            return labels.image_label(part)
         case File(text=str(text)):
             return text
         case File():
-            return wire.file_label(part)
+            return labels.file_label(part)
     return jsontext.dumps(getattr(part, "block", {}))
 
 

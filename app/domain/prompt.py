@@ -23,9 +23,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from app.domain.formats.dialects import in_format
 from app.domain.formats.wire import sendable_id
 from app.domain.log import LogRow
-from app.domain.messages import NO_RESULT, Message, Part, Role, Text
+from app.domain.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.offload import Output, inline_output, message_ref, viewed
 from app.domain.shortening import preview_of
 from app.domain.tokens import CountText
@@ -38,6 +39,8 @@ NO_NAMES: frozenset[str] = frozenset()
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
+MAX_KINDS = 16
+"""Types of content that a payload names as not carried."""
 MOST_MARKS = 4
 """Providers take at most this many cache marks in a payload (A7, C8)."""
 
@@ -136,6 +139,8 @@ class Assembler(ABC):
         self.folded_through = 0
         self.size_bytes = 0
         self.has_calls = False
+        self.has_reasoning = False
+        self._not_carried: dict[str, None] = {}
         self._ids = CallIds()
         self._open: dict[str, str] = {}
         self._summary_texts = view.summary_texts()
@@ -161,6 +166,7 @@ class Assembler(ABC):
             self._started = True
             self._feed_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
+        self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
         self.folded_through = row.seq
         self.size_bytes += len(row.text)
         self._note_point(row.seq)
@@ -261,6 +267,21 @@ class Assembler(ABC):
             return preview.message
         return preview_of(message, short, ref, named=False).message
 
+    def _in_format(self, row: LogRow, message: Message, format: FormatName) -> Message:
+        """Return a message with the reasoning that came in the Chat format as this one has it."""
+        if not row.reasoning_tokens or row.format is not FormatName.OPENAI_CHAT:
+            return message
+        accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
+        return in_format(message, format, accepts)
+
+    def _note_labels(self, shown: Message, format: FormatName) -> None:
+        """Note what a message as it is shown has labels for."""
+        for part in shown.parts:
+            if isinstance(part, Text) and part.stands_for and part.format is not format:
+                for kind in part.stands_for:
+                    if len(self._not_carried) < MAX_KINDS:
+                        self._not_carried[kind] = None
+
     def _feed_message(self, row: LogRow) -> None:
         rewritten: dict[str, str] = {}
         for call_id in row.call_ids:
@@ -304,7 +325,8 @@ class Items:
     `tokens` counts the history without summary, opening and tail. The last `tail` items hold what
     the next build replaces. `marks` are the places worth a cache mark, newest first. `has_calls`
     tells whether any tool call is among the items, `mentions` which of the agent's own tools they
-    name, and `references` which tools a search has shown in them.
+    name, and `references` which tools a search has shown in them. `not_carried` are the types of
+    content that labels stand for.
     """
 
     wire: list[bytes]
@@ -320,6 +342,7 @@ class Items:
     tail: int = 0
     opening_tokens: int = 0
     tail_tokens: int = 0
+    not_carried: tuple[str, ...] = ()
 
 
 def renamed(call_id: str, wire_id: str) -> dict[str, str]:

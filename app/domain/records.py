@@ -310,8 +310,8 @@ class ContextRead:
 
     `epoch` is the lane's newest; `window_epoch` the newest of this request's window, when that
     is another. `view` is the active compaction's, None without one or where the epoch in hand
-    has it. `pins` are the pinned seqs. `rows` are the shown messages not in hand yet, when
-    `rows_read`.
+    has it. `other_lanes` are those of the same format, where this one has no epoch yet. `pins` are
+    the pinned seqs. `rows` are the shown messages not in hand yet, when `rows_read`.
     """
 
     conversation: Conversation
@@ -320,7 +320,7 @@ class ContextRead:
     view: View | None
     compacted_for: str | None
     compacted_at: datetime | None
-    has_other_lane: bool
+    other_lanes: tuple[str, ...]
     pins: tuple[int, ...]
     rows_read: bool
     rows: list[LogRow]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from app.domain import jsontext
 from app.domain.blobs import encode
 from app.domain.fitting import newest_ask
-from app.domain.formats import openai_chat, wire
+from app.domain.formats import labels, openai_chat
 from app.domain.messages import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
 from app.domain.tokens import CountText, count_message
 from app.domain.tool_output import GREP, READ_BYTES, READ_LINES
@@ -216,9 +216,9 @@ def _lines(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
             case Text(text=str(text)) | File(text=str(text)):
                 yield index, text
             case Image():
-                yield index, wire.image_label(part)
+                yield index, labels.image_label(part)
             case File():
-                yield index, wire.file_label(part)
+                yield index, labels.file_label(part)
             case ToolCall() | Reasoning():
                 pass
             case _:

@@ -21,6 +21,7 @@ from typing import Any, assert_never
 
 import re2
 
+from app.domain.formats.labels import block_label
 from app.domain.messages import (
     File,
     Image,
@@ -197,7 +198,7 @@ def _describe(part: Part) -> str:
         case Reasoning():
             return f"[reasoning, {len(part.text):,} characters, not shown]"
         case Opaque():
-            return f"[{part.block.get('type', 'provider item')}, not shown]"
+            return block_label(part.block)
         case _:
             assert_never(part)
 

@@ -16,7 +16,8 @@
 7. What a format cannot say as it stands is counted after its `adapt`: for every clean message
    the rendered wire form costs exactly `count_rendered`. `counts_alike` tells where that equals
    the stored count, that of its openai_chat item, which is the ordinary case.
-8. Reasoning is counted apart, since most payloads leave it out.
+8. Reasoning is counted apart, since most payloads leave it out. It costs the whole block that goes
+   back: its text, its signature, what is sealed. The signature of a call or of a text is reasoning.
 """
 
 from __future__ import annotations
@@ -78,12 +79,19 @@ def count_message(
 
     It is exact for a message that the format has adapted.
     """
-    visible, reasoning = MESSAGE_OVERHEAD, 0
+    return MessageTokens(count_visible(message, count, format), count_reasoning(message, count))
+
+
+def count_visible(
+    message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
+) -> int:
+    """Count what every payload of a format shows of a clean message."""
+    visible = MESSAGE_OVERHEAD
     is_object = format is FormatName.GEMINI and message.role is Role.TOOL
     for part in message.parts:
         match part:
             case Reasoning():
-                reasoning += _count_reasoning(part, count)
+                pass
             case Text():
                 visible += _count_beside(part, format, count)
                 visible += 0 if is_object else count(part.text)
@@ -96,7 +104,17 @@ def count_message(
         visible += count(sendable(message.tool_call_id))
     if message.name is not None and message.role is not Role.TOOL:
         visible += count(message.name)
-    return MessageTokens(visible, reasoning)
+    return visible
+
+
+def count_reasoning(message: Message, count: CountText) -> int:
+    """Count the reasoning of a clean message, and the signatures that its other parts carry."""
+    return sum(
+        _count_reasoning(part, count)
+        if isinstance(part, Reasoning)
+        else _count_signature(part, count)
+        for part in message.parts
+    )
 
 
 def count_rendered(
@@ -144,12 +162,27 @@ def counts_alike(message: Message, shown: Message, format: FormatName) -> bool:
 def count_replayed(stored: int, message: Message, shown: Message, count: CountText) -> int:
     """Count the reasoning that goes back: only what the provider made (N12).
 
-    `stored` is the count of all the message's reasoning.
+    `stored` is the count of all the message's reasoning; `shown` holds what goes back of it, and
+    no signature that this format does not send.
     """
-    sent = sum(isinstance(part, Reasoning) for part in shown.parts)
-    if sent == sum(isinstance(part, Reasoning) for part in message.parts):
+    if not stored:
+        return 0
+    held = [part for part in message.parts if _is_counted_apart(part)]
+    sent = [part for part in shown.parts if _is_counted_apart(part)]
+    if len(sent) == len(held) and all(a is b for a, b in zip(sent, held, strict=True)):
         return stored
-    return count_message(shown, count).reasoning if sent else 0
+    return count_reasoning(shown, count) if sent else 0
+
+
+def thoughts_of(message: Message) -> Message:
+    """Return a message with its reasoning alone, without what its other parts carry of it."""
+    thoughts = (part for part in message.parts if isinstance(part, Reasoning))
+    return replace(message, parts=tuple(thoughts))
+
+
+def count_json(value: Any, count: CountText) -> int:
+    """Count a JSON value as it is sent."""
+    return count(sendable(wire.compact(value)))
 
 
 def media_message_overhead(message: Message, count: CountText) -> int:
@@ -298,7 +331,7 @@ def _count_part(
             return _count_call(part, format, count) + _count_beside(part, format, count)
         case Opaque():
             rest, tokens = media.without_media(part.block, count)
-            return tokens + count(sendable(wire.compact(rest)))
+            return tokens + count_json(rest, count)
         case _:
             assert_never(part)
 
@@ -311,18 +344,34 @@ def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
     return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
 
 
-def _count_beside(part: Text | ToolCall | Reasoning, format: FormatName, count: CountText) -> int:
+def _count_beside(part: Text | ToolCall, format: FormatName, count: CountText) -> int:
     rest = originals.beside(part, format)
-    return count(sendable(wire.compact(rest))) if rest else 0
+    return count_json(rest, count) if rest else 0
 
 
 def _count_reasoning(part: Reasoning, count: CountText) -> int:
-    """Count reasoning as its own provider gets it back."""
-    if part.block is None or part.format is None:
-        return count(part.text)
-    if not part.text:
-        return count(sendable(wire.compact(part.block)))
-    return count(part.text) + _count_beside(part, part.format, count)
+    return count(part.text) if part.block is None else count_json(part.block, count)
+
+
+def _count_signature(part: Part, count: CountText) -> int:
+    """Count what a call or a text carries of the reasoning before it."""
+    if not isinstance(part, Text | ToolCall) or part.block is None:
+        return 0
+    if part.format is FormatName.GEMINI:
+        signature = gemini.signature_in(part.block)
+        return count(signature) if signature != gemini.STAND_IN_SIGNATURE else 0
+    is_signed = isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
+    return count_json(part.block, count) if is_signed else 0
+
+
+def _is_counted_apart(part: Part) -> bool:
+    if isinstance(part, Reasoning):
+        return True
+    if not isinstance(part, Text | ToolCall) or part.block is None:
+        return False
+    if part.format is FormatName.GEMINI:
+        return bool(gemini.signature_in(part.block))
+    return isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
 
 
 def _count_wire_message(

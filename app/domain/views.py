@@ -131,7 +131,8 @@ class View:
     summaries stand where the hidden range begins, each in a message of its own. Tool results up
     to `trimmed_through` are placeholders, but for the seqs in `untrimmed`. Of the messages in
     `shortened`, ascending, only the beginning and the end are shown. Reasoning after
-    `reasoning_after` is replayed (A10, A11).
+    `reasoning_after` is replayed (A10, A11); `reasoning_of` names whose reasoning the model takes
+    of what came in the Chat format (N12).
     """
 
     spans: tuple[Span, ...] = WHOLE
@@ -141,6 +142,7 @@ class View:
     trimmed_through: int = 0
     untrimmed: tuple[int, ...] = ()
     reasoning_after: int = 0
+    reasoning_of: tuple[str, ...] = ()
     summary_as_system: bool = False
     window: tuple[Span, ...] = WHOLE
     shortened: tuple[Short, ...] = ()
@@ -242,6 +244,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
         trimmed_through=raw["trimmed_through"],
         untrimmed=tuple(raw.get("untrimmed", ())),
         reasoning_after=raw["reasoning_after"],
+        reasoning_of=tuple(raw.get("reasoning_of", ())),
         summary_as_system=raw["summary_as_system"],
         window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
         shortened=tuple(Short(**item) for item in raw.get("shortened", ())),

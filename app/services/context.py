@@ -47,6 +47,7 @@ from app.domain.epochs import (
     factor_in,
     keeps_prefix,
     lane_of,
+    model_in,
     same_ground,
     start_from,
     window_of,
@@ -59,6 +60,7 @@ from app.domain.errors import (
     ValidationError,
 )
 from app.domain.fitting import EMERGENCY, TRIMMED, Fitted, fit_with_note, newest_ask
+from app.domain.formats.dialects import UNBOUND, accepted_by
 from app.domain.formats.wire import takes_system
 from app.domain.frames import Ask, Frame, Offer, check_tools, digest, takes_all
 from app.domain.log import LogRow
@@ -94,6 +96,10 @@ from app.services.windows import Window, Windows
 
 _log = logging.getLogger("app.context")
 
+SHED = "reasoning_dropped"
+"""The step of a payload that fits only without the reasoning so far."""
+NOT_CARRIED = "content_not_carried"
+"""The step of a payload with labels; the type of what they stand for follows a colon."""
 _MOST_ROUNDS = 6
 _MOST_UNKNOWN_TOKENS = 260_000
 """How much a build reads before it knows the window; longer logs are planned from their counts."""
@@ -322,6 +328,7 @@ class ContextService:
         else:
             read = await self._with_view(read)
             view = base_view(head, read.view, frame.policy)
+            view = replace(view, reasoning_of=frame.takes_reasoning_of(build.ask.format))
             if prior and start and _slides_on(prior, start, read, frame, limits):
                 view = replace(view, spans=start.view.spans)
         if view.shortened:
@@ -533,7 +540,23 @@ class ContextService:
         """Make the view fit by steps that need no model (C4, decision 13)."""
         if picture.usage.total <= picture.limits.capacity:
             return
-        await self._reduce_to(build, picture, overshoot=0)
+        await self._reduce_or_shed(build, picture, 0, _has_reasoning(picture))
+
+    async def _reduce_or_shed(
+        self, build: Build, picture: Picture, overshoot: int, has_reasoning: bool
+    ) -> None:
+        """Make the view fit; where that fails, leave out all reasoning so far.
+
+        A payload without reasoning is better than none.
+        """
+        try:
+            await self._reduce_to(build, picture, overshoot)
+        except ContextOverflow:
+            if build.sheds or not has_reasoning:
+                raise
+            build.sheds = True
+            build.degrade(SHED)
+            picture.unfold()
 
     async def _reduce_to(self, build: Build, picture: Picture, overshoot: int) -> None:
         policy = picture.frame.policy
@@ -703,9 +726,10 @@ class ContextService:
             if folded <= picture.limits.capacity:
                 return await self._record(build, picture, start, reason, last)
             # Plans go by the entries' counts, which the folded items exceed by so much.
+            has_reasoning = _has_reasoning(picture)
             picture.unfold()
             exceeds = folded - picture.usage.total
-            await self._reduce_to(build, picture, overshoot=exceeds + 16)
+            await self._reduce_or_shed(build, picture, exceeds + 16, has_reasoning)
         raise await self._overflow(picture, picture.shown)
 
     def _start(
@@ -715,27 +739,30 @@ class ContextService:
 
         With it come the own tools that the last one had and that stay.
         """
-        format, head = build.ask.format, picture.read.conversation.head
+        head = picture.read.conversation.head
         before = start_from(last.frame) if last is not None else None
         if last is None or before is None:
             after = self._fresh_start(build, picture, ())
-            reason = "model_changed" if picture.read.has_other_lane else None
-            is_bound = reason is None and after.view.is_whole
+            reason = "model_changed" if picture.read.other_lanes else None
+            is_bound = after.view.is_whole and not (_others_thought(build, picture) or build.sheds)
         else:
             kept = before.offer.extra
             after = self._fresh_start(build, picture, kept)
             pins = picture.read.pins
             changes = (last, before, after, picture.frame, head, window_of(build.ask), pins)
             reason = break_reason(*changes)
-            if reason is None:
+            if reason is None and not build.sheds:
                 return before, None, kept
-            if keeps_prefix(*changes):
-                return _bound(after, before.view.reasoning_after), reason, kept
+            if keeps_prefix(*changes) and not build.sheds:
+                same = before.view.reasoning_after, before.view.reasoning_of
+                return _bound(after, *same), reason, kept
             after = self._fresh_start(build, picture, ())
+            reason = reason or SHED
             is_bound = False
-        # Reasoning is bound to the prefix it was made after: another prefix drops it (E10, A10).
-        drops = format is not FormatName.OPENAI_CHAT and not is_bound
-        return _bound(after, head.head_seq if drops else 0), reason, ()
+        least = before.view.reasoning_after if before is not None else 0
+        reasoning_after = 0 if is_bound else max(least, _reasoning_after(build, picture))
+        accepts = picture.frame.takes_reasoning_of(build.ask.format)
+        return _bound(after, reasoning_after, accepts), reason, ()
 
     def _fresh_start(self, build: Build, picture: Picture, kept: tuple[str, ...]) -> Start:
         """Return what an epoch would start from that begins now."""
@@ -845,6 +872,8 @@ class ContextService:
         view = window.view
         if view.summary_as_system and view.summary_texts() and not takes_system(build.ask.format):
             build.degrade(SUMMARY_AS_USER)
+        given_up = bool(build.degraded)
+        build.degrade(*(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried))
         pressure = read_pressure(usage.total, picture.limits)
         body = {
             "format": build.ask.format,
@@ -877,7 +906,7 @@ class ContextService:
             build.ask.format,
             pressure.pressure,
             is_delta=payload.is_delta,
-            is_degraded=bool(build.degraded),
+            is_degraded=given_up,
         )
         return Built(body)
 
@@ -997,9 +1026,41 @@ def _rendered(request: Request, frame: Frame, items: Items) -> Payload:
         return render_payload(request, frame, items, marked=False)
 
 
-def _bound(start: Start, reasoning_after: int) -> Start:
-    """Return a start whose payloads replay the reasoning after this seq alone."""
-    return replace(start, view=replace(start.view, reasoning_after=reasoning_after))
+def _bound(start: Start, reasoning_after: int, reasoning_of: tuple[str, ...]) -> Start:
+    """Return a start whose payloads replay the reasoning after this seq alone, of these makers."""
+    view = replace(start.view, reasoning_after=reasoning_after, reasoning_of=reasoning_of)
+    return replace(start, view=view)
+
+
+def _has_reasoning(picture: Picture) -> bool:
+    return picture.window is not None and picture.window.assembler.has_reasoning
+
+
+def _others_thought(build: Build, picture: Picture) -> bool:
+    """Whether another model may have made the reasoning that this lane would replay."""
+    lanes, format = picture.read.other_lanes, build.ask.format
+    if format is not FormatName.OPENAI_CHAT:
+        return bool(lanes)
+    family = picture.frame.takes_reasoning_of(format)[:1]
+    return any(accepted_by(model_in(lane), format)[:1] == family != () for lane in lanes)
+
+
+def _reasoning_after(build: Build, picture: Picture) -> int:
+    """Return after which seq reasoning goes back where the prefix is another than before.
+
+    Signed reasoning is bound to the prefix that it was made after (E10, A10). Plain text is not:
+    the turn under way keeps it, for some providers refuse a tool loop without.
+    """
+    head_seq, format = picture.read.conversation.head.head_seq, build.ask.format
+    accepts = picture.frame.takes_reasoning_of(format)
+    if format is not FormatName.OPENAI_CHAT or build.sheds:
+        return head_seq
+    if not accepts:
+        return 0
+    if accepts[0] not in UNBOUND or _others_thought(build, picture):
+        return head_seq
+    users = (item.seq for item in reversed(picture.entries) if item.role is Role.USER)
+    return next(users, head_seq)
 
 
 def _texts(picture: Picture) -> Mapping[str, str]:

@@ -57,7 +57,8 @@ class Known:
 class Build:
     """One build under way: what it was asked, and what it had to do so far.
 
-    It `began` an epoch when nobody can know a payload of it yet.
+    It `began` an epoch when nobody can know a payload of it yet. It `sheds` all reasoning so far
+    where no payload with that fits.
     """
 
     tenant_id: str
@@ -70,6 +71,7 @@ class Build:
     held: Window | None = None
     held_epoch_id: str = ""
     began: bool = False
+    sheds: bool = False
 
     def degrade(self, *steps: str) -> None:
         """Name what the payload had to give up, each step once (C4)."""
@@ -78,6 +80,7 @@ class Build:
     def start_over(self) -> None:
         """Forget the steps that shaped a view: it is looked at anew."""
         self.degraded = [step for step in self.degraded if step in _PASSING]
+        self.sheds = False
 
     @property
     def lasting_steps(self) -> tuple[str, ...]:

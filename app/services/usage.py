@@ -285,8 +285,9 @@ async def _counted(
     if why_not is not None:
         return _Counted(None, why_not)
     conversation_id, through = conversation.conversation_id, report.through_seq
-    # Of reasoning only its provider knows what it costs; in the Chat format none goes back.
-    if report.format is not FormatName.OPENAI_CHAT and await records.usage.has_reasoning(
+    # Of reasoning only its provider knows what it costs.
+    replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
+    if replays and await records.usage.has_reasoning(
         conversation_id, start.view.spans, start.view.reasoning_after, through
     ):
         return _Counted(None, "replayed_reasoning")

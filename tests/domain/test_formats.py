@@ -139,7 +139,7 @@ OPENAI_READS = [
         Message(
             Role.ASSISTANT,
             (
-                Reasoning("hm"),
+                Reasoning("hm", {"reasoning_content": "hm"}, FormatName.OPENAI_CHAT),
                 Text("t"),
                 ToolCall("c1", "f", "{}"),
                 ToolCall("c2", "g", "free", custom=True),
@@ -719,10 +719,10 @@ def test_files_in_openai_chat() -> None:
 
 
 def test_opaque_parts_stay_with_their_format() -> None:
-    """A part of another provider is dropped, and an emptied message says so (N6, N12)."""
+    """A part of another provider is told by a label (N6, N12)."""
     message = Message(Role.USER, (Opaque(AUDIO, FormatName.OPENAI_CHAT),))
     assert openai_chat.render(message) == {"role": "user", "content": [AUDIO]}
-    assert anthropic.render(message) == ("user", [{"type": "text", "text": EMPTY_MESSAGE}])
+    assert anthropic.render(message) == ("user", [{"type": "text", "text": "[audio: wav]"}])
 
 
 def test_a_citation_goes_back_to_its_own_format_alone() -> None:

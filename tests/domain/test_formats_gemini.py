@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from app.domain.errors import ValidationError
 from app.domain.formats import gemini, wire
 from app.domain.messages import (
-    EMPTY_MESSAGE,
     EMPTY_RESULT,
+    ONLY_REASONING,
     File,
     FormatName,
     Image,
@@ -243,7 +243,7 @@ def test_calls_of_others_have_a_stand_in_for_the_signature() -> None:
         {"functionCall": {"id": "c2", "name": "a_b_c", "args": {"arguments": "oops"}}},
     ]
     signed = Reasoning("hm", {"type": "thinking"}, FormatName.ANTHROPIC)
-    assert gemini.render(assistant(signed), keep_reasoning=True)[1] == [{"text": EMPTY_MESSAGE}]
+    assert gemini.render(assistant(signed), keep_reasoning=True)[1] == [{"text": ONLY_REASONING}]
 
 
 def test_responses_carry_the_name_and_id_of_their_call() -> None:

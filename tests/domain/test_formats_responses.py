@@ -14,9 +14,9 @@ from app.domain.errors import ValidationError
 from app.domain.formats import as_given, gather, openai_responses
 from app.domain.formats.wire import OPENAI_FORMATS
 from app.domain.messages import (
-    EMPTY_MESSAGE,
     EMPTY_RESULT,
     NO_RESULT,
+    ONLY_REASONING,
     File,
     FormatName,
     Image,
@@ -285,7 +285,8 @@ def test_without_reasoning_items_lose_the_ids_that_demand_it() -> None:
     """Reasoning goes whole, and what would ask for it goes along or loses its id (C2, N12)."""
     message = clean(parse_one({"role": "assistant", "output": [SAID, *TURN]}))
     bare = [{key: value for key, value in item.items() if key != "id"} for item in TURN]
-    assert openai_responses.render(message) == [SAID, *bare[1:3], *bare[4:]]
+    label = openai_responses.render(assistant(Text('[web_search call: "x"]')))
+    assert openai_responses.render(message) == [SAID, *bare[1:3], *label, *bare[4:]]
     action = {"type": "exec", "command": ["ls"], "env": {}}
     local = {"type": "local_shell_call", "id": "ls_1", "call_id": "c9", "action": action}
     message = clean(parse_one({"role": "assistant", "output": [REASONING, local]}))
@@ -299,7 +300,7 @@ def test_reasoning_without_its_product_is_left_out(keep_reasoning: bool) -> None
     message = clean(parse_one({"role": "assistant", "output": [SAID, REASONING]}))
     assert openai_responses.render(message, keep_reasoning=keep_reasoning) == [SAID]
     alone = openai_responses.render(clean(parse_one(REASONING)), keep_reasoning=keep_reasoning)
-    assert alone == openai_responses.render(assistant(Text(EMPTY_MESSAGE)))
+    assert alone == openai_responses.render(assistant(Text(ONLY_REASONING)))
 
 
 def test_ids_of_the_callers_own_are_not_sent() -> None:
@@ -402,7 +403,7 @@ def test_other_formats_see_the_meaning() -> None:
     ]
     assert openai_responses.render(clean(Message(Role.TOOL, (), "c1")))[0]["output"] == EMPTY_RESULT
     (empty,) = openai_responses.render(clean(assistant(foreign)))
-    assert empty["content"][0]["text"] == EMPTY_MESSAGE
+    assert empty["content"][0]["text"] == ONLY_REASONING
 
 
 def sayings(message: Message) -> list[Any]:

@@ -15,7 +15,7 @@ from app.domain import jsontext
 from app.domain.errors import UnpairedToolResult, ValidationError
 from app.domain.formats import openai_chat
 from app.domain.log import BatchShape, Draft, LogRow, draft, fold_batch, parse_stored
-from app.domain.messages import FormatName, Role, clean
+from app.domain.messages import FormatName, Role, Text, clean
 from app.domain.offload import restored
 from app.domain.tokens import count_payload_messages
 from tests.domain.histories import (
@@ -178,7 +178,10 @@ def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
         media = openai_chat.render_media(message)
         items += [media] if media is not None else []
         assert count_payload_messages(CHAT, items, third) == row.tokens
-        assert row.has_media == (media is not None)
+        labels = [
+            p for p in openai_chat.adapt(message).parts if isinstance(p, Text) and p.stands_for
+        ]
+        assert row.has_media == (media is not None or bool(labels))
         if not row.has_media:
             shown = {"role", "content", "tool_calls", "tool_call_id", "name"}
             assert {k: v for k, v in jsontext.loads(row.text).items() if k in shown} == items[0]

@@ -106,7 +106,7 @@ def test_media_and_reasoning_are_described_not_sent() -> None:
     assert "[file a.pdf, application/pdf" in text
     assert "plain words" in text
     assert "[reasoning, 15 characters, not shown]" in text
-    assert "[server_tool_use, not shown]" in text
+    assert "[server_tool_use call]" in text
 
 
 def test_an_empty_message_still_has_its_place() -> None:

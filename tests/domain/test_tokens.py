@@ -48,6 +48,7 @@ from app.domain.tokens import (
     media_message_overhead,
     media_parts_overhead,
     text_bytes_4,
+    thoughts_of,
 )
 from tests.domain import strategies_messages as given_
 
@@ -163,7 +164,8 @@ def test_responses_items_count_as_their_message(message: Message, keep_reasoning
     form = FormatName.OPENAI_RESPONSES
     items = openai_responses.render(ready, keep_reasoning=keep_reasoning)
     recount = count_payload_messages(form, items, words)
-    assert recount == count_message(said, words, form).total
+    reasoning = count_message(thoughts_of(said), words).reasoning
+    assert recount == count_message(said, words, form).visible + reasoning
     if openai_responses.adapt(ready) is said:
         visible = count_rendered(form, ready, words)
         assert visible == count_message(said, words, form).visible
@@ -177,7 +179,8 @@ def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: 
     recount = count_payload_messages(FormatName.GEMINI, [{"role": role, "parts": parts}], words)
     said = gemini.shown(ready, keep_reasoning=keep_reasoning)
     added = media_parts_overhead(said, words)
-    assert recount == count_message(said, words, FormatName.GEMINI).total + added
+    counted = count_message(said, words, FormatName.GEMINI)
+    assert recount == (counted.total if keep_reasoning else counted.visible) + added
     visible = count_message(gemini.adapt(ready), words, FormatName.GEMINI).visible
     assert count_rendered(FormatName.GEMINI, ready, words) == visible + added
 
@@ -194,7 +197,8 @@ def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
         FormatName.ANTHROPIC, [{"role": role, "content": blocks}], words
     )
     adapted = anthropic.adapt(ready)
-    assert recount == count_message(adapted, words, own).total
+    reasoning = count_message(thoughts_of(adapted), words).reasoning
+    assert recount == count_message(adapted, words, own).visible + reasoning
 
 
 @given(message=given_.messages())

@@ -53,7 +53,7 @@ def _epoch_columns(alias: str) -> str:
 
 # Of a result that gives way to its placeholder only the output is read, which says all of it.
 # An array per column is decoded several times faster than a record per message. A chat build takes
-# the ready item, but for results with media: those media go to a message of their own.
+# the ready item, but for what that item does not say: media of results, labels, and reasoning.
 _ROW_ARRAYS = """
     array_agg(r.message_id ORDER BY r.seq) AS ids,
     array_agg(r.seq ORDER BY r.seq) AS seqs,
@@ -62,11 +62,12 @@ _ROW_ARRAYS = """
     array_agg(r.reasoning_tokens ORDER BY r.seq) AS row_reasoning,
     array_agg(r.call_ids ORDER BY r.seq) AS row_calls,
     array_agg(r.has_media ORDER BY r.seq) AS row_media,
-    array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media THEN 'openai_chat'
-        ELSE r.format END ORDER BY r.seq) AS row_formats,
+    array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media AND r.reasoning_tokens = 0
+            THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
     array_agg(CASE WHEN r.seq <= {trimmed} AND r.role = 'tool' AND r.output IS NOT NULL
             AND r.tokens > {least} AND r.seq <> ALL ({kept}) THEN ''
         ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
+                AND r.reasoning_tokens = 0
             THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
         ORDER BY r.seq) AS bodies,
     array_agg(r.output ORDER BY r.seq) AS outputs
@@ -97,11 +98,11 @@ READ = Statement(
                 ORDER BY pin.seq
             ) AS pins,
             bounds.known AS rows_read,
-            e.epoch IS NULL AND EXISTS (
-                SELECT FROM epochs other
+            CASE WHEN e.epoch IS NULL THEN ARRAY(
+                SELECT DISTINCT other.lane FROM epochs other
                 WHERE other.conversation_id = CAST(:conversation_id AS uuid)
                     AND other.format = CAST(:format AS text)
-            ) AS has_other_lane,
+            ) ELSE '{{}}'::text[] END AS other_lanes,
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
@@ -473,7 +474,7 @@ class ContextRecords:
             view=view_from(jsontext.loads(row["view"])) if row["view"] else None,
             compacted_for=row["compacted_for"],
             compacted_at=row["compacted_at"],
-            has_other_lane=row["has_other_lane"],
+            other_lanes=tuple(row["other_lanes"]),
             pins=tuple(filter(conversation.head.window.holds, row["pins"])),
             rows_read=row["rows_read"],
             rows=log_rows_from(row),

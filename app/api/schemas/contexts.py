@@ -232,6 +232,8 @@ class BuiltContext(EarlierBuild):
     compaction: CompactResult | None = Field(description="The compaction this build ran.")
     degraded: list[str] = Field(
         description="What had to be given up to fit, or could not be done as asked, in order."
+        " `content_not_carried:` and a type name content that the format cannot carry: a label in"
+        " the payload says what stood there.",
     )
     deferred_tools: int = Field(description="Tool definitions held back.")
     defers_natively: bool = Field(

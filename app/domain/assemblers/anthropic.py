@@ -12,9 +12,16 @@ from app.domain import jsontext
 from app.domain.assemblers.merging import Block, MergingAssembler
 from app.domain.formats import anthropic
 from app.domain.log import LogRow
-from app.domain.messages import FormatName, Message, Opaque, Part, Reasoning, Role, Text
+from app.domain.messages import FormatName, Message, Opaque, Part, Role, Text
 from app.domain.prompt import Tail
-from app.domain.tokens import MESSAGE_OVERHEAD, count_message, count_rendered, counts_alike
+from app.domain.tokens import (
+    MESSAGE_OVERHEAD,
+    count_message,
+    count_rendered,
+    count_replayed,
+    counts_alike,
+    thoughts_of,
+)
 
 CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
 _FORMAT = FormatName.ANTHROPIC
@@ -40,15 +47,19 @@ class AnthropicAssembler(MergingAssembler):
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         given, is_plain = self._message(row), self._is_plain(row)
-        message = self._with_known_tools(given)
+        stored = self._with_known_tools(given)
+        message = self._in_format(row, stored, _FORMAT)
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
         tokens = row.tokens
-        is_other = ids or row.has_media or is_plain or message is not given
+        is_other = ids or row.has_media or is_plain or stored is not given
         if is_other or not counts_alike(message, anthropic.adapt(message), _FORMAT):
             tokens = count_rendered(_FORMAT, message, self.count, ids)
         if replays and row.reasoning_tokens:
-            tokens += self._replayed_tokens(row, message)
+            sent = filter(anthropic.is_sent, thoughts_of(message).parts)
+            shown = replace(message, parts=tuple(sent))
+            tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
+        self._note_labels(anthropic.adapt(message, ids), FormatName.ANTHROPIC)
         wire = [Block(jsontext.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire, tokens - MESSAGE_OVERHEAD)
 
@@ -63,14 +74,6 @@ class AnthropicAssembler(MergingAssembler):
             for part, name in zip(message.parts, names, strict=True)
         )
         return replace(message, parts=tuple(parts))
-
-    def _replayed_tokens(self, row: LogRow, message: Message) -> int:
-        """Return the tokens of the reasoning that goes back: only what Anthropic made (N12)."""
-        thoughts = [part for part in message.parts if isinstance(part, Reasoning)]
-        sent = [part for part in thoughts if part.block and part.format is FormatName.ANTHROPIC]
-        if len(sent) == len(thoughts):
-            return row.reasoning_tokens
-        return count_message(Message(message.role, tuple(sent)), self.count).reasoning
 
     def _tail_item(self, tail: Tail) -> bytes | None:
         if not (tail.texts and tail.as_system):

@@ -66,9 +66,11 @@ class GeminiAssembler(MergingAssembler):
         return jsontext.dump_payload(part), tokens - MESSAGE_OVERHEAD
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        message, is_plain = self._message(row), self._is_plain(row)
+        stored, is_plain = self._message(row), self._is_plain(row)
+        message = self._in_format(row, stored, FormatName.GEMINI)
         replays = row.seq > self.view.reasoning_after
         shown = gemini.shown(message, ids, keep_reasoning=replays)
+        self._note_labels(shown, FormatName.GEMINI)
         role, parts = gemini.render(shown, keep_reasoning=replays)
         calls = [self._open[call_id] for call_id in row.call_ids]
         if calls:
@@ -78,7 +80,8 @@ class GeminiAssembler(MergingAssembler):
         tokens = row.tokens
         if ids or row.has_media or is_plain or not counts_alike(message, shown, FormatName.GEMINI):
             tokens = count_message(shown, self.count, FormatName.GEMINI).visible
-        tokens += count_replayed(row.reasoning_tokens, message, shown, self.count)
+        if replays:
+            tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
         blocks = [Block(jsontext.dump_payload(part), markable=False) for part in parts]
         self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
 
@@ -94,6 +97,7 @@ class GeminiAssembler(MergingAssembler):
     def _keep_result(self, row: LogRow, wire_id: str) -> None:
         message, known = self._message(row), self._known_as.get(wire_id, wire_id)
         asked, ids = self._asked.get(wire_id), {message.tool_call_id or "": known}
+        self._note_labels(gemini.adapt(message, ids), FormatName.GEMINI)
         _, (part, *media) = gemini.render(message, ids, asked=asked)
         named = replace(message, name=_name_of(asked) or message.name)
         tokens = count_rendered(FormatName.GEMINI, named, self.count, ids)

@@ -178,6 +178,7 @@ class MergingAssembler(Assembler):
             tail=1 if tail.texts else 0,
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
+            not_carried=tuple(self._not_carried),
         )
 
     def _closing(self) -> list[tuple[bytes, int]]:

@@ -2,6 +2,7 @@
 
 1. One row is one message, but for the media of results: those follow in a user message (B4).
 2. A message never changes once it is put, so all of them are stable.
+3. Reasoning goes back as it came, to a model of the family that made it (N12).
 """
 
 from __future__ import annotations
@@ -11,10 +12,22 @@ from collections.abc import Collection, Mapping
 
 from app.domain import jsontext
 from app.domain.formats import openai_chat
+from app.domain.formats.dialects import (
+    call_left_behind,
+    goes_back,
+    left_behind,
+    message_fields,
+)
 from app.domain.log import LogRow
 from app.domain.messages import NO_RESULT, FormatName, Message, Role, Text
 from app.domain.prompt import ALL_TOOLS, NO_NAMES, NO_TAIL, Assembler, Items, Tail
-from app.domain.tokens import MESSAGE_OVERHEAD, CountText, count_message, count_rendered
+from app.domain.tokens import (
+    MESSAGE_OVERHEAD,
+    CountText,
+    count_json,
+    count_message,
+    count_rendered,
+)
 from app.domain.views import View
 
 
@@ -54,12 +67,28 @@ class ChatAssembler(Assembler):
             self._flush_media()
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        if not (ids or row.has_media or self._is_plain(row)):
+        if not (ids or row.has_media or row.reasoning_tokens or self._is_plain(row)):
             self._put(row.text, row.tokens)
             return
         message = self._message(row)
-        item = jsontext.dump_payload(openai_chat.render(message, ids))
-        self._put(item, count_rendered(FormatName.OPENAI_CHAT, message, self.count, ids))
+        shown = openai_chat.adapt(message, ids)
+        self._note_labels(shown, FormatName.OPENAI_CHAT)
+        keeps, accepts = row.seq > self.view.reasoning_after, self.view.reasoning_of
+        item = openai_chat.render(message, ids, accepts=accepts, keep_reasoning=keeps)
+        tokens = count_rendered(FormatName.OPENAI_CHAT, message, self.count, ids)
+        if row.reasoning_tokens and goes_back(message, accepts):
+            tokens += self._reasoning_tokens(row, message) if keeps else self._left_tokens(message)
+        self._put(jsontext.dump_payload(item), tokens)
+
+    def _reasoning_tokens(self, row: LogRow, message: Message) -> int:
+        """Return the tokens of the fields that carry a message's reasoning: all of them go."""
+        if row.format is FormatName.OPENAI_CHAT:
+            return row.reasoning_tokens
+        return count_json(message_fields(message), self.count)
+
+    def _left_tokens(self, message: Message) -> int:
+        left = [left_behind(message), *map(call_left_behind, message.calls)]
+        return sum(count_json(fields, self.count) for fields in left if fields)
 
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         self._started = True
@@ -115,4 +144,5 @@ class ChatAssembler(Assembler):
             tail=1 if tail.texts else 0,
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
+            not_carried=tuple(self._not_carried),
         )

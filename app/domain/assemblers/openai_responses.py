@@ -34,6 +34,7 @@ from app.domain.tokens import (
     count_message,
     count_replayed,
     counts_alike,
+    thoughts_of,
 )
 from app.domain.views import View
 
@@ -89,9 +90,11 @@ class ResponsesAssembler(Assembler):
             self._lasting.append(mark)
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        message, is_plain = self._message(row), self._is_plain(row)
+        stored, is_plain = self._message(row), self._is_plain(row)
+        message = self._in_format(row, stored, FormatName.OPENAI_RESPONSES)
         replays = row.seq > self.view.reasoning_after
         shown = openai_responses.shown(message, ids, keep_reasoning=replays)
+        self._note_labels(shown, FormatName.OPENAI_RESPONSES)
         answers = self._calls.get(shown.tool_call_id or "")
         items = openai_responses.render(shown, keep_reasoning=replays, answers=answers)
         if row.role is Role.ASSISTANT:
@@ -101,7 +104,7 @@ class ResponsesAssembler(Assembler):
             tokens = self._counted(items[0])
         elif ids or row.has_media or is_plain or not counts_alike(message, shown, _FORMAT):
             tokens = count_message(shown, self.count, _FORMAT).visible
-        tokens += count_replayed(row.reasoning_tokens, message, shown, self.count)
+        tokens += count_replayed(row.reasoning_tokens, stored, thoughts_of(shown), self.count)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
 
     def _counted(self, item: dict[str, Any]) -> int:
@@ -158,6 +161,7 @@ class ResponsesAssembler(Assembler):
             tail=1 if tail.texts else 0,
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
+            not_carried=tuple(self._not_carried),
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from app.domain.errors import ValidationError
-from app.domain.formats import wire
+from app.domain.formats import labels, wire
 from app.domain.messages import (
     File,
     FormatName,
@@ -90,7 +90,7 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
     `ids` maps call ids to the ids to send; others become `wire.sendable_id`. Parts only
-    another format understands are dropped or described in text (N12). Reasoning stays in
+    another format understands are described in text (N12). Reasoning stays in
     the neutral message, since it is counted apart; `render` decides about it.
     """
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
@@ -108,7 +108,8 @@ def render(
     With `keep_reasoning`, thinking blocks Anthropic made are replayed verbatim (A9).
     """
     message = adapt(message, ids)
-    blocks = [_wire_block(part) for part in message.parts if _is_shown(part, keep_reasoning)]
+    shown = (part for part in message.parts if keep_reasoning or not isinstance(part, Reasoning))
+    blocks = [_wire_block(part) for part in shown if is_sent(part)]
     match message.role:
         case Role.USER:
             return "user", blocks
@@ -118,6 +119,13 @@ def render(
             return "user", [_wire_result(message, blocks)]
         case _:
             assert_never(message.role)
+
+
+def is_sent(part: Part) -> bool:
+    """Tell whether a part may go to Anthropic at all: of reasoning only what it made (N12)."""
+    if not isinstance(part, Reasoning):
+        return True
+    return part.format is _FORMAT and part.block is not None
 
 
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -284,11 +292,11 @@ def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part
         case ToolCall():
             return (_adapt_call(part, ids),) if role is Role.ASSISTANT else ()
         case Image():
-            return (Text(wire.image_label(part)) if role is Role.ASSISTANT else _adapt_image(part),)
+            return (labels.label_for(part) if role is Role.ASSISTANT else _adapt_image(part),)
         case File():
-            return (Text(wire.file_label(part)) if role is Role.ASSISTANT else _adapt_file(part),)
+            return (labels.label_for(part) if role is Role.ASSISTANT else _adapt_file(part),)
         case Opaque():
-            return (part,) if part.format is _FORMAT else ()
+            return (part if part.format is _FORMAT else labels.label_for(part),)
         case _:
             return (part,)
 
@@ -313,11 +321,11 @@ def _adapt_arguments(text: str) -> str:
 def _adapt_image(image: Image) -> Image | Text:
     if image.data is None:
         is_web = (image.url or "").lower().startswith(("https://", "http://"))
-        return image if is_web else Text(wire.image_label(image))
+        return image if is_web else labels.label_for(image)
     declared = wire.media_type_of(image)
     media_type = "image/jpeg" if declared == "image/jpg" else declared
     if media_type not in _IMAGE_TYPES:
-        return Text(wire.image_label(image))
+        return labels.label_for(image)
     return image if media_type == image.media_type else replace(image, media_type=media_type)
 
 
@@ -327,7 +335,7 @@ def _adapt_file(file: File) -> File | Text:
     is_web = (file.url or "").lower().startswith(("https://", "http://"))
     has_text = file.text is not None and bool(file.text.strip())
     is_known = file.file_id is not None and file.format is _FORMAT
-    return file if has_text or is_web or is_known else Text(wire.file_label(file))
+    return file if has_text or is_web or is_known else labels.label_for(file)
 
 
 def _adapt_file_data(file: File, data: str) -> File | Text:
@@ -336,7 +344,7 @@ def _adapt_file_data(file: File, data: str) -> File | Text:
         return file if file.media_type == _PDF else replace(file, media_type=_PDF)
     text = _decoded(data) if (media_type or "").startswith("text/") else ""
     if not text.strip():
-        return Text(wire.file_label(file))
+        return labels.label_for(file)
     return File(media_type="text/plain", text=sendable(text), name=file.name)
 
 
@@ -345,12 +353,6 @@ def _decoded(data: str) -> str:
         return base64.b64decode(data, validate=True).decode()
     except ValueError:
         return ""
-
-
-def _is_shown(part: Part, keep_reasoning: bool) -> bool:
-    if isinstance(part, Reasoning):
-        return keep_reasoning and part.format is _FORMAT and part.block is not None
-    return True
 
 
 def _wire_block(part: Part) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from app.domain.errors import ValidationError
-from app.domain.formats import wire
+from app.domain.formats import labels, wire
 from app.domain.messages import (
     File,
     FormatName,
@@ -131,7 +131,7 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
     `ids` maps call ids to the ids to send; others become `wire.sendable_id`, and those of calls
-    that have none in Gemini stay (rule 3). Parts only another format understands are dropped or
+    that have none in Gemini stay (rule 3). Parts only another format understands are
     described in text (N12). Reasoning stays in the neutral message, since it is counted apart;
     `shown` decides about it.
     """
@@ -186,6 +186,12 @@ def function_calls(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
     """List the function calls among rendered parts, in their order."""
     keys = ((part, _key(part, "functionCall")) for part in parts)
     return [part[key] for part, key in keys if key in part]
+
+
+def signature_in(part: Mapping[str, Any]) -> str:
+    """Return the thought signature of a wire part, empty without one."""
+    signature = _field(part, "thoughtSignature")
+    return signature if isinstance(signature, str) else ""
 
 
 def tool_media(message: Message) -> tuple[Part, ...]:
@@ -421,7 +427,7 @@ def _adapt_part(part: Part, message: Message, ids: Mapping[str, str]) -> Iterabl
             return (_adapt_file(part),)
         case Opaque():
             fits = message.role is not Role.TOOL or _original(message) is not None
-            return (part,) if part.format is _FORMAT and fits else ()
+            return (part if part.format is _FORMAT and fits else labels.label_for(part),)
         case _:
             return (part,)
 
@@ -485,7 +491,7 @@ def _adapt_image(image: Image) -> Image | Text:
     media_type = "image/jpeg" if declared == "image/jpg" else declared
     data = _base64(image.data) if image.data is not None else None
     if media_type not in _IMAGE_TYPES or not (data or (image.data is None and _is_web(image.url))):
-        return Text(wire.image_label(image))
+        return labels.label_for(image)
     if media_type == image.media_type and data is image.data:
         return image
     return replace(image, media_type=media_type, data=data)
@@ -506,15 +512,15 @@ def _adapt_file(file: File) -> File | Image | Text:
             return _adapt_image(Image(media_type, file.data))
         data = _base64(file.data)
         if not data or not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
-            return Text(wire.file_label(file))
+            return labels.label_for(file)
         same = data is file.data and media_type == file.media_type
         return file if same else replace(file, data=data, media_type=media_type)
     if file.text is not None and file.text.strip():
-        return Text(f"{wire.file_label(file)}\n{file.text}" if file.name else file.text)
+        return Text(f"{labels.file_label(file)}\n{file.text}" if file.name else file.text)
     if file.file_id is not None and file.format is _FORMAT:
         return file
     if not _is_web(file.url) or (file.url or "").startswith(_OWN_FILES):
-        return Text(wire.file_label(file))
+        return labels.label_for(file)
     if (media_type or "").startswith("image/"):
         return _adapt_image(Image(media_type, url=file.url))
     return file
@@ -534,8 +540,7 @@ def _joined_texts(parts: list[Part]) -> list[Part]:
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < 2:
         return parts
-    joined = Text("\n".join(part.text for part in texts))
-    return [joined, *(part for part in parts if not isinstance(part, Text))]
+    return [wire.joined(texts), *(part for part in parts if not isinstance(part, Text))]
 
 
 def _shown_part(part: Part, keep_reasoning: bool) -> Iterable[Part]:

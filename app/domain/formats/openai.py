@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from app.domain.formats import wire
+from app.domain.formats import labels, wire
 from app.domain.messages import File, Image, Text, ToolCall
 
 
@@ -24,7 +24,7 @@ def adapt_image(image: Image, details: Collection[str]) -> Image | Text:
     """Give an image a media type and a detail the format has, or describe one nobody can send."""
     detail = image.detail if image.detail in details else None
     if image.data is None and not image.url:
-        return Text(wire.image_label(image))
+        return labels.label_for(image)
     media_type = image.media_type
     if image.data is not None:
         media_type = wire.media_type_of(image) or "image/png"
@@ -41,5 +41,5 @@ def adapt_content(file: File) -> File | Text | None:
             return file
         return replace(file, name=file.name or "document", media_type=media_type)
     if file.text is not None and file.text.strip():
-        return Text(f"{wire.file_label(file)}\n{file.text}" if file.name else file.text)
+        return Text(f"{labels.file_label(file)}\n{file.text}" if file.name else file.text)
     return None

@@ -3,18 +3,20 @@
 1. One wire message is one neutral message; system text is refused (A1).
 2. `adapt` says what this format can say: ids, names, arguments and parts it accepts.
    It returns the same object when there is nothing to change, and then the stored count holds.
-3. `render` only changes the shape of what `adapt` returns; reasoning is never rendered.
+3. `render` only changes the shape of what `adapt` returns. Reasoning goes back as it came, to a
+   model of the family that made it; `dialects` says which that is (N12).
 4. A tool message carries text alone (B4): its media follow in a user message, `render_media`.
+5. What this format cannot carry is told by a label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from app.domain.errors import ValidationError
-from app.domain.formats import openai, wire
+from app.domain.formats import dialects, labels, openai, wire
 from app.domain.messages import (
     File,
     FormatName,
@@ -76,8 +78,8 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
     `ids` maps call ids to the ids to send; others become `wire.sendable_id`. Parts only
-    another format understands are dropped or described in text (N12). Reasoning stays in
-    the neutral message, since it is counted apart; `render` leaves it out.
+    another format understands are described in text (N12). Reasoning stays in the neutral
+    message, since it is counted apart; `render` decides about it.
     """
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
     if message.role is Role.ASSISTANT:
@@ -86,15 +88,28 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     return wire.adapted(message, parts, ids, name)
 
 
-def render(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> dict[str, Any]:
-    """Render a clean message as one `ChatCompletionMessageParam` dict (K1, HB)."""
+def render(
+    message: Message,
+    ids: Mapping[str, str] = wire.NO_IDS,
+    *,
+    accepts: Collection[str] = (),
+    keep_reasoning: bool = False,
+) -> dict[str, Any]:
+    """Render a clean message as one `ChatCompletionMessageParam` dict (K1, HB).
+
+    `accepts` names whose reasoning the model takes. With `keep_reasoning` it goes back; without,
+    the model gets only what it would refuse the message without.
+    """
+    goes_back = dialects.goes_back(message, accepts)
     message = adapt(message, ids)
     match message.role:
         case Role.USER:
             content = _content(message.parts)
             return {"role": "user", "content": content} | _name(message)
         case Role.ASSISTANT:
-            return _render_assistant(message)
+            if not goes_back:
+                return _render_assistant(message)
+            return _with_reasoning(message) if keep_reasoning else _with_left_behind(message)
         case Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
             content = _content(texts) if texts else MEDIA_FOLLOWS
@@ -166,10 +181,11 @@ def _parse_assistant(raw: Mapping[str, Any], pointer: str) -> Message:
     if raw.get("function_call") is not None:
         detail = "function_call is deprecated: send tool_calls"
         raise ValidationError.at(f"{pointer}/function_call", detail)
-    parts = [*_parse_reasoning(raw, pointer), *_parse_content(raw, pointer)]
+    parts = [*_parse_reasoning(raw, pointer), *_parse_content(raw, pointer, Role.ASSISTANT)]
     refusal = wire.optional_text_at(raw, "refusal", pointer)
     if refusal:
         parts.append(Opaque({"type": "refusal", "refusal": refusal}, _FORMAT))
+    parts.extend(_parse_output(raw))
     parts.extend(_parse_calls(raw.get("tool_calls"), f"{pointer}/tool_calls"))
     name = wire.optional_text_at(raw, "name", pointer)
     return Message(Role.ASSISTANT, tuple(parts), name=name)
@@ -188,11 +204,36 @@ def _refuse_calls(raw: Mapping[str, Any], pointer: str) -> None:
 
 
 def _parse_reasoning(raw: Mapping[str, Any], pointer: str) -> list[Reasoning]:
-    texts = [wire.optional_text_at(raw, key, pointer) for key in ("reasoning_content", "reasoning")]
-    return [Reasoning(text) for text in texts if text][:1]
+    for key in ("reasoning_content", "reasoning"):
+        wire.optional_text_at(raw, key, pointer)
+    fields = dialects.fields_of(raw)
+    return [Reasoning(dialects.text_of(fields), fields, _FORMAT)] if fields else []
 
 
-def _parse_content(raw: Mapping[str, Any], pointer: str) -> tuple[Part, ...]:
+def _parse_output(raw: Mapping[str, Any]) -> Iterable[Part]:
+    """Read what a model made besides text: sound, and pictures as gateways give them.
+
+    Sound is known to the provider for a short time only, and what is malformed is ignored, so it
+    never goes back as it came.
+    """
+    if isinstance(raw.get("audio"), Mapping):
+        yield Opaque({"type": "audio", "audio": dict(raw["audio"])}, _FORMAT)
+    images = raw.get("images")
+    for item in images if isinstance(images, list) else ():
+        held = item.get("image_url") if isinstance(item, Mapping) else None
+        url = held.get("url") if isinstance(held, Mapping) else held
+        if isinstance(url, str) and url:
+            yield _generated(url)
+
+
+def _generated(url: str) -> Image:
+    inline = wire.split_data_url(url)
+    return Image(url=url) if inline is None else Image(media_type=inline[0], data=inline[1])
+
+
+def _parse_content(
+    raw: Mapping[str, Any], pointer: str, role: Role | None = None
+) -> tuple[Part, ...]:
     match raw.get("content"):
         case None:
             return ()
@@ -200,14 +241,17 @@ def _parse_content(raw: Mapping[str, Any], pointer: str) -> tuple[Part, ...]:
             return (Text(text),)
         case list(items):
             at = f"{pointer}/content"
-            return tuple(_parse_part(item, f"{at}/{index}") for index, item in enumerate(items))
+            places = ((item, f"{at}/{index}") for index, item in enumerate(items))
+            return tuple(_parse_part(item, place, role) for item, place in places)
         case other:
             detail = f"must be a string or a list of parts, not {wire.json_type(other)}"
             raise ValidationError.at(f"{pointer}/content", detail)
 
 
-def _parse_part(value: object, pointer: str) -> Part:
+def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
     raw = wire.object_at(value, pointer)
+    if role is Role.ASSISTANT and (thought := dialects.part_of(raw, pointer)) is not None:
+        return thought
     match wire.filled_text_at(raw, "type", pointer):
         case "text":
             return Text(wire.text_at(raw, "text", pointer))
@@ -258,12 +302,15 @@ def _parse_calls(value: object, pointer: str) -> Iterable[ToolCall]:
 def _parse_call(value: object, pointer: str) -> ToolCall:
     raw = wire.object_at(value, pointer)
     call_id = wire.filled_text_at(raw, "id", pointer)
+    block = dialects.call_fields_of(raw) or None
+    format = _FORMAT if block else None
     match raw.get("type", "function"):
         case "function":
             at = f"{pointer}/function"
             function = wire.object_at(raw.get("function"), at)
             arguments = wire.text_at(function, "arguments", at)
-            return ToolCall(call_id, wire.text_at(function, "name", at), arguments)
+            name = wire.text_at(function, "name", at)
+            return ToolCall(call_id, name, arguments, block=block, format=format)
         case "custom":
             at = f"{pointer}/custom"
             custom = wire.object_at(raw.get("custom"), at)
@@ -279,14 +326,14 @@ def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> tuple[Part, .
             return (openai.adapt_call(part, ids),) if role is Role.ASSISTANT else ()
         case Image():
             if role is Role.ASSISTANT:
-                return (Text(wire.image_label(part)),)
+                return (labels.label_for(part),)
             return (openai.adapt_image(part, _DETAILS),)
         case File():
-            return (Text(wire.file_label(part)) if role is Role.ASSISTANT else _adapt_file(part),)
+            return (labels.label_for(part) if role is Role.ASSISTANT else _adapt_file(part),)
         case Opaque():
             is_refusal = part.block.get("type") == "refusal"
             fits = part.format is _FORMAT and is_refusal == (role is Role.ASSISTANT)
-            return (part,) if fits else ()
+            return (part if fits else labels.label_for(part),)
         case _:
             return (part,)
 
@@ -296,7 +343,7 @@ def _adapt_file(file: File) -> File | Text:
         return content
     if file.file_id is not None and file.format in wire.OPENAI_FORMATS:
         return file
-    return Text(wire.file_label(replace(file, name=None) if file.url else file))
+    return labels.label_for(replace(file, name=None) if file.url else file)
 
 
 def _join_texts(parts: list[Part]) -> list[Part]:
@@ -304,7 +351,7 @@ def _join_texts(parts: list[Part]) -> list[Part]:
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < 2 or any(isinstance(part, Opaque) for part in parts):
         return parts
-    joined = Text("\n".join(part.text for part in texts))
+    joined = wire.joined(texts)
     first = parts.index(texts[0])
     rest = [part for part in parts[first:] if not isinstance(part, Text)]
     return [*parts[:first], joined, *rest]
@@ -318,6 +365,43 @@ def _render_assistant(message: Message) -> dict[str, Any]:
     if calls:
         rendered["tool_calls"] = calls
     return rendered | _name(message)
+
+
+def _with_reasoning(message: Message) -> dict[str, Any]:
+    """Render an assistant message with the fields of its reasoning as they came."""
+    rendered = _render_assistant(message)
+    content = [part for part in message.parts if not isinstance(part, ToolCall)]
+    thoughts = [dialects.content_part(part) for part in content if isinstance(part, Reasoning)]
+    if any(thoughts):
+        shown = (
+            dialects.content_part(part) if isinstance(part, Reasoning) else _wire_part(part)
+            for part in content
+        )
+        rendered["content"] = [dict(part) for part in shown if part is not None]
+    calls = {call.id: call.block or {} for call in message.calls if call.format is _FORMAT}
+    return _with_fields(rendered, dialects.message_fields(message), calls)
+
+
+def _with_left_behind(message: Message) -> dict[str, Any]:
+    calls = {call.id: dialects.call_left_behind(call) for call in message.calls}
+    return _with_fields(_render_assistant(message), dialects.left_behind(message), calls)
+
+
+def _with_fields(
+    rendered: dict[str, Any], fields: Mapping[str, Any], calls: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Add fields to a message, after its content, and to its calls."""
+    for call in rendered.get("tool_calls", ()):
+        added = dict(calls.get(call["id"], {}))
+        if function := added.pop("function", None):
+            call["function"] |= function
+        call.update(added)
+    return {
+        "role": rendered.pop("role"),
+        "content": rendered.pop("content"),
+        **fields,
+        **rendered,
+    }
 
 
 def _name(message: Message) -> dict[str, str]:

@@ -9,8 +9,8 @@
 3. A call that the client runs is a tool call, whatever its type, and its output has the type that
    belongs to it (C1). Hosted calls, whose output the provider has itself, are opaque (C7).
 4. Reasoning and compaction are bound to what stood before them. Where they do not go back, items
-   made after them lose the `id` that would demand them, and hosted calls that need one are left
-   out. Reasoning whose product was stored apart is left out too (C2).
+   made after them lose the `id` that would demand them, and a label stands for hosted calls that
+   need one. Reasoning whose product was stored apart is left out too (C2).
 5. Of the ids that are optional only the provider's own are sent: it refuses any others.
 """
 
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from app.domain import jsontext
 from app.domain.errors import ValidationError
-from app.domain.formats import openai, wire
+from app.domain.formats import labels, openai, wire
 from app.domain.messages import (
-    EMPTY_MESSAGE,
+    ONLY_REASONING,
     File,
     FormatName,
     Image,
@@ -166,7 +166,7 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
     `ids` maps call ids to the ids to send; others become `wire.sendable_id`. Parts only
-    another format understands are dropped or described in text (N12). Reasoning stays in
+    another format understands are described in text (N12). Reasoning stays in
     the neutral message, since it is counted apart; `shown` decides about it.
     """
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
@@ -185,7 +185,7 @@ def shown(
         return message
     given: Sequence[Part] = message.parts
     is_said = any(not isinstance(part, Reasoning) for part in given[:-1])
-    if len(given) > 1 and not is_said and given[-1] == Text(EMPTY_MESSAGE):
+    if len(given) > 1 and not is_said and given[-1] == Text(ONLY_REASONING):
         given = given[:-1]
     parts: list[Part] = []
     lacks = False
@@ -199,7 +199,7 @@ def shown(
     while parts and isinstance(parts[-1], Reasoning) and not _is_compaction(parts[-1]):
         parts.pop()
     if not parts:
-        parts.append(Text(EMPTY_MESSAGE))
+        parts.append(Text(ONLY_REASONING))
     same = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
     return message if same else replace(message, parts=tuple(parts))
 
@@ -349,6 +349,7 @@ def _parse_said(raw: Mapping[str, Any], pointer: str) -> Text | Opaque:
         return Text(content, block, _FORMAT)
     at = f"{pointer}/content"
     texts: list[str] = []
+    told: list[str] = []
     items = wire.list_at(content, at)
     for index, item in enumerate(items):
         part = wire.object_at(item, f"{at}/{index}")
@@ -356,13 +357,18 @@ def _parse_said(raw: Mapping[str, Any], pointer: str) -> Text | Opaque:
             case "output_text":
                 texts.append(wire.text_at(part, "text", f"{at}/{index}"))
             case "refusal":
-                texts.append(wire.text_at(part, "refusal", f"{at}/{index}"))
+                wire.text_at(part, "refusal", f"{at}/{index}")
+                told.append("refusal")
+                texts.append(labels.block_label(part))
             case "input_text" | "input_image" | "input_file":
                 detail = "what the assistant said is output_text or refusal"
                 raise ValidationError.at(f"{at}/{index}/type", detail)
-    if items and not texts:
+            case _:
+                told.append(labels.kind_of(part))
+                texts.append(labels.block_label(part))
+    if items and len(told) == len(items) and "refusal" not in told:
         return Opaque(block, _FORMAT)
-    return Text("\n".join(texts), block, _FORMAT)
+    return Text("\n".join(texts), block, _FORMAT, tuple(told))
 
 
 def _parse_reasoning(raw: Mapping[str, Any], pointer: str) -> Reasoning:
@@ -487,12 +493,12 @@ def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part
             return (_as_sent(openai.adapt_call(part, ids)),) if role is Role.ASSISTANT else ()
         case Image():
             if role is Role.ASSISTANT:
-                return (Text(wire.image_label(part)),)
+                return (labels.label_for(part),)
             return (openai.adapt_image(part, _DETAILS),)
         case File():
-            return (Text(wire.file_label(part)) if role is Role.ASSISTANT else _adapt_file(part),)
+            return (labels.label_for(part) if role is Role.ASSISTANT else _adapt_file(part),)
         case Opaque():
-            return (part,) if part.format is _FORMAT else ()
+            return (part if part.format is _FORMAT else labels.label_for(part),)
         case _:
             return (part,)
 
@@ -515,7 +521,7 @@ def _adapt_file(file: File) -> File | Text:
         return content
     is_web = (file.url or "").lower().startswith(("https://", "http://"))
     is_known = file.file_id is not None and file.format in wire.OPENAI_FORMATS
-    return file if is_web or is_known else Text(wire.file_label(file))
+    return file if is_web or is_known else labels.label_for(file)
 
 
 def _is_compaction(part: Part) -> bool:
@@ -532,7 +538,7 @@ def _without_id(part: Part) -> Iterable[Part]:
             return (part,) if "id" not in block else (replace(part, block=_bare(block)),)
         case Opaque():
             if part.block.get("type") not in _ID_OPTIONAL:
-                return ()
+                return (labels.label_for(part),)
             return (replace(part, block=_bare(part.block)),) if "id" in part.block else (part,)
         case _:
             return (part,)

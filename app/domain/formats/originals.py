@@ -1,7 +1,8 @@
 """What a provider's original says beside the text of its part; it is sent, so it is counted.
 
 Citations, annotations and log probabilities are such. Names of types, ids of items, states and
-signatures are no text that a model reads; they are left out here, and so is what is empty.
+signatures are no such text; they are left out here, and so is what is empty. Signatures count as
+reasoning, in `tokens`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from app.domain.formats import openai_responses
-from app.domain.messages import FormatName, Reasoning, Text, ToolCall
+from app.domain.messages import FormatName, Text, ToolCall
 
 _SIGNATURES: Final = ("thoughtSignature", "thought_signature")
 _TEXT_BLOCK: Final = ("type", "text", "cache_control")
-_THINKING_BLOCK: Final = ("type", "thinking", "signature", "data")
 _GEMINI: Final = (*_SIGNATURES, "text", "thought")
 _GEMINI_CALLS: Final = ("functionCall", "function_call")
 _GEMINI_RESPONSES: Final = ("functionResponse", "function_response")
@@ -22,7 +22,7 @@ _GEMINI_FIELDS: Final = ("id", "name", "args", "response", "parts")
 _ITEM: Final = ("type", "id", "role", "status", "phase", "execution", "encrypted_content")
 _SAID: Final = {"output_text": ("type", "text"), "refusal": ("type", "refusal")}
 
-Original = Text | ToolCall | Reasoning
+Original = Text | ToolCall
 
 
 def beside(part: Original, format: FormatName) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def beside(part: Original, format: FormatName) -> dict[str, Any]:
         return {}
     match format:
         case FormatName.ANTHROPIC:
-            return _without(block, _TEXT_BLOCK if isinstance(part, Text) else _THINKING_BLOCK)
+            return _without(block, _TEXT_BLOCK)
         case FormatName.GEMINI:
             return _beside_gemini(block)
         case FormatName.OPENAI_RESPONSES:
@@ -58,10 +58,6 @@ def _beside_item(part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
     match part:
         case ToolCall():
             return _without(block, (*_ITEM, *openai_responses.call_fields(block)))
-        case Reasoning():
-            # The first of the two that holds anything is the text of the part.
-            shown = "summary" if block.get("summary") else "content"
-            return _without(block, (*_ITEM, shown))
         case Text():
             found = _without(block, (*_ITEM, "content"))
             content = block.get("content")

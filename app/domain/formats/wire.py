@@ -11,7 +11,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
@@ -19,8 +19,6 @@ from typing import Any, Final, NoReturn
 from app.domain import jsontext
 from app.domain.errors import ValidationError
 from app.domain.messages import (
-    EMPTY_MESSAGE,
-    EMPTY_RESULT,
     File,
     FormatName,
     Image,
@@ -29,6 +27,7 @@ from app.domain.messages import (
     Reasoning,
     Role,
     Text,
+    placeholder_for,
 )
 
 MAX_DEPTH: Final = 100
@@ -235,18 +234,10 @@ def takes_system(format: FormatName) -> bool:
     return format in OPENAI_FORMATS
 
 
-def image_label(image: Image) -> str:
-    """Describe in text an image that cannot be sent."""
-    if image.data is None and image.url is not None and image.url[:5].lower() != "data:":
-        return f"[image: {image.url}]"
-    return f"[image: {image.media_type}]" if image.media_type else "[image]"
-
-
-def file_label(file: File) -> str:
-    """Describe in text a document that cannot be sent."""
-    url = file.url if file.url and file.url[:5].lower() != "data:" else None
-    label = file.name or url or file.file_id or file.media_type
-    return f"[file: {label}]" if label else "[file]"
+def joined(texts: Sequence[Text]) -> Text:
+    """Join texts where a format has one; it stands for what any of them stood for."""
+    stands_for = tuple(kind for text in texts for kind in text.stands_for)
+    return Text("\n".join(text.text for text in texts), stands_for=stands_for)
 
 
 def adapted(
@@ -257,7 +248,7 @@ def adapted(
     What is left with nothing to show gets a placeholder (N6). Reasoning shows nothing.
     """
     if all(isinstance(part, Reasoning) for part in parts):
-        parts = [*parts, Text(EMPTY_RESULT if message.role is Role.TOOL else EMPTY_MESSAGE)]
+        parts = [*parts, placeholder_for(message.role, parts)]
     call_id = message.tool_call_id
     sent = sent_id(call_id, ids) if call_id is not None else None
     same = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))

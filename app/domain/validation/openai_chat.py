@@ -30,6 +30,7 @@ from app.domain.validation.shapes import (
 MOST_ID = 40
 _SYSTEM = ("system", "developer")
 _ROLES = (*_SYSTEM, "user", "assistant", "tool")
+_THOUGHTS = ("thinking", "redacted_thinking")
 _INSTEAD = ("refusal", "audio", "function_call")
 """What an assistant message may have instead of content."""
 
@@ -113,7 +114,10 @@ def _judge_message(item: Any, at: str, context: Context, found: Findings) -> Non
     elif is_empty(content):
         found.add("N6", f"{at}/content", f"the {role} message is empty")
     for index, part in enumerate(content if isinstance(content, list) else ()):
-        _judge_part(part, f"{at}/content/{index}", found)
+        if role == "assistant" and object_of(part).get("type") in _THOUGHTS:
+            _judge_thoughts([part], f"{at}/content/{index}", context, found)
+        else:
+            _judge_part(part, f"{at}/content/{index}", found)
     if "cache_control" in raw:
         found.add("X1", f"{at}/cache_control", "cache_control stands on content parts only")
     if "thinking_blocks" in raw:
@@ -123,8 +127,15 @@ def _judge_message(item: Any, at: str, context: Context, found: Findings) -> Non
 def _judge_thinking(raw: Object, at: str, context: Context, found: Findings) -> None:
     if raw.get("role") != "assistant" or not isinstance(raw["thinking_blocks"], list):
         found.add("X1", at, "thinking_blocks are a list on an assistant message")
-    elif context.family not in (None, FormatName.ANTHROPIC):
-        found.add("N12", at, "only Anthropic's models understand thinking_blocks")
+    elif not object_of(raw.get("provider_specific_fields")).get("thought_signatures"):
+        _judge_thoughts(raw["thinking_blocks"], at, context, found)
+
+
+def _judge_thoughts(blocks: list[Any], at: str, context: Context, found: Findings) -> None:
+    """N12: what Anthropic signed goes to its models alone; unsigned text is anyone's."""
+    signed = [b for b in map(object_of, blocks) if b.get("signature") or b.get("data")]
+    if signed and context.family not in (None, FormatName.ANTHROPIC):
+        found.add("N12", at, "only Anthropic's models understand signed thinking")
 
 
 def _judge_assistant(raw: Object, at: str, found: Findings) -> None:

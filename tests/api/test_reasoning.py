@@ -1,0 +1,574 @@
+"""Reasoning in Chat messages: to whom it goes back, and what providers make of it (N12).
+
+What LiteLLM sends is made by its own code, and tokens are counted by tiktoken alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import tiktoken
+from anthropic.types import MessageParam
+from google.genai import types as genai
+from openai.types.chat import ChatCompletionMessageParam
+from pydantic import TypeAdapter
+
+from tests.api.talk import append, new_conversation, result, user
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # LiteLLM reads it on import
+
+from litellm.litellm_core_utils.prompt_templates.factory import (
+    anthropic_messages_pt,
+)
+from litellm.llms.deepseek.chat.transformation import DeepSeekChatConfig
+from litellm.llms.moonshot.chat.transformation import MoonshotChatConfig
+from litellm.llms.vertex_ai.gemini.transformation import (
+    gemini_convert_messages_with_history,
+)
+
+TOOLS = [{"name": "shell", "input_schema": {"type": "object", "properties": {}}}]
+SIGNED = "ErUBCkYIBxgCIkDk" + "ab+/" * 40 + "=="
+OTHER_SIGNED = "EqQBCgIYAhIkM2Yz" + "cd01" * 40 + "=="
+GEMINI_SIGNED = "CpcHAdHtim9" + "Zz09" * 40 + "a"
+
+
+def thinking(text: str, signature: str) -> dict[str, Any]:
+    """Return a block as Anthropic makes it."""
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def call(call_id: str, **more: Any) -> dict[str, Any]:
+    """Return a call of the shell."""
+    function = {"name": "shell", "arguments": '{"command": "ls"}'}
+    return {"id": call_id, "type": "function", "function": function, **more}
+
+
+def step(call_id: str | None, text: Any = None, **fields: Any) -> dict[str, Any]:
+    """Return what the model said, with a call or without."""
+    said: dict[str, Any] = {"role": "assistant", "content": text, **fields}
+    if call_id is not None:
+        said["tool_calls"] = [call(call_id)]
+    return said
+
+
+def google(signature: str) -> dict[str, Any]:
+    """Return the field in which Google's compatible endpoint gives a signature."""
+    return {"extra_content": {"google": {"thought_signature": signature}}}
+
+
+def litellm_sign(signature: str) -> dict[str, Any]:
+    """Return the field in which LiteLLM gives the signature of a call."""
+    return {"provider_specific_fields": {"thought_signature": signature}}
+
+
+def signed_step(call_id: str, text: str | None, field: dict[str, Any]) -> dict[str, Any]:
+    """Return a step whose call has a signature."""
+    return {"role": "assistant", "content": text, "tool_calls": [call(call_id, **field)]}
+
+
+REDACTED = {"type": "redacted_thinking", "data": "c2VhbGVk" * 20}
+CLAUDE_LITELLM = (
+    step(
+        "c1",
+        reasoning_content="First I look.",
+        thinking_blocks=[thinking("First I look.", SIGNED), REDACTED],
+    ),
+    step("c2", "And now:", thinking_blocks=[thinking("", OTHER_SIGNED)]),
+    step(None, "All done.", thinking_blocks=[thinking("It is clear.", SIGNED)]),
+)
+OPENROUTER_CLAUDE = (
+    step(
+        "c1",
+        reasoning="First I look.",
+        reasoning_details=[
+            {
+                "type": "reasoning.text",
+                "text": "First I look.",
+                "signature": SIGNED,
+                "format": "anthropic-claude-v1",
+                "id": "reasoning-text-1",
+                "index": 0,
+            }
+        ],
+    ),
+    step(
+        "c2",
+        reasoning_details=[
+            {"type": "reasoning.encrypted", "data": "c2VhbGVk", "format": "anthropic-claude-v1"}
+        ],
+    ),
+    step(None, "All done."),
+)
+OPENROUTER_OPENAI = (
+    step(
+        "c1",
+        reasoning_details=[
+            {
+                "type": "reasoning.encrypted",
+                "data": "gAAAAABo" * 20,
+                "format": "openai-responses-v1",
+                "id": "rs_1",
+            }
+        ],
+    ),
+    step("c2"),
+    step(None, "All done."),
+)
+OPENROUTER_GEMINI = (
+    step(
+        "c1",
+        reasoning_details=[
+            {
+                "type": "reasoning.encrypted",
+                "data": GEMINI_SIGNED,
+                "format": "google-gemini-v1",
+                "id": "c1",
+            }
+        ],
+    ),
+    step("c2"),
+    step(None, "All done."),
+)
+PLAIN = (
+    step("c1", reasoning_content="I should look around."),
+    step("c2", "One more.", reasoning_content=""),
+    step(None, "All done.", reasoning_content="Now I know."),
+)
+VLLM = (step("c1", reasoning="I should look."), step("c2", reasoning="More."), step(None, "Done."))
+MINIMAX = (
+    step("c1", reasoning_details=[{"type": "reasoning.text", "text": "Hm", "index": 0}]),
+    step("c2", reasoning_details=[{"type": "reasoning.text", "text": "So", "index": 0}]),
+    step(None, "Done."),
+)
+GEMINI_GOOGLE = (
+    signed_step("c1", None, google(GEMINI_SIGNED)),
+    signed_step("c2", "And:", google("c2ln" * 30)),
+    step(None, "All done.", **google("dGV4dA==" * 8)),
+)
+GEMINI_LITELLM = (
+    {
+        **signed_step("c1", None, litellm_sign(GEMINI_SIGNED)),
+        "reasoning_content": "I look.",
+        "provider_specific_fields": {"thought_signatures": [GEMINI_SIGNED]},
+    },
+    signed_step("c2", "And:", litellm_sign("c2ln" * 30)),
+    {
+        **step(None, "All done."),
+        "provider_specific_fields": {"thought_signatures": ["dGV4" * 8]},
+    },
+)
+Loop = tuple[dict[str, Any], ...]
+FAMILIES: dict[str, tuple[Loop, tuple[str, ...]]] = {
+    "claude by litellm": (
+        CLAUDE_LITELLM,
+        (
+            "claude-sonnet-4-5",
+            "anthropic/claude-opus-4-6",
+            "bedrock/us.anthropic.claude-sonnet-4-20250514-v1:0",
+            "vertex_ai/claude-sonnet-4@20250514",
+            "openrouter/anthropic/claude-sonnet-4.5",
+        ),
+    ),
+    "claude by openrouter": (OPENROUTER_CLAUDE, ("openrouter/anthropic/claude-sonnet-4.5",)),
+    "openai by openrouter": (OPENROUTER_OPENAI, ("openrouter/openai/gpt-5", "openai/gpt-5")),
+    "gemini by openrouter": (OPENROUTER_GEMINI, ("openrouter/google/gemini-3-pro-preview",)),
+    "gemini by google": (GEMINI_GOOGLE, ("gemini-3-pro-preview", "gemini/gemini-3-pro-preview")),
+    "gemini by litellm": (GEMINI_LITELLM, ("gemini/gemini-3-pro", "vertex_ai/gemini-3-pro")),
+    "plain": (
+        PLAIN,
+        (
+            "deepseek/deepseek-reasoner",
+            "deepseek-v4-pro",
+            "moonshot/kimi-k2-thinking",
+            "Qwen/Qwen3-235B-A22B-Thinking",
+            "hosted_vllm/my-model",
+            "zai/glm-4.7",
+        ),
+    ),
+    "vllm": (VLLM, ("hosted_vllm/qwen3", "openai/gpt-oss-120b")),
+    "minimax": (MINIMAX, ("minimax/MiniMax-M2",)),
+}
+OTHERS = {
+    "claude": "claude-sonnet-4-5",
+    "gemini": "gemini/gemini-3-pro",
+    "openai": "gpt-5",
+    "plain": "deepseek/deepseek-chat",
+    "unknown": "my-model",
+}
+REASONING = ("thinking_blocks", "reasoning_content", "reasoning", "reasoning_details")
+
+
+def whole(loop: Loop) -> list[dict[str, Any]]:
+    """Return a tool loop, and the next turn after it."""
+    first, second, last = loop
+    return [
+        user("What is here?"),
+        first,
+        result("c1", "a.txt"),
+        second,
+        result("c2", "b.txt"),
+        last,
+        user("Thanks. And there?"),
+    ]
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """Yield every string of a payload."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from strings_in(item)
+        case list():
+            for item in value:
+                yield from strings_in(item)
+
+
+@functools.cache
+def encoding() -> tiktoken.Encoding:
+    """Return the vocabulary, which LiteLLM brings along."""
+    return tiktoken.get_encoding("o200k_base")
+
+
+def counted(payload: Any) -> int:
+    """Count by tiktoken alone the strings of a payload that a model reads."""
+    settings = ("model", "prompt_cache_key")
+    found = strings_in({key: item for key, item in payload.items() if key not in settings})
+    return sum(len(encoding().encode(text, disallowed_special=())) for text in found)
+
+
+async def build(client: httpx.AsyncClient, path: str, model: str, **more: Any) -> dict[str, Any]:
+    """Build for a model and check what holds of every answer."""
+    asked = {"model": model, "max_context_tokens": 100_000, "max_output_tokens": 4000, **more}
+    answer = await client.post(f"{path}/context", json=asked)
+    assert answer.status_code == 200, answer.text
+    built: dict[str, Any] = answer.json()
+    if "known" not in more:
+        assert built["tokens_used"] >= 0.99 * counted(built["payload"]), model
+        target = built["format"]
+        judged = await client.post(
+            "/v1/context/validate", json={"format": target, "payload": built["payload"]}
+        )
+        assert judged.status_code == 200, judged.text
+        assert judged.json()["violations"] == []
+    return built
+
+
+async def log_of(client: httpx.AsyncClient, messages: list[dict[str, Any]], **more: Any) -> str:
+    """Store messages and return the conversation's path."""
+    path = await new_conversation(client, tools=TOOLS, **more)
+    await append(client, path, *messages)
+    return path
+
+
+CASES = [(name, model) for name, (_, models) in FAMILIES.items() for model in models]
+
+
+@pytest.mark.parametrize(("name", "model"), CASES)
+async def test_reasoning_returns_to_its_own_family(
+    client: httpx.AsyncClient, name: str, model: str
+) -> None:
+    """A tool loop and the turn after it come back as they were said, field by field."""
+    messages = whole(FAMILIES[name][0])
+    path = await log_of(client, messages)
+    built = await build(client, path, model)
+    assert built["payload"]["messages"] == messages
+    assert built["degraded"] == []
+    TypeAdapter(list[ChatCompletionMessageParam]).validate_python(built["payload"]["messages"])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("other", OTHERS)
+async def test_reasoning_never_goes_to_others(
+    client: httpx.AsyncClient, name: str, other: str
+) -> None:
+    """No field, no text and no signature of it is in a payload for another family."""
+    if name.startswith(other) or (other == "plain" and name in ("vllm", "minimax")):
+        return
+    if name.startswith("openai") and other == "openai":
+        return
+    loop = FAMILIES[name][0]
+    path = await log_of(client, whole(loop))
+    built = await build(client, path, OTHERS[other])
+    said = json.dumps(built["payload"], ensure_ascii=False)
+    for field in (*REASONING, "extra_content", "provider_specific_fields", SIGNED, GEMINI_SIGNED):
+        assert field not in said
+    assert [m["role"] for m in built["payload"]["messages"]] == [m["role"] for m in whole(loop)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_each_step_extends_the_one_before(client: httpx.AsyncClient, name: str) -> None:
+    """Inside an epoch a payload grows, and a delta is what it grew by (N9, G4)."""
+    loop, (model, *_) = FAMILIES[name]
+    messages = whole(loop)
+    path = await log_of(client, messages[:1])
+    held = (await build(client, path, model))["payload"]["messages"]
+    known = None
+    for place in range(1, len(messages), 2):
+        await append(client, path, *messages[place : place + 2])
+        built = await build(client, path, model)
+        assert built["payload"]["messages"] == messages[: place + 2]
+        assert built["payload"]["messages"][: len(held)] == held
+        if known is not None:
+            delta = await build(client, path, model, known=known)
+            assert delta["delta"]
+            base = delta["base_items"]
+            assert held[:base] + delta["payload"]["messages"] == built["payload"]["messages"]
+            assert delta["tokens_used"] == built["tokens_used"]
+        held = built["payload"]["messages"]
+        known = {
+            "epoch": built["epoch"],
+            "through_seq": built["through_seq"],
+            "build_id": built["build_id"],
+        }
+
+
+# --- what providers make of it ------------------------------------------------------------------
+
+
+async def test_litellm_sends_thinking_where_it_stood(client: httpx.AsyncClient) -> None:
+    """LiteLLM makes of the payload what Anthropic gave, block by block (A9)."""
+    path = await log_of(client, whole(CLAUDE_LITELLM))
+    payload = (await build(client, path, "anthropic/claude-sonnet-4-5"))["payload"]
+    sent = anthropic_messages_pt(
+        copy.deepcopy(payload["messages"]), "claude-sonnet-4-5", "anthropic"
+    )
+    TypeAdapter(list[MessageParam]).validate_python(sent)
+    replies = [message["content"] for message in sent if message["role"] == "assistant"]
+    assert [[block["type"] for block in blocks] for blocks in replies] == [
+        ["thinking", "redacted_thinking", "tool_use"],
+        ["thinking", "text", "tool_use"],
+        ["thinking", "text"],
+    ]
+    for blocks, said in zip(replies, CLAUDE_LITELLM, strict=True):
+        thoughts = said["thinking_blocks"]
+        assert [dict(block) for block in blocks[: len(thoughts)]] == thoughts
+
+
+@pytest.mark.parametrize("loop", [CLAUDE_LITELLM, OPENROUTER_CLAUDE])
+async def test_thinking_goes_to_anthropics_own_format(
+    client: httpx.AsyncClient, loop: Loop
+) -> None:
+    """Signed blocks of Chat messages are Anthropic's blocks, in place and unchanged (A9, N12)."""
+    path = await log_of(client, whole(loop))
+    payload = (await build(client, path, "claude-sonnet-4-5", format="anthropic"))["payload"]
+    TypeAdapter(list[MessageParam]).validate_python(payload["messages"])
+    replies = [item["content"] for item in payload["messages"] if item["role"] == "assistant"]
+    found = [[b for b in blocks if "thinking" in b["type"]] for blocks in replies]
+    if loop is CLAUDE_LITELLM:
+        assert found == [said["thinking_blocks"] for said in loop]
+    else:
+        sealed = {"type": "redacted_thinking", "data": "c2VhbGVk"}
+        assert found == [[thinking("First I look.", SIGNED)], [sealed], []]
+    for blocks in replies:
+        kinds = [block["type"] for block in blocks]
+        order = ["thinking", "redacted_thinking", "text", "tool_use"]
+        assert kinds == sorted(kinds, key=order.index)
+
+
+@pytest.mark.parametrize("model", ["gemini/gemini-3-pro-preview", "gemini/gemini-2.5-pro"])
+async def test_litellm_sends_geminis_signatures(client: httpx.AsyncClient, model: str) -> None:
+    """LiteLLM puts each signature on the part that it came on (G2)."""
+    path = await log_of(client, whole(GEMINI_LITELLM))
+    payload = (await build(client, path, model))["payload"]
+    sent = gemini_convert_messages_with_history(
+        copy.deepcopy(payload["messages"]), model.partition("/")[2]
+    )
+    signed = [
+        (next(key for key in ("function_call", "text") if key in part), part["thoughtSignature"])
+        for content in sent
+        for part in content["parts"]
+        if "thoughtSignature" in part
+    ]
+    assert signed == [
+        ("function_call", GEMINI_SIGNED),
+        ("function_call", "c2ln" * 30),
+        ("text", "dGV4" * 8),
+    ]
+
+
+@pytest.mark.parametrize("loop", [GEMINI_LITELLM, GEMINI_GOOGLE, OPENROUTER_GEMINI])
+async def test_signatures_go_to_geminis_own_format(client: httpx.AsyncClient, loop: Loop) -> None:
+    """Signatures of Chat messages stand on Gemini's parts, unchanged (G2, N12)."""
+    path = await log_of(client, whole(loop))
+    built = await build(client, path, "gemini-3-pro-preview", format="gemini")
+    contents = built["payload"]["contents"]
+    TypeAdapter(list[genai.Content]).validate_python(contents)
+    signatures = [
+        part["thoughtSignature"]
+        for content in contents
+        for part in content["parts"]
+        if "thoughtSignature" in part
+    ]
+    if loop is OPENROUTER_GEMINI:
+        assert signatures[0] == GEMINI_SIGNED
+        return
+    last = "dGV4dA==" * 8 if loop is GEMINI_GOOGLE else "dGV4" * 8
+    expected = [GEMINI_SIGNED, "c2ln" * 30, *([last] if loop is GEMINI_LITELLM else [])]
+    assert signatures == expected
+    assert contents[1]["parts"][0]["functionCall"]["name"] == "shell"
+
+
+@pytest.mark.parametrize("config", [DeepSeekChatConfig, MoonshotChatConfig])
+async def test_litellm_sends_plain_reasoning(client: httpx.AsyncClient, config: Any) -> None:
+    """DeepSeek and Kimi get each message's reasoning as they gave it."""
+    name = "deepseek/deepseek-reasoner" if config is DeepSeekChatConfig else "moonshot/kimi-k2"
+    path = await log_of(client, whole(PLAIN))
+    payload = (await build(client, path, name))["payload"]
+    sent = config().transform_request(
+        name.partition("/")[2], copy.deepcopy(payload["messages"]), {}, {}, {}
+    )
+    said = [m["reasoning_content"] for m in sent["messages"] if m["role"] == "assistant"]
+    assert [text.strip() for text in said] == ["I should look around.", "", "Now I know."]
+
+
+async def test_a_signature_joined_to_an_id_goes_back(client: httpx.AsyncClient) -> None:
+    """LiteLLM joins signatures to ids, and such an id is too long; it finds them all the same."""
+    joined = f"call_1__thought__{GEMINI_SIGNED}"
+    messages = [user("go"), step(joined), result(joined), user("on")]
+    path = await log_of(client, messages)
+    payload = (await build(client, path, "gemini/gemini-3-pro-preview"))["payload"]
+    (sent,) = payload["messages"][1]["tool_calls"]
+    assert sent["id"] == payload["messages"][2]["tool_call_id"]
+    assert len(sent["id"]) <= 40
+    assert sent["provider_specific_fields"] == {"thought_signature": GEMINI_SIGNED}
+    (content,) = (
+        c
+        for c in gemini_convert_messages_with_history(payload["messages"], "gemini-3-pro")
+        if c["role"] == "model"
+    )
+    assert content["parts"][0]["thoughtSignature"] == GEMINI_SIGNED
+
+
+async def test_anthropics_own_thinking_goes_to_litellm(client: httpx.AsyncClient) -> None:
+    """What came in Anthropic's format goes to Claude in LiteLLM's dialect, and to no other."""
+    blocks = [thinking("Look.", SIGNED), {"type": "text", "text": "Well."}]
+    path = await log_of(client, [user("hi")])
+    said = {"role": "assistant", "content": blocks}
+    await append(client, path, said, user("on"), format="anthropic")
+    built = await build(client, path, "anthropic/claude-sonnet-4-5")
+    sent = built["payload"]["messages"][1]
+    assert sent == {"role": "assistant", "content": "Well.", "thinking_blocks": blocks[:1]}
+    other = await build(client, path, "gpt-5")
+    assert other["payload"]["messages"][1] == {"role": "assistant", "content": "Well."}
+
+
+async def test_thinking_among_the_content_goes_back_in_place(client: httpx.AsyncClient) -> None:
+    """LiteLLM also takes signed blocks as parts of the content, where they stood (A9)."""
+    content = [thinking("Look.", SIGNED), {"type": "text", "text": "Well."}]
+    path = await log_of(client, [user("hi"), step(None, content), user("on")])
+    built = await build(client, path, "anthropic/claude-sonnet-4-5")
+    assert built["payload"]["messages"][1] == {"role": "assistant", "content": content}
+    native = await build(client, path, "claude-sonnet-4-5", format="anthropic")
+    assert native["payload"]["messages"][1]["content"] == content
+    other = await build(client, path, "gpt-5")
+    assert other["payload"]["messages"][1] == {"role": "assistant", "content": "Well."}
+
+
+# --- when it is let go --------------------------------------------------------------------------
+
+
+async def test_a_new_prefix_drops_signed_reasoning_for_good(client: httpx.AsyncClient) -> None:
+    """After a clear or new sections, thinking from before never comes back (A10, A11)."""
+    path = await log_of(client, whole(CLAUDE_LITELLM))
+    model = "anthropic/claude-sonnet-4-5"
+    before = await build(client, path, model)
+    assert SIGNED in json.dumps(before["payload"])
+    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
+    after = await build(client, path, model, **changed)
+    assert after["cache_break_reason"] == "sections_changed"
+    assert "thinking_blocks" not in json.dumps(after["payload"])
+    back = await build(client, path, model)
+    assert "thinking_blocks" not in json.dumps(back["payload"])
+    await append(client, path, step(None, "Sure.", thinking_blocks=[thinking("", OTHER_SIGNED)]))
+    newer = await build(client, path, model)
+    assert json.dumps(newer["payload"]).count("thinking_blocks") == 1
+
+
+async def test_a_new_prefix_leaves_plain_reasoning_of_the_turn(client: httpx.AsyncClient) -> None:
+    """DeepSeek refuses calls without reasoning: the turn keeps its own, older calls a blank."""
+    third = step("c3", reasoning_content="Third.")
+    messages = [*whole(PLAIN)[:-1], user("more"), third, result("c3")]
+    path = await log_of(client, messages)
+    model = "deepseek/deepseek-reasoner"
+    await build(client, path, model)
+    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
+    after = (await build(client, path, model, **changed))["payload"]["messages"][1:]
+    said = [m.get("reasoning_content") for m in after if m["role"] == "assistant"]
+    assert said == [" ", " ", None, "Third."]
+
+
+async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
+    """Gemini refuses a call without a signature: the documented stand-in takes its place (G2)."""
+    path = await log_of(client, whole(GEMINI_GOOGLE))
+    model = "gemini-3-pro-preview"
+    await build(client, path, model)
+    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
+    after = (await build(client, path, model, **changed))["payload"]["messages"][1:]
+    (sent,) = after[1]["tool_calls"]
+    assert sent["extra_content"] == google("skip_thought_signature_validator")["extra_content"]
+    assert GEMINI_SIGNED not in json.dumps(after)
+
+
+async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClient) -> None:
+    """A payload without reasoning is better than none, and says so, in later builds as well."""
+    policy = {"strategy": "full_history"}
+    thought = step("c1", reasoning_content="because " * 9000)
+    messages = [user("go"), thought, result("c1"), user("on")]
+    path = await log_of(client, messages, policy=policy)
+    asked = {"max_context_tokens": 9000, "max_output_tokens": 1000}
+    for _ in range(2):
+        built = await build(client, path, "deepseek/deepseek-reasoner", **asked)
+        assert built["degraded"] == ["reasoning_dropped"]
+        assert built["payload"]["messages"][1]["reasoning_content"] == " "
+        assert built["tokens_used"] <= 8000
+    await append(client, path, step(None, "Done.", reasoning_content="New."))
+    built = await build(client, path, "deepseek/deepseek-reasoner", **asked)
+    assert built["payload"]["messages"][-1]["reasoning_content"] == "New."
+
+
+async def test_another_model_of_the_family_starts_without(client: httpx.AsyncClient) -> None:
+    """A lane of the same family may have made what is signed; one of another cannot have."""
+    path = await log_of(client, whole(CLAUDE_LITELLM))
+    await build(client, path, "gpt-5")
+    first = await build(client, path, "claude-sonnet-4-5")
+    assert first["cache_break_reason"] == "model_changed"
+    assert SIGNED in json.dumps(first["payload"])
+    second = await build(client, path, "claude-opus-4-6")
+    assert SIGNED not in json.dumps(second["payload"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"thinking_blocks": "no list"},
+        {"thinking_blocks": [5]},
+        {"reasoning_details": {"a": 1}},
+        {"extra_content": 5},
+        {"provider_specific_fields": ["x"]},
+        {"extra_content": {"google": {"thought_signature": 5}}},
+    ],
+)
+async def test_malformed_reasoning_is_stored_and_ignored(
+    client: httpx.AsyncClient, fields: dict[str, Any]
+) -> None:
+    """Fields that no provider makes refuse no message and reach no model."""
+    path = await log_of(client, [user("hi"), step(None, "yes", **fields), user("on")])
+    built = await build(client, path, "claude-sonnet-4-5")
+    assert built["payload"]["messages"][1] == {"role": "assistant", "content": "yes"}
+
+
+async def test_a_message_of_reasoning_alone_has_a_label(client: httpx.AsyncClient) -> None:
+    """Another model is told that there was reasoning, not that the message was empty."""
+    alone = {"role": "assistant", "content": None, "reasoning_content": "hm"}
+    path = await log_of(client, [user("hi"), alone, user("on")])
+    built = await build(client, path, "gpt-5")
+    assert built["payload"]["messages"][1] == {"role": "assistant", "content": "[reasoning]"}
