@@ -299,8 +299,8 @@ async def test_overflow_shortens_what_is_left(client: httpx.AsyncClient, strateg
             assert (await client.post(undo)).status_code == 200
 
 
-async def test_forks_and_snapshots_and_restarts(settings: Settings) -> None:
-    """A fork, a restored snapshot and another process build the same, and read the rest."""
+async def test_forks_and_restarts(settings: Settings) -> None:
+    """A fork and another process build the same payload, and the fork reads the rest."""
     async with started(create_app(settings)) as client:
         path = await new_conversation(client, policy=window())
         await append(client, path, *talk(2), user(OUTPUT, id="big"))

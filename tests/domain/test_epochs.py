@@ -152,7 +152,7 @@ def test_starts_of_the_version_before_still_read() -> None:
         ({"view": replace(VIEW, summaries=())}, "compaction"),
         ({"view": replace(VIEW, retain=None)}, "compaction"),
         ({"view": replace(VIEW, note="[left out]")}, "compaction"),
-        ({"view": replace(VIEW, spans=spans_beside(Span(2, 9), (5,)))}, "window_moved"),
+        ({"view": replace(VIEW, spans=spans_beside(Span(2, 9), (5,)))}, "unpinned"),
         ({"view": replace(VIEW, spans=spans_beside(Span(3, 9), (5, 6)))}, "window_moved"),
         ({"view": replace(VIEW, trimmed_through=5)}, "tool_results_cleared"),
         ({"view": replace(VIEW, untrimmed=(2, 3))}, "tool_results_cleared"),
