@@ -196,7 +196,7 @@ def test_a_full_disk_is_507_and_heals(small_disk: Path) -> None:
                     file.write(bytes(2**16))
             statuses = {append() for _ in range(8)}
             assert 507 in statuses
-            assert statuses <= {201, 507}
+            assert statuses <= {201, 503, 507}  # 503: the server ended, and left room
             ballast.unlink()
             served.wait_until(lambda: append() == 201, SECONDS, "an append is taken again")
             log = read_messages(client, made.body["conversation_id"])
