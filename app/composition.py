@@ -40,6 +40,7 @@ from app.services.keys import KeyService
 from app.services.leases import Leases
 from app.services.outputs import Outputs
 from app.services.ports import BlobStore
+from app.services.registry import RegistryService
 from app.services.retention import RetentionService
 from app.services.search import SearchService
 from app.services.spend import SpendGuard
@@ -63,6 +64,7 @@ class Parts:
     queue: PostgresQueue
     tokenizer: TiktokenTokenizer
     registry: ModelRegistry
+    models: RegistryService
     gateway: LiteLLMGateway
     frames: Frames
     summariser: Summariser
@@ -114,14 +116,21 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
     frames = Frames(registry, tokenizer, settings.policy_overrides, settings.default_model)
-    measured = MeasuredGateway(gateway, telemetry, registry)
+    measured = MeasuredGateway(gateway, telemetry)
     # The breaker comes first: a call that is not made is not counted.
     guarded = CircuitBreaker(
         SpendGuard(measured, database, allowances.limits_of, utc_now),
         settings.summarizer_breaker_failures,
         settings.summarizer_breaker_seconds,
     )
-    summariser = Summariser(guarded, registry, tokenizer, _summariser_settings(settings))
+    models = RegistryService(database, registry)
+    summariser = Summariser(
+        guarded,
+        registry,
+        tokenizer,
+        _summariser_settings(settings),
+        find_entry=models.find_entry,
+    )
     leases = Leases(database, new_id)
     active = ActiveWindows(database, frames, now)
     blob_store: BlobStore = RowStore()
@@ -144,6 +153,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         queue=PostgresQueue(store),
         tokenizer=tokenizer,
         registry=registry,
+        models=models,
         gateway=gateway,
         frames=frames,
         summariser=summariser,

@@ -59,7 +59,6 @@ from app.services.pins import PinService
 from app.services.reads import Reads
 from app.services.recaps import Recaps
 from app.services.receipts import ReceiptService
-from app.services.registry import RegistryService
 from app.services.restores import Restores
 from app.services.shares import Shares
 from app.services.snapshots import SnapshotService
@@ -251,7 +250,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         forks=ForkService(
             database, frames, parts.active, parts.blob_store, new_id, partial(_count_bytes, parts)
         ),
-        registry=RegistryService(database, parts.registry),
+        registry=parts.models,
         search=parts.search,
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, frames, parts.registry, database, utc_now),

@@ -35,7 +35,7 @@ from app.domain.compaction import CompactResult
 from app.domain.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.keys import bearer_of
 from app.domain.summaries import Completion, ModelCall
-from app.services.ports import Gateway, Models
+from app.services.ports import Gateway
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_SECONDS = 1.0
@@ -134,9 +134,7 @@ class Telemetry:
     # --- told by the gateway, the worker and the store ------------------------------------
 
     @contextmanager
-    def calling(
-        self, call: ModelCall, price: Callable[[Completion], float | None]
-    ) -> Iterator[TellCompletion]:
+    def calling(self, call: ModelCall) -> Iterator[TellCompletion]:
         """Count a model call by the completion that the block tells, or by why it failed."""
         metrics, model, started = self._metrics, call.model, perf_counter()
         outcome = "error"
@@ -148,7 +146,7 @@ class Telemetry:
                     outcome = ANSWERED
                     metrics.call_tokens.labels(model, "input").inc(completion.input_tokens)
                     metrics.call_tokens.labels(model, "output").inc(completion.output_tokens)
-                    metrics.call_cost.labels(model).inc(price(completion) or 0.0)
+                    metrics.call_cost.labels(model).inc(completion.cost(call.info) or 0.0)
                     tell_span(completion)
 
                 yield tell
@@ -256,21 +254,15 @@ class Telemetry:
 
 
 class MeasuredGateway:
-    """A gateway that tells of each call; `models` knows what one costs."""
+    """A gateway that tells of each call, and what it cost by the entry that the call carries."""
 
-    def __init__(self, gateway: Gateway, telemetry: Telemetry, models: Models) -> None:
+    def __init__(self, gateway: Gateway, telemetry: Telemetry) -> None:
         self._gateway = gateway
         self._telemetry = telemetry
-        self._models = models
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does."""
-
-        def price(completion: Completion) -> float | None:
-            info = self._models.find(call.model)
-            return info.cost(completion.input_tokens, completion.output_tokens) if info else None
-
-        with self._telemetry.calling(call, price) as tell:
+        with self._telemetry.calling(call) as tell:
             completion = await self._gateway.complete(call)
             tell(completion)
         return completion

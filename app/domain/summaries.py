@@ -22,6 +22,7 @@ from typing import Any, assert_never
 import re2
 
 from app.domain.formats.labels import block_label
+from app.domain.limits import ModelInfo
 from app.domain.messages import (
     File,
     Image,
@@ -60,7 +61,8 @@ class ContextState:
 class ModelCall:
     """One request to a model: plain role and content messages, never tools.
 
-    `tenant_id` is who it is made for (E9).
+    `tenant_id` is who it is made for (E9); `info` is what is known of the model for that tenant,
+    its own entry included.
     """
 
     model: str
@@ -68,6 +70,7 @@ class ModelCall:
     max_tokens: int
     timeout_seconds: float
     tenant_id: str
+    info: ModelInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,10 @@ class Completion:
     input_tokens: int
     output_tokens: int
     has_tool_calls: bool
+
+    def cost(self, info: ModelInfo | None) -> float | None:
+        """Return the price in USD by a model's entry, None where a price is unknown."""
+        return info.cost(self.input_tokens, self.output_tokens) if info is not None else None
 
 
 @dataclass(frozen=True, slots=True)

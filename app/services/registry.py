@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from app.domain import jsontext
-from app.domain.errors import NotFound
+from app.domain.errors import NotFound, ServiceUnavailable
 from app.domain.limits import ModelInfo, overlaid
 from app.services.ports import Database, Models
 
@@ -47,6 +48,13 @@ class RegistryService:
         if bundled is None and own is None:
             raise NotFound(f"Nothing is known about the model {model!r}", {"model": model})
         return overlaid(model, bundled, own)
+
+    async def find_entry(self, tenant_id: str, model: str) -> str | None:
+        """Return the tenant's own entry as JSON text; None without one or without a database."""
+        with suppress(ServiceUnavailable):
+            async with self._database.session() as records:
+                return await records.tenants.find_model(tenant_id, model)
+        return None
 
     async def put(self, tenant_id: str, model: str, entry: Mapping[str, Any]) -> ModelInfo:
         """Add or replace the tenant's own entry, and return the model as it is then known."""

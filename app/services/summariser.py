@@ -26,7 +26,7 @@ from tenacity import (
 
 from app.domain.errors import ServiceUnavailable, ValidationError
 from app.domain.extractive import DECISIONS, EARLIER, IDENTIFIERS, extract, read_digest
-from app.domain.limits import INEXACT_MARGIN, ModelInfo
+from app.domain.limits import INEXACT_MARGIN, ModelInfo, overlaid
 from app.domain.messages import Message
 from app.domain.summaries import (
     DEFAULT_SECRET_PATTERNS,
@@ -64,6 +64,13 @@ _NOT_CALLED = frozenset({"circuit_open", "spend_guard"})
 
 Sleep = Callable[[float], Awaitable[None]]
 Clock = Callable[[], float]
+FindEntry = Callable[[str, str], Awaitable[str | None]]
+"""Returns a tenant's own registry entry for a model as JSON text, None without one (J5)."""
+
+
+async def no_entry(_tenant_id: str, _model: str) -> str | None:
+    """Return no entry, where tenants have none of their own."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,8 @@ class Effort:
 
     `deadline` is on the summariser's clock. `calls` counts failed calls too. `model` is the one
     that answered last, `extractive` for the built-in summariser; `cost_usd` is None where a
-    price is unknown. A mutable companion of one compaction, never shared between two.
+    price is unknown. `infos` holds what is known of each model asked, the tenant's own entry
+    laid over the bundled one. A mutable companion of one compaction, never shared between two.
     """
 
     tenant_id: str
@@ -106,6 +114,7 @@ class Effort:
     model: str = EXTRACTIVE
     prompt_hash: str = EXTRACTIVE
     given_up: set[str] = field(default_factory=set)
+    infos: dict[str, ModelInfo | None] = field(default_factory=dict)
 
     def spend(self, model: str, completion: Completion, price: float | None) -> None:
         """Add what an answered call took."""
@@ -156,6 +165,7 @@ class Summariser:
         settings: SummariserSettings,
         sleep: Sleep = asyncio.sleep,
         now: Clock = time.monotonic,
+        find_entry: FindEntry = no_entry,
     ) -> None:
         self._gateway = gateway
         self._models = models
@@ -163,6 +173,7 @@ class Summariser:
         self._settings = settings
         self._sleep = sleep
         self._now = now
+        self._find_entry = find_entry
         self._secrets = compile_patterns(settings.secret_patterns)
         configured = (settings.model, *settings.fallback_models, *settings.allowed_models)
         self._allowed = frozenset(model for model in configured if model)
@@ -301,9 +312,19 @@ class Summariser:
     async def _through(self, run: _Run) -> SummaryResult:
         """Fold chunk after chunk until all is summarised."""
         run.effort.prompt_hash = prompt_hash(run.ask)
+        await self._look_up(run)
         while not await self._fold_chunk(run):
             pass
         return SummaryResult(run.summary or "", run.retain if run.ask.wants_retain else None)
+
+    async def _look_up(self, run: _Run) -> None:
+        """Learn the limits and prices of the models to ask, once for each effort."""
+        effort = run.effort
+        for model in run.models:
+            if model not in effort.infos:
+                bundled = self._models.find(model)
+                own = await self._find_entry(effort.tenant_id, model)
+                effort.infos[model] = bundled if own is None else overlaid(model, bundled, own)
 
     async def _fold_chunk(self, run: _Run) -> bool:
         """Summarise the next chunk into the summary so far; true when it was the last."""
@@ -385,9 +406,7 @@ class Summariser:
             else:
                 effort.failures += 1
             raise
-        info = self._models.find(call.model)
-        price = info.cost(completion.input_tokens, completion.output_tokens) if info else None
-        effort.spend(call.model, completion, price)
+        effort.spend(call.model, completion, completion.cost(call.info))
         return completion
 
     def _in_time(self, effort: Effort, call: ModelCall) -> ModelCall:
@@ -431,10 +450,11 @@ class Summariser:
             max_tokens,
             self._settings.timeout_seconds,
             run.effort.tenant_id,
+            run.effort.infos.get(run.models[0]),
         )
 
     def _window(self, run: _Run) -> tuple[int, ModelInfo | None]:
-        info = self._models.find(run.models[0])
+        info = run.effort.infos.get(run.models[0])
         known = (info.context_window or info.max_input_tokens) if info else None
         return known or self._settings.context_window, info
 

@@ -516,17 +516,6 @@ class OneGateway:
         return self._outcome
 
 
-class NoModels:
-    """Knows no model, and so no price."""
-
-    def find(self, model: str) -> None:
-        """Return nothing."""
-
-    def list(self) -> list[Any]:
-        """Return nothing."""
-        return []
-
-
 @pytest.mark.parametrize(
     ("given", "outcome"),
     [
@@ -539,7 +528,7 @@ class NoModels:
 async def test_outcomes_of_calls(given: Completion | BaseException, outcome: str) -> None:
     """M: a call is counted once by its outcome, and costs nothing where no price is known."""
     telemetry = Telemetry()
-    gateway = MeasuredGateway(OneGateway(given), telemetry, NoModels())
+    gateway = MeasuredGateway(OneGateway(given), telemetry)
     try:
         await gateway.complete(ModelCall("m", (), 10, 1.0, "tenant"))
     except BaseException as raised:
