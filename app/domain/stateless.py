@@ -121,7 +121,7 @@ def new_state(plan: CompressMiddle, summary: str, compressed_at: str) -> Context
     return ContextState(STRATEGY, summary, (plan.start, plan.end), compressed_at)
 
 
-def require_messages(messages: Sequence[WireMessage]) -> None:
+def require_messages(messages: Sequence[object]) -> None:
     """Raise ValidationError when there is nothing to compress (CX-NT2)."""
     if not messages:
         raise ValidationError.at("/messages", "Conversation has no messages")

@@ -18,7 +18,7 @@ from app.domain.formats import FORMATS, parse_tool
 from app.domain.limits import INEXACT_MARGIN
 from app.domain.messages import FormatName, Message, clean
 from app.domain.policy import CounterName, SandwichPolicy
-from app.domain.summaries import ContextState, SummaryAsk
+from app.domain.summaries import ContextState, SummaryAsk, without_trailing_calls
 from app.domain.tokens import (
     bytes_4,
     chars_2_5,
@@ -153,7 +153,9 @@ class StatelessService:
                 least, most = SUMMARY_TOKENS
                 room = max(least, min(most, ask.max_context_tokens // 10))
                 middle = list(range(plan.start, plan.end))
-                made = await self._summarise(tenant_id, messages, middle, ask.model, room)
+                made = await self._summarise(
+                    tenant_id, await _read(messages, middle), ask.model, room
+                )
                 state = stateless.new_state(plan, made.text, self._now().isoformat())
                 shown = stateless.assemble(messages, made.text, ask.policy)
                 return _result(shown, summary_used=True, state=state)
@@ -161,11 +163,15 @@ class StatelessService:
     async def compress(
         self, tenant_id: str, messages: Sequence[Any], model: str | None
     ) -> Compressed:
-        """Return a summary of all the messages; raises as `build` does (CX-NT2)."""
+        """Return a summary of all the messages; raises as `build` does (CX-NT2).
+
+        A call at the end is left out of what is summarised, so that of it alone nothing is left.
+        """
         stateless.require_messages(messages)
         _require_objects(messages)
-        places = list(range(len(messages)))
-        return await self._summarise(tenant_id, messages, places, model, SUMMARY_TOKENS[1])
+        neutral = await _read(messages, range(len(messages)))
+        stateless.require_messages(without_trailing_calls(neutral))
+        return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1])
 
     async def count(self, tenant_id: str, ask: CountAsk) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
@@ -220,13 +226,14 @@ class StatelessService:
     async def _summarise(
         self,
         tenant_id: str,
-        messages: Sequence[Any],
-        places: Sequence[int],
+        neutral: Sequence[Message],
         model: str | None,
         room: int,
     ) -> Compressed:
         chosen = self._summariser.choose_model(model, None, None)
-        neutral = await asyncio.to_thread(_neutral, messages, places, FormatName.OPENAI_CHAT)
+        if not without_trailing_calls(neutral):
+            # A middle that is a call alone gives a model nothing to summarise.
+            chosen = None
         effort = self._summariser.effort(tenant_id)
         made = await self._summariser.summarise(neutral, None, SummaryAsk(), chosen, room, effort)
         return Compressed(made.text, effort.model)
@@ -239,6 +246,10 @@ def _require_objects(messages: Sequence[Any]) -> None:
         detail = "A message is a JSON object"
         problems = tuple(Problem(f"/messages/{index}", detail) for index in told)
         raise ValidationError(detail, problems=problems)
+
+
+async def _read(messages: Sequence[Any], places: Sequence[int]) -> list[Message]:
+    return await asyncio.to_thread(_neutral, messages, places, FormatName.OPENAI_CHAT)
 
 
 def _neutral(

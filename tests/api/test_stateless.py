@@ -244,3 +244,54 @@ async def test_counting_stalls_on_nothing(client: httpx.AsyncClient) -> None:
         "/v1/tokens/count", content=raw, headers={"content-type": "application/json"}
     )
     assert answer.status_code == 200
+
+
+SPOKEN = {"role": "assistant", "content": "I will look.", "tool_calls": calling("c1")["tool_calls"]}
+
+
+@pytest.mark.parametrize(
+    "lone",
+    [
+        calling("c1"),
+        calling("c1", "c2"),
+        {**calling("c1"), "content": ""},
+        {**calling("c1"), "content": "  \n"},
+        {**calling("c1"), "reasoning_content": "Let me think."},
+    ],
+)
+async def test_compressing_a_lone_call_is_refused_without_a_model(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM, lone: dict[str, Any]
+) -> None:
+    """K6, CX-NT2: without its call the message says nothing, so there is nothing to summarise."""
+    answer = await model_client.post("/v1/context/compress", json={"messages": [lone]})
+    problem = assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
+    assert problem["detail"] == "Conversation has no messages"
+    assert fake_llm.calls == 0
+
+
+async def test_compressing_a_call_with_text_keeps_the_text(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """K6, E3: the call is left out, and what was said beside it is summarised."""
+    fake_llm.always(behave.answer("<summary>Looked.</summary>"))
+    answer = await model_client.post("/v1/context/compress", json={"messages": [SPOKEN]})
+    assert answer.json()["summary"] == "Looked."
+    assert "I will look." in fake_llm.requests[0].text
+    assert "shell" not in fake_llm.requests[0].text
+
+
+@pytest.mark.parametrize("size", [1, 300])
+async def test_a_middle_that_is_a_call_alone_needs_no_model(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM, size: int
+) -> None:
+    """K6: a build goes on although the middle gives a model nothing to summarise."""
+    call = calling("c1")
+    call["tool_calls"][0]["function"]["arguments"] = '{"path": "' + "x" * size + '"}'
+    messages = [user("word " * 800), call, result("c1", "word " * 800)]
+    built = await build(
+        model_client, messages=messages, preserve_top=1, preserve_bottom=1, max_context_tokens=500
+    )
+    assert built["summary_used"] is True
+    assert built["new_state"]["summary_range"] == [1, 2]
+    assert "shell" in built["messages"][1]["content"]
+    assert fake_llm.calls == 0
