@@ -1,7 +1,8 @@
 """Usage as providers report it, and what it says about compacting (E2, J4).
 
 1. Input, cache writes, cache reads and output are disjoint: their sum is the whole call.
-2. OpenAI and Gemini count cached tokens among their input, Anthropic beside it.
+2. OpenAI and Gemini count cached tokens among their input, Anthropic and Bedrock beside it. An
+   object is read by its own shape, whatever format the call was made in.
 3. Where a provider went through several steps by itself, the last one counts: that is what the
    window held, and the next call starts from.
 4. What a provider reported is truer than a count, but only of the payload it was reported for:
@@ -10,9 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, assert_never
 
 from app.domain.budget import Limits, Pressure, read_pressure
@@ -88,42 +90,109 @@ class ReportedUsage:
 # --- reading --------------------------------------------------------------------------------
 
 
-def usage_format(given: Mapping[str, Any]) -> FormatName | None:
-    """Tell by its keys whose usage object this is.
+class UsageShape(StrEnum):
+    """Whose usage object it is; gateways report one provider's object for another's call.
 
-    None where it could be OpenAI's Responses or Anthropic: without cached tokens both look and
-    mean the same. Raises ValidationError for what is nobody's.
+    `PLAIN` has no more than `input_tokens` and `output_tokens`, which mean the same to Anthropic
+    and to OpenAI's Responses as long as nothing is cached.
     """
-    if "prompt_token_count" in given or "promptTokenCount" in given:
-        return FormatName.GEMINI
-    if "prompt_tokens" in given:
-        return FormatName.OPENAI_CHAT
-    if "input_tokens" not in given:
+
+    CHAT = "chat"
+    RESPONSES = "responses"
+    ANTHROPIC = "anthropic"
+    PLAIN = "plain"
+    GEMINI = "gemini"
+    CONVERSE = "converse"
+
+    @property
+    def formats(self) -> tuple[FormatName, ...]:
+        """The formats whose own provider reports it; Bedrock's Converse goes with every one."""
+        match self:
+            case UsageShape.CHAT:
+                return (FormatName.OPENAI_CHAT,)
+            case UsageShape.RESPONSES:
+                return (FormatName.OPENAI_RESPONSES,)
+            case UsageShape.ANTHROPIC:
+                return (FormatName.ANTHROPIC,)
+            case UsageShape.PLAIN:
+                return (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
+            case UsageShape.GEMINI:
+                return (FormatName.GEMINI,)
+            case UsageShape.CONVERSE:
+                return tuple(FormatName)
+            case _:
+                assert_never(self)
+
+
+_OWN_SHAPES = {
+    FormatName.OPENAI_CHAT: UsageShape.CHAT,
+    FormatName.OPENAI_RESPONSES: UsageShape.RESPONSES,
+    FormatName.ANTHROPIC: UsageShape.ANTHROPIC,
+    FormatName.GEMINI: UsageShape.GEMINI,
+}
+_INPUT_NAMES = {
+    "prompt_token_count": UsageShape.GEMINI,
+    "promptTokenCount": UsageShape.GEMINI,
+    "prompt_tokens": UsageShape.CHAT,
+    "inputTokens": UsageShape.CONVERSE,
+    "input_tokens": UsageShape.PLAIN,
+}
+"""What each shape calls its input; where several are given, the first one here counts."""
+
+
+def usage_shape(given: Mapping[str, Any], format: FormatName | None = None) -> UsageShape:
+    """Tell by its own fields whose usage object this is; fields that are null tell least.
+
+    The format decides only where the fields are both Anthropic's and OpenAI's. Raises
+    ValidationError for what is nobody's.
+    """
+    known = [name for name, value in given.items() if value is not None]
+    shapes = (
+        shape for names in (known, given) for name, shape in _INPUT_NAMES.items() if name in names
+    )
+    shape = next(shapes, None)
+    if shape is None:
         raise ValidationError.at("/usage", "This is the usage object of no known provider")
-    if "input_tokens_details" in given or "total_tokens" in given:
-        return FormatName.OPENAI_RESPONSES
-    if any(name.startswith("cache_") for name in given) or "iterations" in given:
-        return FormatName.ANTHROPIC
-    return None
+    if shape is not UsageShape.PLAIN:
+        return shape
+    return _with_cache(known, format) or _with_cache(given, format) or shape
+
+
+def _with_cache(names: Collection[str], format: FormatName | None) -> UsageShape | None:
+    """Tell whether `input_tokens` holds the cached ones, None where no field says so.
+
+    OpenAI's Responses include them and Anthropic does not.
+    """
+    is_openai = "input_tokens_details" in names
+    if any(name.startswith("cache_") for name in names) or "iterations" in names:
+        is_both = is_openai and format is not FormatName.ANTHROPIC
+        return UsageShape.RESPONSES if is_both else UsageShape.ANTHROPIC
+    return UsageShape.RESPONSES if is_openai or "total_tokens" in names else None
 
 
 def read_usage(given: Mapping[str, Any], format: FormatName) -> CallUsage:
-    """Read a usage object as this format means it; fields nobody knows are let through (J4).
+    """Read a usage object, of whatever shape, of a call in this format (J4).
 
-    OpenAI's Chat form is LiteLLM's as well, with the names of other providers beside it. Raises
-    ValidationError with the place of a number that cannot be.
+    OpenAI's Chat form is LiteLLM's as well, with the names of other providers beside it. Fields
+    nobody knows are let through. Raises ValidationError with the place of a number that cannot be.
     """
-    match format:
-        case FormatName.OPENAI_CHAT:
+    try:
+        shape = usage_shape(given, format)
+    except ValidationError:
+        shape = _OWN_SHAPES[format]  # which says what of its fields is needed
+    match shape:
+        case UsageShape.CHAT:
             return _chat(given)
-        case FormatName.OPENAI_RESPONSES:
+        case UsageShape.RESPONSES:
             return _responses(given)
-        case FormatName.ANTHROPIC:
+        case UsageShape.ANTHROPIC | UsageShape.PLAIN:
             return _anthropic(given)
-        case FormatName.GEMINI:
+        case UsageShape.GEMINI:
             return _gemini(given)
+        case UsageShape.CONVERSE:
+            return _converse(given)
         case _:
-            assert_never(format)
+            assert_never(shape)
 
 
 def _chat(given: Mapping[str, Any]) -> CallUsage:
@@ -135,7 +204,7 @@ def _chat(given: Mapping[str, Any]) -> CallUsage:
     written = [_tokens(details, "cache_write_tokens", "cache_creation_tokens", at=place)]
     written.append(_tokens(given, "cache_creation_input_tokens"))
     usage = _split(sent, max(read), max(written), _tokens(given, "completion_tokens"), place)
-    return CallUsage(usage, _was_served(given))
+    return _last_step(given, usage)
 
 
 def _responses(given: Mapping[str, Any]) -> CallUsage:
@@ -159,7 +228,11 @@ def _split(sent: int, read: int, written: int, output: int, place: str) -> Token
 
 
 def _anthropic(given: Mapping[str, Any]) -> CallUsage:
-    whole = _anthropic_step(given, "/usage")
+    return _last_step(given, _anthropic_step(given, "/usage"))
+
+
+def _last_step(given: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
+    """Return the last of Anthropic's steps, which LiteLLM passes on, else the whole (rule 3)."""
     steps = _steps(given.get("iterations"))
     if not steps:
         return CallUsage(whole, _was_served(given))
@@ -206,6 +279,17 @@ def _gemini(given: Mapping[str, Any]) -> CallUsage:
     usage = _split(sent, read, 0, answer, "/usage/cached_content_token_count")
     whole = TokenUsage(usage.input_tokens + served, answer, 0, read)
     return CallUsage(whole, has_steps=served > 0)
+
+
+def _converse(given: Mapping[str, Any]) -> CallUsage:
+    """Read Bedrock's object, whose input leaves out the cached tokens."""
+    usage = TokenUsage(
+        input_tokens=_tokens(given, "inputTokens", needed=True),
+        output_tokens=_tokens(given, "outputTokens"),
+        cache_creation_tokens=_tokens(given, "cacheWriteInputTokens"),
+        cache_read_tokens=_tokens(given, "cacheReadInputTokens"),
+    )
+    return CallUsage(usage)
 
 
 def _was_served(given: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from app.domain.usage import (
     incomparable,
     read_usage,
     unlike,
-    usage_format,
+    usage_shape,
 )
 from app.services.active_windows import ActiveWindows
 from app.services.frames import Frames
@@ -37,8 +37,6 @@ _log = logging.getLogger("app.usage")
 
 MOST_USAGE_BYTES = 65_536
 """Bytes of JSON that a usage object may have; those of providers have a few hundred."""
-_ALIKE = (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
-"""The formats whose plain usage objects look the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +193,18 @@ class UsageService:
     async def _format(
         self, records: Records, conversation_id: str, report: Report
     ) -> FormatName | None:
-        """Return whose usage it is: as told, else by its keys, else what was built last (J4)."""
+        """Return the format of the call: as told, else of those that its shape is usual in (J4).
+
+        Of several the one built last counts. A shape of none that was built is another provider's
+        for the lane built last, as gateways report it.
+        """
         if report.usage is None or report.format is not None:
             return report.format
-        told = usage_format(report.usage)
-        if told is None:
-            told = await records.usage.last_format(conversation_id, _ALIKE)
-        return told or FormatName.ANTHROPIC
+        usual = usage_shape(report.usage).formats
+        for formats in (usual, tuple(FormatName)):
+            if (built := await records.usage.last_format(conversation_id, formats)) is not None:
+                return built
+        return usual[0]
 
     async def _frame(self, conversation: Conversation, ask: Ask) -> Frame | None:
         try:

@@ -83,6 +83,17 @@ async def test_usage_of_every_provider(
     assert (await report(client, path))["token_usage"] == TOLD
 
 
+@pytest.mark.parametrize("format", OBJECTS)
+async def test_usage_of_another_providers_shape(client: httpx.AsyncClient, format: str) -> None:
+    """J4: a gateway's object of any shape is taken for a build in any format, by its build's id."""
+    path, build = await built(client, format=format)
+    for usage in OBJECTS.values():
+        told = await report(
+            client, path, usage=usage.model_dump(mode="json"), build_id=build["build_id"]
+        )
+        assert (told["token_usage"], told["is_current"]) == (TOLD, True)
+
+
 async def test_a_loop_that_learns(client: httpx.AsyncClient) -> None:
     """J3: reported usage corrects what the next answers estimate, and they say how."""
     path, build = await built(client)
@@ -134,7 +145,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"usage": {"prompt_tokens": 10**13}}, "/usage/prompt_tokens"),
     ({"usage": {"prompt_tokens": 10**40}}, "/usage/prompt_tokens"),
     ({"usage": {"prompt_tokens": 5, "x": "y" * 70_000}}, "/usage"),
-    ({"usage": {"prompt_tokens": 5}, "format": "gemini"}, "/usage/prompt_token_count"),
+    ({"usage": {"completion_tokens": 5}, "format": "gemini"}, "/usage/prompt_token_count"),
     ({"format": "cohere"}, "/format"),
     ({"model": ""}, "/model"),
     ({"epoch": -1}, "/epoch"),

@@ -35,7 +35,7 @@ from app.domain.usage import (
     judged_tokens,
     read_usage,
     should_compact,
-    usage_format,
+    usage_shape,
 )
 
 LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
@@ -207,7 +207,7 @@ def test_the_sdks_objects_are_read_as_they_are(
     """Each SDK's own usage object, dumped, gives the same four disjoint numbers (J4, E2)."""
     given_usage = given_object.model_dump()
     assert read_usage(given_usage, format).usage == expected
-    assert usage_format(given_usage) in (format, None)
+    assert format in usage_shape(given_usage).formats
     sparse = given_object.model_dump(exclude_none=True)
     assert read_usage(sparse, format).usage == expected
 
@@ -232,7 +232,7 @@ def test_gemini_in_its_wire_spelling() -> None:
     )
     wire = json.loads(metadata.model_dump_json(by_alias=True, exclude_none=True))
     assert "promptTokenCount" in wire
-    assert usage_format(wire) is GEMINI
+    assert usage_shape(wire).formats == (GEMINI,)
     assert read_usage(wire, GEMINI).usage == TokenUsage(40, 20, 0, 60)
 
 
@@ -275,7 +275,7 @@ def test_litellms_object_for_anthropic() -> None:
         "cache_creation_input_tokens": 30,
         "cache_read_input_tokens": 60,
     }
-    assert usage_format(given_usage) is CHAT
+    assert usage_shape(given_usage).formats == (CHAT,)
     assert read_usage(given_usage, CHAT).usage == TokenUsage(10, 20, 30, 60)
 
 
@@ -309,14 +309,113 @@ def test_steps_of_the_provider_are_noticed() -> None:
         ({"input_tokens": 1, "cache_read_input_tokens": None}, ANTHROPIC),
         ({"input_tokens": 1, "cache_creation": None}, ANTHROPIC),
         ({"input_tokens": 1, "iterations": []}, ANTHROPIC),
+        ({"input_tokens": 1, "total_tokens": 3, "cache_read_input_tokens": 2}, ANTHROPIC),
+        ({"input_tokens": 1, "input_tokens_details": {}, "cache_read_tokens": None}, RESPONSES),
+        ({"input_tokens": 1, "prompt_tokens": None, "output_tokens": 1}, None),
         ({"input_tokens": 1, "output_tokens": 1}, None),
     ],
 )
 def test_keys_tell_whose_it_is(given_usage: dict[str, Any], format: FormatName | None) -> None:
     """An object's keys name its provider, but for two that then mean the same (J4)."""
-    assert usage_format(given_usage) is format
+    assert usage_shape(given_usage).formats == ((ANTHROPIC, RESPONSES) if not format else (format,))
     if format is None:
         assert read_usage(given_usage, ANTHROPIC) == read_usage(given_usage, RESPONSES)
+
+
+def test_the_format_decides_between_two_meanings() -> None:
+    """Fields of Anthropic and of OpenAI beside each other mean what the format means (J4)."""
+    given_usage = {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 60},
+        "cache_read_input_tokens": 60,
+        "output_tokens": 20,
+    }
+    assert read_usage(given_usage, ANTHROPIC).usage == TokenUsage(100, 20, 0, 60)
+    for format in (CHAT, RESPONSES, GEMINI):
+        assert read_usage(given_usage, format).usage == TokenUsage(40, 20, 0, 60)
+    del given_usage["input_tokens_details"]
+    for format in FormatName:
+        assert read_usage(given_usage, format).usage == TokenUsage(100, 20, 0, 60)
+
+
+def shapes_of(fresh: int, output: int, write: int, read: int) -> dict[str, dict[str, Any]]:
+    """Return one call in the shape of every provider, as its SDK or LiteLLM dumps it."""
+    sent = fresh + write + read
+    litellm = {
+        "completion_tokens": output,
+        "prompt_tokens": sent,
+        "total_tokens": sent + output,
+        "prompt_tokens_details": {"cached_tokens": read, "cache_creation_tokens": write},
+        "cache_creation_input_tokens": write,
+        "cache_read_input_tokens": read,
+    }
+    step = {
+        "type": "message",
+        "input_tokens": fresh,
+        "output_tokens": output,
+        "cache_creation_input_tokens": write,
+        "cache_read_input_tokens": read,
+    }
+    objects: dict[str, Any] = {
+        "chat": CompletionUsage(
+            prompt_tokens=sent,
+            completion_tokens=output,
+            total_tokens=sent + output,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=read, cache_write_tokens=write),
+        ),
+        "responses": ResponseUsage(
+            input_tokens=sent,
+            input_tokens_details=InputTokensDetails(cached_tokens=read, cache_write_tokens=write),
+            output_tokens=output,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+            total_tokens=sent + output,
+        ),
+        "anthropic": Usage(
+            input_tokens=fresh,
+            output_tokens=output,
+            cache_creation_input_tokens=write,
+            cache_read_input_tokens=read,
+        ),
+    }
+    if not write:  # Gemini tells of none
+        objects["gemini"] = GenerateContentResponseUsageMetadata(
+            prompt_token_count=sent,
+            cached_content_token_count=read,
+            candidates_token_count=output,
+            total_token_count=sent + output,
+        )
+    shapes = {name: made.model_dump() for name, made in objects.items()}
+    shapes |= {f"{n} sparse": made.model_dump(exclude_none=True) for n, made in objects.items()}
+    if not write:
+        wire = objects["gemini"].model_dump_json(by_alias=True, exclude_none=True)
+        shapes["gemini wire"] = json.loads(wire)
+    if not write and not read:
+        shapes["plain"] = {"input_tokens": sent, "output_tokens": output}
+    return shapes | {
+        "litellm": litellm,
+        "litellm steps": litellm | {"iterations": [step]},
+        "converse": {
+            "inputTokens": fresh,
+            "outputTokens": output,
+            "totalTokens": sent + output,
+            "cacheReadInputTokens": read,
+            "cacheWriteInputTokens": write,
+        },
+    }
+
+
+COUNT = st.integers(0, 10**6)
+
+
+@given(COUNT, COUNT, st.just(0) | COUNT, st.just(0) | COUNT)
+def test_a_call_is_the_same_in_every_shape_and_format(
+    fresh: int, output: int, write: int, read: int
+) -> None:
+    """Whichever provider's object a gateway reports in whichever format, it says the same (J4)."""
+    expected = CallUsage(TokenUsage(fresh, output, write, read))
+    for name, given_usage in shapes_of(fresh, output, write, read).items():
+        for format in FormatName:
+            assert read_usage(given_usage, format) == expected, (name, format)
 
 
 BIG = 10**12
@@ -348,7 +447,10 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
         "/usage/input_tokens_details",
     ),
     (RESPONSES, {"input_tokens": 5, "input_tokens_details": []}, "/usage/input_tokens_details"),
-    (ANTHROPIC, {"prompt_tokens": 5}, "/usage/input_tokens"),
+    (ANTHROPIC, {"output_tokens": 5}, "/usage/input_tokens"),
+    (ANTHROPIC, {"prompt_tokens": None}, "/usage/prompt_tokens"),
+    (CHAT, {"inputTokens": -5}, "/usage/inputTokens"),
+    (CHAT, {"inputTokens": 5, "cacheReadInputTokens": "5"}, "/usage/cacheReadInputTokens"),
     (
         ANTHROPIC,
         {"input_tokens": 5, "cache_read_input_tokens": -5},
@@ -392,7 +494,7 @@ def test_numbers_that_cannot_be(
 def test_nobodys_object_is_refused(given_usage: dict[str, Any]) -> None:
     """Without `format`, an object that no provider sends is refused (J4)."""
     with pytest.raises(ValidationError) as caught:
-        usage_format(given_usage)
+        usage_shape(given_usage)
     assert caught.value.problems[0].pointer == "/usage"
 
 
@@ -406,7 +508,7 @@ TOKEN = st.integers(-2, 2 * BIG) | st.none() | st.booleans() | st.text(max_size=
 NESTED = st.dictionaries(
     st.sampled_from(["cached_tokens", "cache_write_tokens", "type", "input_tokens"]), TOKEN
 )
-NAMES = sorted({name for made, _, _ in OBJECTS for name in made.model_dump()})
+NAMES = sorted({name for shape in shapes_of(1, 1, 0, 1).values() for name in shape})
 
 
 @given(

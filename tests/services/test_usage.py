@@ -161,6 +161,18 @@ async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
     assert judged.is_current
 
 
+@pytest.mark.parametrize("usage", [{"input_tokens": 9, "cache_read_input_tokens": 1}, chat(9)])
+async def test_another_providers_object_belongs_to_the_lane_built_last(
+    harness: Harness, service: UsageService, usage: dict[str, Any]
+) -> None:
+    """A gateway reports one provider's object for payloads in the format of another (J4)."""
+    cid = await talk(harness)
+    await harness.build(cid, Ask(FormatName.GEMINI, MODEL))
+    judged = await report(service, cid, usage)
+    stored = await last(harness, cid)
+    assert (stored.format, stored.epoch, judged.is_current) == (FormatName.GEMINI, 1, True)
+
+
 @pytest.mark.parametrize(
     ("told", "pointer"),
     [

@@ -71,10 +71,13 @@ class UsageAsk(Asked):
     usage: UsageObject | None = Field(
         default=None,
         description="The provider's usage object as it came: OpenAI's (Chat or Responses),"
-        " Anthropic's, Gemini's or LiteLLM's. Left out, the last one is judged again.",
+        " Anthropic's, Gemini's, Bedrock's or LiteLLM's, whatever the format of the build."
+        " Left out, the last one is judged again.",
     )
     format: Format | None = Field(
-        default=None, description="Whose object it is; by default its keys tell."
+        default=None,
+        description="Format of the build; by default the one built last, first of those whose"
+        " provider reports such an object.",
     )
     model: ModelName | None = Field(
         default=None, description="Model of the call; the conversation's by default."
