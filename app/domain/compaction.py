@@ -17,8 +17,9 @@ from app.domain.budget import Limits
 from app.domain.frames import Frame
 from app.domain.messages import Role
 from app.domain.policy import CompactionMode, Policy, StrategyName, SummaryRole
-from app.domain.records import Compaction, Conversation, Head
+from app.domain.records import Compaction, Conversation, Head, Trigger
 from app.domain.strategies import STRATEGIES, Compact, Keep, Room, Slide
+from app.domain.summaries import EXTRACTIVE
 from app.domain.tokens import MESSAGE_OVERHEAD, CountText
 from app.domain.tool_output import GREP, READ_BYTES, READ_LINES
 from app.domain.turns import Entry, entry
@@ -55,7 +56,10 @@ RESUME_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What a compaction did, or why it did nothing (E7); tokens are of the whole payload."""
+    """What a compaction did, or why it did nothing (E7); tokens are of the whole payload.
+
+    `estimated` tells of a dry run that no model wrote a summary for: its size is a guess.
+    """
 
     compacted: bool
     reason: str | None
@@ -70,6 +74,7 @@ class CompactResult:
     summary_tokens: int
     cost_usd: float | None
     duration_ms: int
+    estimated: bool = False
 
 
 class Pending:
@@ -153,6 +158,17 @@ def _tree_reserve(limits: Limits) -> int:
     return max(2 * LEAST_SUMMARY_TOKENS, min(share, MOST_TREE_TOKENS))
 
 
+def expected_tokens(active: Compaction | None, strategy: StrategyName, most_tokens: int) -> int:
+    """Return what one summary by a model will probably cost, label included.
+
+    That is what the last ones did that a model wrote by this strategy, else half of its room.
+    """
+    made = active.made if active is not None and active.strategy == strategy else ()
+    if active is not None and made and active.model != EXTRACTIVE:
+        return sum(summary.tokens for summary in made) // len(made)
+    return most_tokens // 2 + LABEL_TOKENS
+
+
 def room_for(limits: Limits, policy: Policy, fixed: int, summary: int, factor: float) -> Room:
     """Return the room of a history in raw counts, before the model's factor."""
     return Room(
@@ -170,23 +186,30 @@ def room_for(limits: Limits, policy: Policy, fixed: int, summary: int, factor: f
 class Wish:
     """What is asked of one compaction beyond the policy.
 
-    `forced` takes any gain, `deep` goes as low as the strategy can, `strategy` and
-    `target_tokens` replace the policy's for this one (E7).
+    `forced` takes any gain, `deep` goes as low as the strategy can, and `lowers` does so where
+    the target is met already. `strategy` and `target_tokens` replace the policy's for this
+    one (E7).
     """
 
     forced: bool = False
     deep: bool = False
+    lowers: bool = False
     strategy: StrategyName | None = None
     target_tokens: int | None = None
 
 
 def plan_for(
-    entries: Sequence[Entry], head: Head, frame: Frame, used: int, wish: Wish
+    entries: Sequence[Entry],
+    head: Head,
+    frame: Frame,
+    used: int,
+    wish: Wish,
+    view: View | None = None,
 ) -> Keep | Compact:
     """Return what to compact of the visible entries, judged by the policy's own window.
 
-    `used` are the payload's tokens. Over the window any gain is worth it: the alternative is to
-    leave messages out.
+    `used` are the payload's tokens, `view` is what it shows. Over the window any gain is worth
+    it: the alternative is to leave messages out.
     """
     policy, limits = frame.policy, frame.judging_limits()
     if not policy.compaction.enabled:
@@ -202,15 +225,44 @@ def plan_for(
     room = replace(room, summary_now=max(NOTE_TOKENS, head.summary_tokens))
     if wish.target_tokens is not None:
         room = replace(room, target=int(wish.target_tokens / frame.factor))
-    deep = wish.deep and wish.target_tokens is None
-    plan = strategy.plan(entries, head.span, room, policy, deep=deep, failures=head.failures)
+    is_within = room.is_within(entries)
+    deep = wish.target_tokens is None and (wish.deep or (wish.lowers and is_within))
+    is_free = wish.forced or used > limits.capacity
+    least_gain = policy.compaction.min_gain * limits.effective_window
+    if not is_free and not is_within:
+        now = sum(item.tokens for item in entries) + room.fixed + head.summary_tokens
+        lowered = math.floor(now - least_gain / frame.factor)
+        room = replace(room, target=min(room.target, lowered))
+    failures = 0 if wish.forced else head.failures
+
+    def plan_in(room: Room) -> Keep | Compact | Slide:
+        return strategy.plan(entries, head.span, room, policy, deep=deep, failures=failures)
+
+    plan = plan_in(room)
     if isinstance(plan, Slide):
         return Keep(f"{strategy.name} keeps no summary: its window moves with each build")
-    if isinstance(plan, Compact) and not (wish.forced or used > limits.capacity):
+    # Fewer chunks need less room, which leaves fewer messages to summarise.
+    while isinstance(plan, Compact) and plan.chunks and not deep:
+        needed = _nodes_cost(plan, head, view, policy, limits)
+        again = plan_in(replace(room, summary=needed)) if needed < reserve else plan
+        if again is plan or not isinstance(again, Compact):
+            break
+        plan, reserve = again, needed
+    if isinstance(plan, Compact) and not is_free:
         gain = plan.freed_tokens - (reserve if plan.summarises and not head.summary_tokens else 0)
-        if gain < policy.compaction.min_gain * limits.effective_window:
+        if gain < least_gain:
             return Keep("too little would be freed")
     return plan
+
+
+def _nodes_cost(
+    plan: Compact, head: Head, view: View | None, policy: Policy, limits: Limits
+) -> int:
+    """Return the most that the summaries of a tree cost once a plan is carried out."""
+    chunks: Sequence[Span] = plan.chunks
+    if view is not None:
+        chunks = chunks_for(plan, view, policy.tree_summary.chunk_size)
+    return head.summary_tokens + len(chunks) * (node_room(limits) + LABEL_TOKENS)
 
 
 def fresh_spans(
@@ -451,13 +503,17 @@ def own_mentions(head: Head, trimmed_through: int | None = None) -> tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a compaction is planned on: the conversation, its frame, what it shows."""
+    """What a compaction is planned on: the conversation, its frame, what it shows.
+
+    `active` is the receipt of the compaction that made the view, None where nothing is compacted.
+    """
 
     tenant_id: str
     conversation: Conversation
     frame: Frame
     view: View
     entries: tuple[Entry, ...]
+    active: Compaction | None = None
 
     @property
     def head(self) -> Head:
@@ -476,6 +532,20 @@ class Situation:
             self.frame, self.head, view.trimmed_through, shortens=bool(view.shortened)
         )
         return self.frame.usage(shown, summary_cost(view, self.frame.count), tools).total
+
+    def is_settled(self, strategy: StrategyName) -> bool:
+        """Whether a compaction by this strategy went down to the target, and nothing came since.
+
+        Asked for again it has nothing to do (D7).
+        """
+        if self.active is None or self.active.strategy != strategy:
+            return False
+        if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY):
+            return False
+        limits = self.frame.judging_limits()
+        target = limits.effective_window * self.frame.policy.compaction.target
+        has_grown = self.messages_in(self.view) > self.active.after_msg_count
+        return self.active.before_tokens > target and not has_grown
 
     def messages_in(self, view: View) -> int:
         """Return the messages of such a payload, those that stand for others among them."""

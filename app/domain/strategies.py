@@ -12,6 +12,9 @@
    that fits the target (decision 14). They shrink only when even trimmed they would not fit the
    capacity, preserved user messages last, pins never (C4). The last call group always stays.
 7. Planning again right after applying a plan finds nothing to do (D7).
+8. A plan goes down to the target and no further than the next place to cut: what a strategy
+   preserves is the least, and as many of the newest messages stay as fit the target. Only a deep
+   plan hides all that the strategy does not preserve.
 """
 
 from __future__ import annotations
@@ -64,6 +67,10 @@ class Room:
         """Whether a history of this size is within the target of a compaction."""
         return history_tokens <= self.aim
 
+    def is_within(self, history: Iterable[Entry]) -> bool:
+        """Whether a history is within the target as it is, without a new summary."""
+        return self.without_new_summary.aims_at(_cost(history))
+
     @property
     def without_new_summary(self) -> Room:
         """The room there is as long as no new summary is made."""
@@ -115,7 +122,10 @@ class Compact:
 
 Plan = Keep | Slide | Compact
 
+MIN_FILL = 0.75
+"""A cut at a turn's start has to use this share of the target; else the turn is cut inside."""
 _EMPTY = Keep("no messages are shown")
+_WITHIN = Keep("already within the target")
 _TOO_LARGE = Keep("the last messages alone do not fit")
 """Hiding the rest would lose the newest user message, which alone may fit (E6)."""
 
@@ -145,14 +155,14 @@ class Strategy(Protocol):
     ) -> Plan:
         """Return what the next view should be, whatever the pressure is now.
 
-        A `deep` plan keeps only what it must, where another goes down to the target; `failures`
-        counts the compactions of this conversation that failed in a row.
+        A `deep` plan keeps only what it must, where another goes down to the target (rule 8);
+        `failures` counts the compactions of this conversation that failed in a row.
         """
         ...
 
 
 class Sandwich:
-    """Top, a summary of the middle, bottom (D1)."""
+    """Top, a summary of the middle, bottom; the bottom is as long as fits the target (D1)."""
 
     name = StrategyName.SANDWICH
 
@@ -183,8 +193,13 @@ class Sandwich:
         few = len(history) <= policy.sandwich.preserve_top + policy.sandwich.preserve_bottom
         if covered is None and few and room.holds(_trimmed_cost(history)):
             return Keep("not enough messages")
+        if not deep and room.is_within(history):
+            return _WITHIN
         scene = _scene(history, covered, room, policy)
-        return _summary_plan(scene, *self._ends(scene), self.name)
+        top, bottom = self._ends(scene)
+        if not deep:
+            bottom = scene.target_cut(top, latest=bottom)
+        return _summary_plan(scene, top, bottom, self.name)
 
     def _ends(self, scene: _Scene) -> tuple[int, int]:
         """Return the cuts after the top and before the bottom, grown to safe boundaries."""
@@ -297,11 +312,11 @@ class TreeSummary:
         """
         if not history:
             return _EMPTY
-        if not deep and room.aims_at(_cost(history)):
-            return Keep("already within the target")
+        if not deep and room.is_within(history):
+            return _WITHIN
         scene = _scene(history, covered, room, policy)
         top = scene.inner if covered is not None else 0
-        cut = scene.target_cut(top, inside_turns=True)
+        cut = scene.target_cut(top)
         if deep:
             cut = max(cut, scene.turns_cut(policy.compaction.retain_last_turns))
         plan = _summary_plan(scene, top, cut, self.name)
@@ -334,7 +349,7 @@ class TreeSummary:
 
 
 class RetainSummary:
-    """A summary of everything but the last turns (D4, E4)."""
+    """A summary of everything but the last turns, and of as many more as fit (D4, E4)."""
 
     name = StrategyName.RETAIN_SUMMARY
 
@@ -359,8 +374,12 @@ class RetainSummary:
         """Return the summary range that leaves the last turns verbatim."""
         if not history:
             return _EMPTY
+        if not deep and room.is_within(history):
+            return _WITHIN
         scene = _scene(history, covered, room, policy)
         cut = scene.turns_cut(policy.compaction.retain_last_turns)
+        if not deep:
+            cut = scene.target_cut(0, latest=cut)
         return _summary_plan(scene, 0, cut, self.name)
 
 
@@ -509,6 +528,10 @@ class _Scene:
         """Whether what two cuts show is within the target."""
         return self.room.aims_at(_cost(self.shown(top, bottom)))
 
+    def fills(self, top: int, bottom: int) -> bool:
+        """Whether what two cuts show uses most of what the target leaves for history."""
+        return _cost(self.shown(top, bottom)) >= MIN_FILL * self.room.aim
+
     def holds(self, top: int, bottom: int) -> bool:
         """Whether what two cuts show fits once its tool results are trimmed."""
         return self.room.holds(_trimmed_cost(self.shown(top, bottom)))
@@ -534,21 +557,23 @@ class _Scene:
             return self.last
         return starts[-turns] if turns <= len(starts) else self.tail
 
-    def target_cut(self, top: int, *, inside_turns: bool) -> int:
+    def target_cut(self, top: int, *, latest: int | None = None, inside_turns: bool = True) -> int:
         """Return the cut that leaves the longest tail within the target, beside a top.
 
-        Turn starts come first. The last turn is cut inside only if that is allowed, or if it
-        does not fit.
+        Turn starts come first, as long as they leave most of the target in use (rule 8). The last
+        turn is cut inside only if that is allowed, or if it does not fit. No cut is after
+        `latest`, which by default leaves the last call group.
         """
-        starts = self._turn_cuts()
-        cut = _first(starts, lambda cut: self.aims(top, cut))
-        if cut is not None:
-            return cut
+        latest = self.last if latest is None else latest
+        starts = [cut for cut in self._turn_cuts() if top <= cut <= latest]
+        inside = [cut for cut in self._group_cuts(max(top, self.tail)) if cut <= latest]
+        turn = _first(starts, lambda cut: self.aims(top, cut))
+        group = _first(inside, lambda cut: self.aims(top, cut))
+        if turn is not None:
+            return turn if group is None or self.fills(top, turn) else group
         if starts and not inside_turns and self.holds(top, starts[-1]):
             return starts[-1]
-        inside = self._group_cuts(starts[-1] if starts else self.tail)
-        cut = _first(inside, lambda cut: self.aims(top, cut))
-        return self.last if cut is None else cut
+        return latest if group is None else group
 
     def first_cut(self, wanted: Callable[[int], bool]) -> int | None:
         """Return the first cut for which something holds, turn starts first.

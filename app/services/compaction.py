@@ -27,6 +27,7 @@ from app.domain.compaction import (
     base_view,
     chunks_for,
     due_line,
+    expected_tokens,
     fresh_spans,
     kept_of,
     node_room,
@@ -68,6 +69,8 @@ MOST_REST_SECONDS = 3600.0
 MOST_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""
 _MOST_FRUITLESS = 10_000
+_DRY_RUN = "dry run"
+_NOT_SHORTER = "the summary would not be shorter"
 
 _log = logging.getLogger("app.compaction")
 
@@ -137,7 +140,7 @@ class CompactionService:
         """
         situation = await self._situation(tenant_id, conversation_id)
         if ask.dry_run:
-            return self._preview(situation, ask)
+            return await self._preview(situation, ask)
         async with self._leases.wait(conversation_id, MOST_WAIT_SECONDS):
             situation = await self._situation(tenant_id, conversation_id)
             return await self._run(situation, Trigger.FORCED, ask)
@@ -335,7 +338,7 @@ class CompactionService:
             view = base_view(found.head, active.view if active else None, frame.policy)
             shown = spans_through(spans or view.spans, found.head.head_seq)
             entries = await _entries(records, conversation_id, shown, view, frame.policy)
-        situation = Situation(tenant_id, found, frame, view, tuple(entries))
+        situation = Situation(tenant_id, found, frame, view, tuple(entries), active)
         return await self._shortened(situation)
 
     async def _shortened(self, situation: Situation) -> Situation:
@@ -368,13 +371,23 @@ class CompactionService:
         if not situation.entries:
             return Keep(f"the conversation has no messages{_where(situation.head)}")
         is_crowded = due_line(situation.frame).is_crowded(situation.head)
-        forced = trigger is Trigger.FORCED or (trigger is Trigger.BACKGROUND and is_crowded)
+        deep = trigger is Trigger.BACKGROUND and is_crowded
+        forced = trigger is Trigger.FORCED
+        strategy = ask.strategy or situation.frame.policy.strategy
         return plan_for(
             situation.shown,
             situation.head,
             situation.frame,
             situation.tokens_in(situation.view),
-            Wish(forced, forced, ask.strategy, ask.target_tokens),
+            Wish(
+                forced or deep,
+                deep,
+                # What is due is more than was counted, if by the count the target is met.
+                not situation.is_settled(strategy),
+                ask.strategy,
+                ask.target_tokens,
+            ),
+            situation.view,
         )
 
     async def _run(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> CompactResult:
@@ -410,7 +423,7 @@ class CompactionService:
         if receipt.after_tokens >= receipt.before_tokens:
             told = {"trigger": trigger, "reason": "no_gain", "calls": effort.calls}
             await self._tell(situation, EventType.FAILED, told)
-            return _nothing(situation, "the summary would not be shorter", plan.steps)
+            return _nothing(situation, _NOT_SHORTER, plan.steps)
         try:
             await self._apply(situation, receipt)
         except Conflict:
@@ -419,27 +432,44 @@ class CompactionService:
             raise
         return result_of(receipt)
 
-    def _preview(self, situation: Situation, ask: CompactAsk) -> CompactResult:
-        """Return what a compaction would do, its summary taking all the room it may (E7)."""
-        self._model(situation, ask)  # one that may not summarise is refused here as well
+    async def _preview(self, situation: Situation, ask: CompactAsk) -> CompactResult:
+        """Return what a compaction would do, without a call of a model (E7).
+
+        What needs no model is carried out as far as the receipt, and told exactly. The size of a
+        summary that a model would write is estimated.
+        """
+        started, model = self._now_ms(), self._model(situation, ask)
         plan = self._plan(situation, Trigger.FORCED, ask)
         if isinstance(plan, Keep):
             return _nothing(situation, plan.reason, ())
-        frame, limits = situation.frame, situation.frame.judging_limits()
-        view = view_after(situation.view, plan, *self._expected(situation, plan, ask))
+        if plan.hidden is not None and plan.summarises and model is not None:
+            return self._estimated(situation, plan, ask)
+        effort = self._effort(situation)
+        made = await self._make(situation, plan, Trigger.FORCED, ask, effort)
+        receipt = self._receipt(situation, made, Trigger.FORCED, ask.strategy, effort, started)
+        if receipt.after_tokens >= receipt.before_tokens:
+            return _nothing(situation, _NOT_SHORTER, plan.steps)
+        result = result_of(receipt)
+        return replace(result, compacted=False, reason=_DRY_RUN, compaction_id=None)
+
+    def _estimated(self, situation: Situation, plan: Compact, ask: CompactAsk) -> CompactResult:
+        """Return what a plan leads to, its summaries taking what they probably will."""
+        frame = situation.frame
+        summaries, retain, whole = self._expected(situation, plan, ask)
+        view = view_after(situation.view, plan, summaries, retain, whole)
         tokens = sum(entry.tokens for entry in as_shown(situation.entries, view))
-        room = summary_cost(view, frame.count)
-        if plan.summarises:
-            reserve = reserve_for(ask.strategy or frame.policy.strategy, limits)
-            room = min(reserve, plan.freed_tokens)
+        note = view.note
+        room = sum(summary.tokens for summary in view.summaries)
+        room += frame.count(note) if note is not None else 0
         span = plan.hidden or view.hidden
         tools = own_tools_cost(frame, situation.head, view.trimmed_through)
         return replace(
-            _nothing(situation, "dry run", plan.steps),
+            _nothing(situation, _DRY_RUN, plan.steps),
             after_tokens=frame.usage(tokens, room, tools).total,
             after_msg_count=situation.messages_in(view),
             summary_range=(span.start, span.end) if span and view.summaries else None,
             summary_tokens=room,
+            estimated=True,
         )
 
     def _expected(
@@ -447,17 +477,21 @@ class CompactionService:
     ) -> tuple[list[Summary], str | None, list[int]]:
         """Return what makes the view a plan leads to, the texts of its summaries unwritten."""
         view, policy, whole = situation.view, situation.frame.policy, _whole(situation)
-        if plan.hidden is None or not plan.summarises:
-            return [*view.summaries], view.retain, whole
+        limits = situation.frame.judging_limits()
+        strategy = ask.strategy or policy.strategy
+        assert plan.hidden is not None
         if not plan.chunks:
             retain = "" if self._summary_ask(situation, ask, retains=True).wants_retain else None
-            return [Summary(plan.hidden, "")], retain, whole
-        limits = situation.frame.judging_limits()
+            most = min(summary_room(limits), plan.freed_tokens + situation.head.summary_tokens)
+            tokens = expected_tokens(situation.active, strategy, most)
+            return [Summary(plan.hidden, "", tokens)], retain, whole
         chunks = chunks_for(plan, view, policy.tree_summary.chunk_size)
-        nodes = [*view.summaries, *(Summary(chunk, "", node_room(limits)) for chunk in chunks)]
+        most = min(node_room(limits), plan.freed_tokens // max(len(chunks), 1))
+        tokens = expected_tokens(situation.active, strategy, most)
+        nodes = [*view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]
         while fold := _next_fold(situation, nodes):
             first, last = fold
-            nodes[first:last] = [_folded(nodes[first:last], "", node_room(limits))]
+            nodes[first:last] = [_folded(nodes[first:last], "", tokens)]
         return nodes, view.retain, whole
 
     # --- making ---------------------------------------------------------------------------

@@ -386,7 +386,7 @@ def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
     policy = Policy(sandwich=SandwichPolicy(1, 2))
     plan = SANDWICH.plan(history, None, replace(VAST, target=0), policy)
     assert plan == Compact(("sandwich",), 40, Span(5, 9))
-    plan = SANDWICH.plan(history_of([U] * 10, pins=[4]), None, VAST, policy)
+    plan = SANDWICH.plan(history_of([U] * 10, pins=[4]), None, VAST, policy, deep=True)
     assert plan == Compact(("sandwich",), 60, Span(2, 9), kept=(4,))
 
 
@@ -395,9 +395,11 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     history = history_of([U, A] * 10)
     room = Room(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
-    plan = RETAIN.plan(history, None, room, policy)
+    plan = RETAIN.plan(history, None, room, policy, deep=True)
     assert plan == Compact(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17))
-    assert isinstance(RETAIN.plan(*applied(history, None, plan), room, policy), Keep)
+    assert isinstance(RETAIN.plan(*applied(history, None, plan), room, policy, deep=True), Keep)
+    plan = RETAIN.plan(history, None, room, policy)
+    assert plan == Compact(("retain_summary",), 110, Span(1, 17), kept=(7, 9, 11, 13, 15))
 
 
 def test_user_messages_kept_before_make_way_for_newer_ones() -> None:
@@ -410,7 +412,7 @@ def test_user_messages_kept_before_make_way_for_newer_ones() -> None:
         Compact(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17)),
     )
     history = grown(history, history_of([U, A]), 20)
-    plan = RETAIN.plan(history, covered, room, policy)
+    plan = RETAIN.plan(history, covered, room, policy, deep=True)
     assert plan == Compact(
         ("retain_summary",), 20, Span(1, 21), kept=(11, 13, 15, 17, 19), released=(9,)
     )
@@ -447,7 +449,7 @@ def test_the_newest_user_message_stays_once_it_was_kept() -> None:
             plan = STRATEGIES[name].plan([kept], Span(1, 9), VAST, policy, deep=deep)
             assert isinstance(plan, Keep)
     later = [kept, *(entry(seq, A, 50) for seq in range(9, 13))]
-    plan = SANDWICH.plan(later, Span(1, 9), VAST, policy)
+    plan = SANDWICH.plan(later, Span(1, 9), VAST, policy, deep=True)
     assert plan == Compact(("sandwich",), 150, Span(1, 12), kept=(5,))
 
 
@@ -456,8 +458,17 @@ def test_the_newest_user_message_stays_once_it_was_kept() -> None:
 
 def test_sandwich_summarises_the_middle_only() -> None:
     """Of twenty single messages the first and last five stay, ten are summarised (D1)."""
-    plan = SANDWICH.plan(history_of([U] * 20), None, VAST, Policy())
+    plan = SANDWICH.plan(history_of([U] * 20), None, VAST, Policy(), deep=True)
     assert plan == Compact(("sandwich",), 100, Span(6, 16))
+    assert isinstance(SANDWICH.plan(history_of([U] * 20), None, VAST, Policy()), Keep)
+
+
+@pytest.mark.parametrize(("target", "end"), [(0, 16), (100, 16), (109, 16), (110, 15), (190, 7)])
+def test_a_sandwich_keeps_as_much_of_its_end_as_fits(target: int, end: int) -> None:
+    """The preserved bottom is the least; the target decides how much more stays (D1, D7)."""
+    room = Room(capacity=1000, target=target, fixed=0, summary=0)
+    plan = SANDWICH.plan(history_of([U] * 20), None, room, Policy())
+    assert plan == Compact(("sandwich",), (end - 6) * 10, Span(6, end))
 
 
 def test_not_enough_messages_keep_the_full_history() -> None:
@@ -469,15 +480,18 @@ def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
     """Ends grow to whole turns if the target allows it, else to call groups (decision 14)."""
     history = history_of([U, A, U, A, A, A, U, A, U, A, A, A, U, A])
     policy = Policy(sandwich=SandwichPolicy(3, 3))
-    assert SANDWICH.plan(history, None, VAST, policy) == Compact(("sandwich",), 20, Span(7, 9))
+    plan = SANDWICH.plan(history, None, VAST, policy, deep=True)
+    assert plan == Compact(("sandwich",), 20, Span(7, 9))
     tight = Room(capacity=1000, target=70, fixed=0, summary=0)
-    assert SANDWICH.plan(history, None, tight, policy) == Compact(("sandwich",), 80, Span(4, 12))
+    plan = SANDWICH.plan(history, None, tight, policy, deep=True)
+    assert plan == Compact(("sandwich",), 80, Span(4, 12))
+    assert SANDWICH.plan(history, None, tight, policy) == Compact(("sandwich",), 70, Span(4, 11))
 
 
 def test_a_sandwich_without_a_top_does_not_get_one() -> None:
     """Where the start of the log was cut off, only a bottom stays (E6)."""
     history = [entry(seq, U, 10) for seq in range(30, 50)]
-    plan = SANDWICH.plan(history, Span(1, 30), VAST, Policy())
+    plan = SANDWICH.plan(history, Span(1, 30), VAST, Policy(), deep=True)
     assert plan == Compact(("sandwich",), 150, Span(1, 45))
 
 
@@ -539,7 +553,8 @@ def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
     """The last N turns stay verbatim; with none, the last call group alone (D4, E4)."""
     history = history_of([U, A, T, A, U, A, A, U, A, A, T])
     policy = Policy(compaction=CompactionPolicy(retain_last_turns=turns))
-    plan = RETAIN.plan(history, None, VAST, policy)
+    plan = RETAIN.plan(history, None, VAST, policy, deep=True)
+    assert RETAIN.plan(history, None, replace(VAST, target=0), policy) == plan
     if end == 1:
         assert isinstance(plan, Keep)
     else:
@@ -554,18 +569,64 @@ def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
     assert isinstance(RETAIN.plan(history, None, Room(40, 40, 0, 0), Policy()), Keep)
 
 
-@given(pinned_histories(), rooms(), policies())
-def test_retain_always_goes_to_its_form(history: list[Entry], room: Room, policy: Policy) -> None:
-    """Whether asked for explicitly or not, all but the last turns is summarised (D4)."""
-    plan = RETAIN.plan(history, None, room, policy)
-    assert RETAIN.plan(history, None, room, policy, deep=True) == plan
+@pytest.mark.parametrize(("target", "end"), [(20, 8), (40, 8), (50, 8), (69, 6), (70, 5)])
+def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
+    """The last turns are the least; the target decides how many more stay (D4, D7)."""
+    history = history_of([U, A, T, A, U, A, A, U, A, A, T])
+    room = Room(capacity=1000, target=target, fixed=0, summary=0)
+    plan = RETAIN.plan(history, None, room, Policy())
+    assert plan == Compact(("retain_summary",), (end - 1) * 10, Span(1, end))
+
+
+@given(pinned_histories(), rooms(), policies(), st.booleans())
+def test_retain_always_keeps_the_last_turns(
+    history: list[Entry], room: Room, policy: Policy, deep: bool
+) -> None:
+    """The last turns stay whatever the target; a deep plan summarises all else (D4)."""
+    plan = RETAIN.plan(history, None, room, policy, deep=deep)
     turns, last = [i for i in history if i.role is U], policy.compaction.retain_last_turns
     if isinstance(plan, Compact) and not plan.shrunk and 0 < last <= len(turns):
         tail = {item.seq for item in history if item.seq >= turns[-last].seq}
         kept = tail_of(history, plan)
         assert tail <= {item.seq for item in kept}
         loose = [i for i in kept if i.seq not in tail and i.seq not in pinned_seqs(history)]
-        assert not loose or policy.preserve_user_messages
+        assert not deep or not loose or policy.preserve_user_messages
+
+
+@given(
+    pinned_histories(),
+    st.lists(entries(4), max_size=3),
+    policies(st.just(False)),
+    rooms(),
+    COMPACTING,
+)
+def test_a_plan_hides_no_more_than_it_must(
+    history: list[Entry],
+    later: list[list[Entry]],
+    policy: Policy,
+    room: Room,
+    name: StrategyName,
+) -> None:
+    """What stays uses three quarters of the target, or one group more would exceed it (D7)."""
+    covered: Span | None = None
+    head_seq = history[-1].seq
+    for more in [[], *later]:
+        history = grown(history, more, head_seq)
+        head_seq += len(more)
+        plan = STRATEGIES[name].plan(history, covered, room, policy)
+        if not isinstance(plan, Compact):
+            continue
+        left, after = applied(history, covered, plan)
+        if plan.hidden is None:
+            # Only clearing: without the last result that was cleared the target was not reached.
+            (last,) = (item for item in history if item.seq == plan.trimmed_through)
+            assert cost(left) + last.tokens - last.trimmed_tokens > room.aim
+        elif not plan.shrunk and not plan.trimmed_through and not plan.released:
+            gone = [item for item in history if item.seq not in {kept.seq for kept in left}]
+            newest = [gone[start:end] for start, end in call_groups(gone)][-1]
+            fills = cost(left) >= 0.75 * room.aim
+            assert fills or cost(left) + cost(newest) > room.aim, (plan, newest)
+        history, covered = left, after
 
 
 # --- tree summary ---------------------------------------------------------------------------
