@@ -138,7 +138,13 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
     outputs = Outputs(database, blob_store, new_id)
     conversations = ConversationService(
-        database, frames, settings.policy_overrides, new_id, now, outputs.forget
+        database,
+        frames,
+        settings.policy_overrides,
+        new_id,
+        now,
+        outputs.forget,
+        summariser.check_model,
     )
     retention = Retention(
         settings.retention_conversation_days,

@@ -200,7 +200,13 @@ def _services(settings: Settings, parts: Parts) -> Services:
     )
     return Services(
         agents=AgentService(
-            database, frames, policy, new_id, parts.active.now, parts.outputs.forget
+            database,
+            frames,
+            policy,
+            new_id,
+            parts.active.now,
+            parts.outputs.forget,
+            parts.summariser.check_model,
         ),
         conversations=parts.conversations,
         log=log,

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from app.domain.errors import ValidationError
 from app.domain.policy import DEFAULTS, effective, merge
-from app.domain.summaries import compile_patterns
+from app.domain.summaries import EXTRACTIVE, compile_patterns
 
 PREFIX = "CONTEXT_"
 POLICY_VARIABLE = "CONTEXT_POLICY"
@@ -368,6 +368,18 @@ class Settings:
         if not self.summarizer_allowed_models and self.summarizer_model:
             allowed = (self.summarizer_model, *self.summarizer_fallback_models)
             object.__setattr__(self, "summarizer_allowed_models", allowed)
+        self._refuse_summariser()
+
+    def _refuse_summariser(self) -> None:
+        """Raise SettingsError where the policy's model may not summarise."""
+        model = self.policy_overrides.get("compaction", {}).get("model")
+        allowed = (self.summarizer_model, *self.summarizer_fallback_models)
+        if model in (None, EXTRACTIVE, *allowed, *self.summarizer_allowed_models):
+            return
+        raise SettingsError(
+            f"CONTEXT_COMPACTION_MODEL, or compaction.model in {POLICY_VARIABLE}, is {model!r},"
+            " which CONTEXT_SUMMARIZER_ALLOWED_MODELS does not allow."
+        )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:

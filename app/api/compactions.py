@@ -219,6 +219,7 @@ def _item(found: receipts.Receipt) -> dict[str, Any]:
         "output_tokens": receipt.output_tokens,
         "cost_usd": receipt.cost_usd,
         "duration_ms": receipt.duration_ms,
+        "degraded": receipt.degraded,
         "created_at": receipt.created_at,
         "undone_at": receipt.undone_at,
     }

@@ -14,10 +14,10 @@ from app.api.schemas.budgets import Reading
 from app.api.schemas.contexts import (
     BuiltContext,
     ContextAsk,
-    ContextState,
     EarlierBuild,
     OverflowAnswer,
     OverflowAsk,
+    StateShown,
 )
 from app.api.schemas.fields import NAME_PATTERN
 from app.api.schemas.sections import given
@@ -122,15 +122,27 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Res
     f"{_PATH}/state",
     operation_id="get_state",
     summary="Read the context state",
-    response_model=ContextState,
+    response_model=StateShown,
     responses=_READ,
 )
 async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
-    """Return the active summary and the seqs it stands for; nulls before any compaction."""
-    known_id = conversation_id_from(conversation_id)
-    state = await services(request).receipts.state(tenant_of(request), known_id)
+    """Return the active summary and the seqs it stands for; nulls before any compaction.
+
+    `summariser_problem` says why the policy's model may not summarise, and `last_failure` why the
+    last automatic compaction failed, until one succeeds.
+    """
+    known_id, tenant_id = conversation_id_from(conversation_id), tenant_of(request)
+    state = await services(request).receipts.state(tenant_id, known_id)
     nothing = dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
-    return Json(state or nothing)
+    return Json(
+        {
+            **(asdict(state) if state is not None else nothing),
+            "summariser_problem": await services(request).compaction.summariser_problem(
+                tenant_id, known_id
+            ),
+            "last_failure": await services(request).receipts.failure(tenant_id, known_id),
+        }
+    )
 
 
 @router.post(

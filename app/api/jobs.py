@@ -39,6 +39,10 @@ async def get_job(request: Request, job_id: JobPath) -> Response:
     return Json(shown(await services(request).jobs.get(tenant_of(request), job_id.lower())))
 
 
+_NEWER: dict[str, Any] = {"estimated": False, "degraded": []}
+"""What results of the release before do not say yet."""
+
+
 def shown(job: Job) -> dict[str, Any]:
     """Return a job as it is answered; its error as the problem that a request would have got."""
     return {
@@ -46,7 +50,7 @@ def shown(job: Job) -> dict[str, Any]:
         "conversation_id": job.conversation_id,
         "kind": job.kind,
         "status": job.status,
-        "result": jsontext.loads(job.result) if job.result else None,
+        "result": _NEWER | jsontext.loads(job.result) if job.result else None,
         "error": _problem(jsontext.loads(job.error)) if job.error else None,
         "created_at": job.created_at,
         "updated_at": job.updated_at,

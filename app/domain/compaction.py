@@ -59,6 +59,7 @@ class CompactResult:
     """What a compaction did, or why it did nothing (E7); tokens are of the whole payload.
 
     `estimated` tells of a dry run that no model wrote a summary for: its size is a guess.
+    `degraded` names what the compaction had to do without.
     """
 
     compacted: bool
@@ -75,6 +76,7 @@ class CompactResult:
     cost_usd: float | None
     duration_ms: int
     estimated: bool = False
+    degraded: tuple[str, ...] = ()
 
 
 class Pending:
@@ -572,4 +574,5 @@ def result_of(receipt: Compaction) -> CompactResult:
         summary_tokens=receipt.summary_tokens,
         cost_usd=receipt.cost_usd,
         duration_ms=receipt.duration_ms,
+        degraded=receipt.degraded,
     )

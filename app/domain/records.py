@@ -220,6 +220,24 @@ class Epoch:
     policy_hash: str
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the last compaction failed (E9); nothing of it is content.
+
+    `calls` of a model were made for it, `failures` automatic ones have failed in a row, and
+    `retry_at` is when the next one is due.
+    """
+
+    trigger: str
+    code: str
+    reason: str
+    detail: str
+    calls: int
+    failed_at: datetime
+    failures: int
+    retry_at: datetime | None
+
+
 class Trigger(StrEnum):
     """What made a compaction run (E6), or a clearing of tool results (F3)."""
 
@@ -237,7 +255,8 @@ class Compaction:
     `span` is the whole range hidden since, `view` what is shown in its place, with `made` the
     summaries made for it (the view may hold older ones, or have folded a new one away again).
     `strategy` is what ran, `policy_strategy` what the policy said then. `model` is None where
-    none was asked. `hidden_tokens`, `hidden_messages` and `summary_tokens` go to the head.
+    none was asked, `degraded` names what it had to do without. `hidden_tokens`,
+    `hidden_messages` and `summary_tokens` go to the head.
     """
 
     compaction_id: str
@@ -263,6 +282,7 @@ class Compaction:
     output_tokens: int
     cost_usd: float | None
     duration_ms: int
+    degraded: tuple[str, ...] = ()
     created_at: datetime | None = None
     undone_at: datetime | None = None
 

@@ -27,7 +27,7 @@ from typing import Protocol, assert_never
 
 from app.domain.messages import Role
 from app.domain.policy import ChainStep, Policy, StrategyName
-from app.domain.signals import GROUPS_KEPT_DEEP, Step, adjust, signals_of
+from app.domain.signals import GROUPS_KEPT_DEEP, MOST_FAILURES, Step, adjust, signals_of
 from app.domain.turns import (
     Entry,
     call_groups,
@@ -104,8 +104,9 @@ class Compact:
     `chunks` are what a tree summarises one by one; together they cover what is newly hidden
     outside the former range, and the first takes in what was released. `shrunk` tells that
     preserved messages had to be given up to fit (C4). `otherwise` is what to do when no summary
-    can be had (E9). `freed_tokens` counts what messages no longer cost; the price of a new
-    summary is not subtracted.
+    can be had (E9), and `drops` tells that messages go without the one that the policy wants.
+    `freed_tokens` counts what messages no longer cost; the price of a new summary is not
+    subtracted.
     """
 
     steps: tuple[str, ...]
@@ -118,6 +119,7 @@ class Compact:
     shrunk: bool = False
     otherwise: Compact | None = None
     released: tuple[int, ...] = ()
+    drops: bool = False
 
 
 Plan = Keep | Slide | Compact
@@ -425,6 +427,10 @@ class Chain:
             rest = [step for step in steps if step is not ChainStep.SUMMARIZE]
             without = _chain_plan(start, rest, deep, failures)
             plan = replace(plan, otherwise=without if isinstance(without, Compact) else None)
+        elif isinstance(plan, Compact) and failures >= MOST_FAILURES:
+            # Messages are left out before the summariser is asked again.
+            wants = ChainStep.SUMMARIZE in _before(steps, ChainStep.TRUNCATE)
+            plan = replace(plan, drops=plan.hidden is not None and wants)
         return plan
 
 
@@ -725,6 +731,10 @@ def _chain_plan(
     plan = _compact(start.scene, progress.scene.history, progress.steps, shrunk=progress.shrunk)
     summarises = ChainStep.SUMMARIZE in progress.steps
     return replace(plan, trimmed_through=progress.trimmed_through, summarises=summarises)
+
+
+def _before(steps: Sequence[ChainStep], step: ChainStep) -> Sequence[ChainStep]:
+    return steps[: steps.index(step)] if step in steps else ()
 
 
 def _after(step: Step, progress: _Progress, deep: bool) -> _Progress:

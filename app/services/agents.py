@@ -15,9 +15,11 @@ from app.domain.records import Agent, Settings, Versioned
 from app.domain.window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.services.frames import Frames
 from app.services.layers import (
+    CheckModel,
     Listed,
     OwnSettings,
     Patch,
+    check_summariser,
     in_policy,
     listed,
     no_version,
@@ -75,6 +77,7 @@ class AgentService:
         new_id: Callable[[], str],
         now: Callable[[], datetime],
         forget: Forget,
+        check_model: CheckModel,
     ) -> None:
         self._database = database
         self._frames = frames
@@ -82,12 +85,14 @@ class AgentService:
         self._new_id = new_id
         self._now = now
         self._forget = forget
+        self._check_model = check_model
 
     async def create(self, tenant_id: str, new: NewAgent) -> ShownAgent:
         """Create one; a repeated idempotency key returns the first.
 
         Raises Conflict when the id is taken, ValidationError for a policy that could never work.
         """
+        check_summariser(new.settings.policy, self._check_model)
         settings = new.settings.stored()
         self._check(settings)
         agent_id = new.agent_id or self._new_id()
@@ -132,6 +137,7 @@ class AgentService:
 
         Raises NotFound or ValidationError.
         """
+        check_summariser(patch.policy, self._check_model)
         async with self._database.transaction() as records:
             found = await self._get(records, tenant_id, agent_id, lock=True)
             changed = replace(found, settings=patch.applied(found.settings))

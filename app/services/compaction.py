@@ -69,6 +69,8 @@ MOST_REST_SECONDS = 3600.0
 MOST_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""
 _MOST_FRUITLESS = 10_000
+SUMMARISER_UNAVAILABLE = "summariser_unavailable"
+"""What was reduced lacks a summary that the policy wants; no model gave one (E9)."""
 _DRY_RUN = "dry run"
 _NOT_SHORTER = "the summary would not be shorter"
 
@@ -99,11 +101,15 @@ def ask_from(text: str) -> CompactAsk:
 
 @dataclass(slots=True)
 class _Made:
-    """What became of a plan: the view it led to, and the summaries made on the way."""
+    """What became of a plan: the view it led to, and the summaries made on the way.
+
+    `lacks_summary` says that a summary which was planned could not be had.
+    """
 
     plan: Compact
     view: View
     made: list[Summary] = field(default_factory=list)
+    lacks_summary: bool = False
 
 
 class CompactionService:
@@ -135,10 +141,13 @@ class CompactionService:
     async def compact(self, tenant_id: str, conversation_id: str, ask: CompactAsk) -> CompactResult:
         """Compact now, whatever the pressure (E7).
 
-        Raises NotFound, ValidationError for a model that may not summarise,
+        A model that may not summarise is refused whether there is anything to do or not. Raises
+        NotFound, ValidationError for a model that may not summarise,
         ContextLimitUnknown, or ServiceUnavailable with the previous state unchanged (E9).
         """
+        self.check(ask)
         situation = await self._situation(tenant_id, conversation_id)
+        self._model(situation, ask)
         if ask.dry_run:
             return await self._preview(situation, ask)
         async with self._leases.wait(conversation_id, MOST_WAIT_SECONDS):
@@ -148,6 +157,16 @@ class CompactionService:
     def check(self, ask: CompactAsk) -> None:
         """Raise ValidationError for a model that may not summarise, before a job is made of it."""
         self._summariser.choose_model(ask.model, None, None)
+
+    async def summariser_problem(self, tenant_id: str, conversation_id: str) -> str | None:
+        """Return why the policy's model may not summarise, None where it may (E5)."""
+        found = await self._found(tenant_id, conversation_id, None)
+        try:
+            wanted = self._frames.policy_of(found).compaction.model
+            self._summariser.choose_model(None, wanted, None)
+        except ValidationError as error:
+            return error.detail
+        return None
 
     async def compact_for_build(
         self, tenant_id: str, conversation_id: str, request: Ask, head: Head, ground: Hashable
@@ -415,9 +434,7 @@ class CompactionService:
         try:
             made = await self._make(situation, plan, trigger, ask, effort)
         except (ServiceUnavailable, ValidationError) as error:
-            told = {"trigger": trigger, "reason": error.facts.get("reason", error.code)}
-            await self._tell(situation, EventType.FAILED, {**told, "calls": effort.calls})
-            _log.warning("compaction_failed", extra={"data": {**told, "calls": effort.calls}})
+            await self._record_failure(situation, trigger, error, effort)
             raise
         receipt = self._receipt(situation, made, trigger, ask.strategy, effort, started)
         if receipt.after_tokens >= receipt.before_tokens:
@@ -431,6 +448,20 @@ class CompactionService:
             await self._tell(situation, EventType.FAILED, told)
             raise
         return result_of(receipt)
+
+    async def _record_failure(
+        self, situation: Situation, trigger: Trigger, error: ContextError, effort: Effort
+    ) -> None:
+        """Tell of a failure in the events and the log; one that no caller waits for is kept."""
+        reason = error.facts.get("reason", error.code)
+        told = {"trigger": trigger, "reason": reason, "calls": effort.calls}
+        explained = {**told, "code": error.code, "detail": error.detail}
+        conversation_id = situation.conversation.conversation_id
+        async with self._database.session() as records:
+            await records.events.add(conversation_id, EventType.FAILED, jsontext.dumps(explained))
+            if trigger is not Trigger.FORCED:
+                await records.jobs.record_failure(conversation_id, jsontext.dumps(explained))
+        _log.warning("compaction_failed", extra={"data": told})
 
     async def _preview(self, situation: Situation, ask: CompactAsk) -> CompactResult:
         """Return what a compaction would do, without a call of a model (E7).
@@ -514,7 +545,9 @@ class CompactionService:
         except (ServiceUnavailable, ValidationError):
             if plan.otherwise is None or trigger is not Trigger.PROACTIVE:
                 raise
-            return await self._make(situation, plan.otherwise, trigger, ask, effort)
+            made = await self._make(situation, plan.otherwise, trigger, ask, effort)
+            made.lacks_summary = True
+            return made
 
     async def _roll(
         self, situation: Situation, plan: Compact, ask: CompactAsk, effort: Effort
@@ -553,7 +586,7 @@ class CompactionService:
         policy = situation.frame.policy.tree_summary
         nodes = list(view.summaries)
         made: list[Summary] = []
-        hidden = plan.hidden
+        hidden, failed = plan.hidden, False
         room = node_room(limits)
         released = [Span(seq, seq + 1) for seq in plan.released]
         for chunk in chunks_for(plan, view, policy.chunk_size):
@@ -566,14 +599,14 @@ class CompactionService:
                 if not made or hidden is None:
                     raise
                 end = max(chunk.start, view.hidden.end if view.hidden is not None else 0)
-                plan = replace(plan, hidden=Span(hidden.start, end))
+                plan, failed = replace(plan, hidden=Span(hidden.start, end)), True
                 break
             tokens = self._count(situation, result.text)
             made.append(Summary(chunk, result.text, tokens, 1, parts))
             nodes.append(made[-1])
         made += await self._fold(situation, nodes, ask, effort)
         after = view_after(view, plan, nodes, view.retain, _whole(situation))
-        return _Made(plan, after, made)
+        return _Made(plan, after, made, lacks_summary=failed)
 
     async def _fold(
         self, situation: Situation, nodes: list[Summary], ask: CompactAsk, effort: Effort
@@ -684,6 +717,7 @@ class CompactionService:
             output_tokens=effort.output_tokens,
             cost_usd=effort.cost_usd,
             duration_ms=round(self._now_ms() - started),
+            degraded=(SUMMARISER_UNAVAILABLE,) if made.lacks_summary or made.plan.drops else (),
         )
 
     async def _apply_clearing(self, situation: Situation, plan: Compact, started: float) -> None:

@@ -534,6 +534,7 @@ class ContextService:
             build.compacts = True
             return True
         build.compaction = result
+        build.degrade(*result.degraded)
         return True
 
     async def _reduce(self, build: Build, picture: Picture) -> None:

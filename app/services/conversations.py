@@ -14,9 +14,11 @@ from app.domain.policy import CounterName
 from app.domain.records import Conversation, Head, Settings, Versioned
 from app.services.frames import Frames
 from app.services.layers import (
+    CheckModel,
     Listed,
     OwnSettings,
     Patch,
+    check_summariser,
     in_policy,
     listed,
     no_version,
@@ -63,6 +65,7 @@ class ConversationService:
         new_id: Callable[[], str],
         now: Callable[[], datetime],
         forget: Forget,
+        check_model: CheckModel,
     ) -> None:
         self._database = database
         self._frames = frames
@@ -70,6 +73,7 @@ class ConversationService:
         self._new_id = new_id
         self._now = now
         self._forget = forget
+        self._check_model = check_model
 
     async def create(self, tenant_id: str, new: NewConversation) -> ShownConversation:
         """Create one; a repeated idempotency key returns the first.
@@ -77,6 +81,7 @@ class ConversationService:
         Raises Conflict when the id is taken, ValidationError for an unknown agent or a policy
         that could never work.
         """
+        check_summariser(new.settings.policy, self._check_model)
         settings = new.settings.stored()
         conversation_id = new.conversation_id or self._new_id()
         async with self._database.transaction() as records:
@@ -135,6 +140,7 @@ class ConversationService:
         Raises NotFound, ValidationError, or Conflict for another counter once there are
         messages, since their counts are stored.
         """
+        check_summariser(patch.policy, self._check_model)
         async with self._database.transaction() as records:
             found = await self._locked(records, tenant_id, conversation_id)
             settings = patch.applied(found.settings)

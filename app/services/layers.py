@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, assert_never
 
@@ -132,6 +132,22 @@ def shown_policy(*layers: Mapping[str, Any]) -> dict[str, Any]:
     for layer in layers:
         shown = merge(shown, layer)
     return shown
+
+
+CheckModel = Callable[[str, str], None]
+"""Raises ValidationError at a place for a model that may not summarise (E5)."""
+
+
+def check_summariser(policy: Mapping[str, Any] | None, check: CheckModel) -> None:
+    """Raise ValidationError where a given policy names a model that may not summarise.
+
+    Only what is given is looked at: a model that was allowed once does not stand in the way of
+    other changes.
+    """
+    given = (policy or {}).get("compaction")
+    model = given.get("model") if isinstance(given, Mapping) else None
+    if isinstance(model, str):
+        check(model, "/policy/compaction/model")
 
 
 def without_empty(layer: Mapping[str, Any]) -> dict[str, Any]:

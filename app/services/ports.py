@@ -24,6 +24,7 @@ from app.domain.records import (
     ContextRead,
     Conversation,
     Epoch,
+    Failure,
     Head,
     Job,
     Settings,
@@ -635,6 +636,14 @@ class JobRecords(Protocol):
 
     async def postpone(self, conversation_id: str, seconds: float) -> None:
         """Count a failure, and set the due mark for later."""
+        ...
+
+    async def record_failure(self, conversation_id: str, failure: str) -> None:
+        """Keep why a compaction failed, in the place of the failure before."""
+        ...
+
+    async def find_failure(self, conversation_id: str) -> Failure | None:
+        """Return why the last compaction failed, None since one has succeeded."""
         ...
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:

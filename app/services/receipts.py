@@ -9,7 +9,7 @@ from app.domain.compaction import kept_of, newly_kept, resume_at
 from app.domain.errors import Conflict, NotFound
 from app.domain.events import EventType
 from app.domain.pages import Bound, Page
-from app.domain.records import Compaction, Conversation, StoredMessage
+from app.domain.records import Compaction, Conversation, Failure, StoredMessage
 from app.domain.summaries import ContextState
 from app.domain.views import overlap, spans_through
 from app.services.active_windows import ActiveWindows, shown_of
@@ -33,6 +33,12 @@ class ReceiptService:
         self._database = database
         self._frames = frames
         self._active = active
+
+    async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
+        """Return why the last compaction failed, None since one has succeeded (E9)."""
+        async with self._database.session() as records:
+            await self._conversation(records, tenant_id, conversation_id)
+            return await records.jobs.find_failure(conversation_id)
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None when there is none (D6)."""

@@ -51,6 +51,8 @@ MOST_FAILING_CALLS = 6
 MOST_PAUSE_SECONDS = 20.0
 """A provider that wants a longer pause before the next call is not waited for."""
 LEAST_CHUNK_TOKENS = 128
+MAX_NAMED_MODELS = 10
+"""So many of the allowed models are named where another was asked for."""
 EXTRACT_CHARS_PER_TOKEN = 3
 """Characters of a digest per token allowed; prose has about four, identifiers fewer."""
 RETAIN_SHARE = 0.25
@@ -189,12 +191,22 @@ class Summariser:
             if asked == EXTRACTIVE:
                 return None
             if asked is not None:
-                if asked not in self._allowed:
-                    raise ValidationError.at(pointer, f"The model {asked!r} may not summarise")
+                self.check_model(asked, pointer)
                 return asked
         if self._settings.model is not None:
             return self._settings.model
         return conversation_model if conversation_model in self._allowed else None
+
+    def check_model(self, model: str, pointer: str) -> None:
+        """Raise ValidationError at this place for a model that may not summarise (E5)."""
+        if model == EXTRACTIVE or model in self._allowed:
+            return
+        names = [repr(name) for name in sorted(self._allowed)[:MAX_NAMED_MODELS]]
+        more = len(self._allowed) - len(names)
+        allowed = ", ".join((*names, *([f"{more} more"] * (more > 0)), repr(EXTRACTIVE)))
+        raise ValidationError.at(
+            pointer, f"The model {model!r} may not summarise; these may: {allowed}"
+        )
 
     def effort(self, tenant_id: str) -> Effort:
         """Return a fresh effort, whose deadline begins to run now."""

@@ -272,7 +272,8 @@ async def test_compaction_and_state(client: httpx.AsyncClient) -> None:
     path = await new_conversation(client)
     await append(client, path, *talk(60, LONG))
     nothing = (await client.get(f"{path}/state")).json()
-    assert nothing == dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
+    assert set(nothing.values()) == {None}
+    assert set(nothing) >= {"strategy", "summary", "summary_range", "compressed_at"}
     preview = (await client.post(f"{path}/compact", json={"dry_run": True})).json()
     assert preview["compacted"] is False and preview["reason"] == "dry run"
     assert (await client.get(f"{path}/state")).json() == nothing

@@ -256,6 +256,7 @@ class Harness:
             new_id,
             self.clock.utc,
             self.outputs.forget,
+            self.summariser.check_model,
         )
         self.agents = AgentService(
             self.database,
@@ -264,6 +265,7 @@ class Harness:
             new_id,
             self.clock.utc,
             self.outputs.forget,
+            self.summariser.check_model,
         )
         self.leases = Leases(self.database, new_id)
         self.compaction = CompactionService(

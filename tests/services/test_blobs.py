@@ -192,7 +192,13 @@ class Process:
         )
         self.harness.log = self.log
         self.harness.conversations = ConversationService(
-            self.database, frames, {}, new_id, self.harness.clock.utc, self.outputs.forget
+            self.database,
+            frames,
+            {},
+            new_id,
+            self.harness.clock.utc,
+            self.outputs.forget,
+            self.harness.summariser.check_model,
         )
         self.blobs = BlobService(
             self.database,

@@ -37,6 +37,10 @@ async def forget(tenant_id: str, conversation_ids: Sequence[str]) -> None:
     """Stand for an object store that has nothing of these conversations."""
 
 
+def any_model(_model: str, _pointer: str) -> None:
+    """Refuse no model."""
+
+
 @pytest.fixture
 def frames() -> Frames:
     """Frames over the service's own policy, without a default model."""
@@ -46,13 +50,15 @@ def frames() -> Frames:
 @pytest.fixture
 def conversations(database: PostgresDatabase, frames: Frames) -> ConversationService:
     """The service on this test's database."""
-    return ConversationService(database, frames, POLICY, counting_ids(), Clock().utc, forget)
+    return ConversationService(
+        database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model
+    )
 
 
 @pytest.fixture
 def agents(database: PostgresDatabase, frames: Frames) -> AgentService:
     """The service on this test's database."""
-    return AgentService(database, frames, POLICY, counting_ids(), Clock().utc, forget)
+    return AgentService(database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model)
 
 
 async def test_the_services_policy_is_the_weakest_layer(

@@ -189,6 +189,7 @@ async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: 
         new_id,
         other.harness.clock.utc,
         other.harness.outputs.forget,
+        other.harness.summariser.check_model,
     )
     await agents.create(TENANT, NewAgent("Agent", "agent"))
     new = NewConversation(None, "agent", settings=OwnSettings(None, {}))

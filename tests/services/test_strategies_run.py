@@ -16,6 +16,7 @@ from app.domain.errors import ContextOverflow, ServiceUnavailable, ValidationErr
 from app.domain.frames import Ask
 from app.domain.messages import Role
 from app.domain.views import Span
+from tests.conftest import execute
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,
@@ -371,6 +372,77 @@ async def test_a_chain_clears_and_summarises(harness: Harness) -> None:
     assert made.after_msg_count == len((await harness.build(cid)).messages)
 
 
+@pytest.mark.parametrize("strategy", COMPACTING)
+@pytest.mark.parametrize("reply", [DOWN, "nothing of use"])
+async def test_every_strategy_names_a_failing_model_in_a_build(
+    harness: Harness, strategy: str, reply: Any
+) -> None:
+    """Whatever a build gives up where no model answers, it says why (C4, E9)."""
+    harness.gateway.replies = [reply]
+    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
+    await fill(harness, cid, 955)
+    log = await harness.bodies(cid)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert "summariser_unavailable" in build["degraded"]
+    assert harness.gateway.calls
+    assert await harness.bodies(cid) == log
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
+    harness: Harness, strategy: str
+) -> None:
+    """A caller who waits is told, and what is shown stays as it was (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
+    await fill(harness, cid, 900)
+    before = await harness.stored(cid)
+    with pytest.raises(ServiceUnavailable):
+        await harness.compact(cid)
+    assert (await harness.stored(cid)).head == before.head
+
+
+async def test_a_background_chain_names_the_summary_it_lacks(
+    harness: Harness, database_url: str
+) -> None:
+    """After three failures messages are dropped without asking; the receipt says so (D5, E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(chain(1100))
+    await fill(harness, cid, 850)
+    for _ in range(3):
+        await harness.work(cid)
+        assert (await harness.stored(cid)).head.compaction_id is None
+        statement = "UPDATE heads SET due_at = now() WHERE conversation_id = $1"
+        await execute(database_url, statement, cid)
+    await harness.work(cid)
+    made = await harness.receipt(cid)
+    assert (made.trigger, made.strategies_run) == ("background", ("truncate",))
+    assert made.degraded == ("summariser_unavailable",)
+    assert len(harness.gateway.calls) == 3
+
+
+@pytest.mark.parametrize("steps", [["truncate"], ["truncate", "summarize"]])
+async def test_a_chain_that_truncates_first_lacks_no_summary(
+    harness: Harness, steps: list[str]
+) -> None:
+    """Where the policy itself drops messages before any summary nothing is missing (D5)."""
+    cid = await harness.conversation(chain(1100, chain=steps))
+    await fill(harness, cid, 955)
+    build = await harness.build(cid)
+    assert build["compaction"].strategies_run == ("truncate",)
+    assert build["degraded"] == []
+
+
+async def test_a_tree_that_ends_early_says_so(harness: Harness) -> None:
+    """A tree whose model fails on the way keeps what it has, and names what is missing (E9)."""
+    harness.gateway.replies = ["<summary>a part</summary>", DOWN]
+    cid = await harness.conversation(tree(4, 2, 2100))
+    await fill(harness, cid, 1850)
+    made = await harness.compact(cid, target_tokens=600)
+    assert made.compacted and made.degraded == ("summariser_unavailable",)
+
+
 async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) -> None:
     """Inside a build the next step takes the summary's place, named in the answer (D5, E9)."""
     harness.gateway.replies = [DOWN]
@@ -383,12 +455,15 @@ async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) 
     assert made.compacted
     assert made.strategies_run == ("truncate",)
     assert (made.model, made.summary_range) == (None, None)
+    assert build["degraded"] == list(made.degraded) == ["summariser_unavailable"]
     assert not build["summary_used"]
     hidden = len(log) - (len(build.messages) - 1)
     assert f"[{hidden} earlier messages were left out to fit the window.]" in build.contents
     assert len(harness.gateway.calls) == 1
     stored = await harness.receipt(cid)
     assert (stored.trigger, stored.made, stored.calls) == ("proactive", (), 1)
+    assert stored.degraded == ("summariser_unavailable",)
+    assert (await harness.told(cid))[-1][1]["degraded"] == ["summariser_unavailable"]
     await both(harness, cid)
     assert len(harness.gateway.calls) == 1
     assert await harness.bodies(cid) == log

@@ -246,7 +246,7 @@ async def test_generated_logs_are_compacted_as_a_dry_run_says(
             assert made.after_tokens < made.before_tokens
 
 
-RECORDED = {"claude_code": 3, "openhands": 1, "swe_agent_demos": 2, "tau_airline": 20}
+RECORDED = {"claude_code": 9, "openhands": 1, "swe_agent_demos": 2, "tau_airline": 20}
 """Conversations by file and line, as far as they are recorded here."""
 
 

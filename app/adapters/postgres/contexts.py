@@ -268,7 +268,7 @@ ADD_COMPACTION = Statement(
             strategies_run, span_start, span_end, summary, view, made, summary_tokens,
             hidden_tokens, hidden_messages, before_tokens, after_tokens, before_msg_count,
             after_msg_count, model, prompt_hash, calls, input_tokens, output_tokens, cost_usd,
-            duration_ms
+            duration_ms, degraded
         ) VALUES (
             CAST(:conversation_id AS uuid), CAST(:compaction_id AS uuid),
             CAST(:parent_id AS uuid), CAST(:trigger AS text), CAST(:strategy AS text),
@@ -280,7 +280,8 @@ ADD_COMPACTION = Statement(
             CAST(:before_msg_count AS bigint), CAST(:after_msg_count AS bigint),
             CAST(:model AS text), CAST(:prompt_hash AS text), CAST(:calls AS integer),
             CAST(:input_tokens AS bigint), CAST(:output_tokens AS bigint),
-            CAST(:cost_usd AS double precision), CAST(:duration_ms AS integer)
+            CAST(:cost_usd AS double precision), CAST(:duration_ms AS integer),
+            CAST(:degraded AS text[])
         )
         """
 )
@@ -312,6 +313,10 @@ SHOW_VIEW = Statement(
             resume_at = CAST(:resume_at AS bigint),
             failures = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN failures
                 ELSE 0 END,
+            last_failure = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
+                THEN last_failure END,
+            failed_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
+                THEN failed_at END,
             due_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN due_at END
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
@@ -325,7 +330,8 @@ HIDE_COMPACTION = Statement(
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
             span_start = NULL, span_end = NULL, kept = '{}', trimmed_through = 0,
             summary_tokens = 0, hidden_tokens = outside_tokens,
-            hidden_messages = outside_messages, resume_at = 0, failures = 0
+            hidden_messages = outside_messages, resume_at = 0, failures = 0,
+            last_failure = NULL, failed_at = NULL
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
         """
@@ -590,6 +596,7 @@ class ContextRecords:
             output_tokens=compaction.output_tokens,
             cost_usd=compaction.cost_usd,
             duration_ms=compaction.duration_ms,
+            degraded=list(compaction.degraded),
         )
 
     async def show(

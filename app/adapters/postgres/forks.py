@@ -34,7 +34,7 @@ COPIED = {
         *("summary", "summary_tokens", "before_tokens", "after_tokens", "before_msg_count"),
         *("after_msg_count", "model", "prompt_hash", "cost_usd", "duration_ms"),
         *("policy_strategy", "strategies_run", "view", "made", "hidden_tokens"),
-        *("hidden_messages", "calls", "input_tokens", "output_tokens", "created_at"),
+        *("hidden_messages", "calls", "input_tokens", "output_tokens", "degraded", "created_at"),
     ),
     "blobs": (
         *("blob_id", "content_id", "byte_size", "line_count", "sha256", "media_type"),

@@ -17,7 +17,10 @@ from typing import Any
 from uuid import UUID
 
 from app.adapters.postgres.store import Session, Statement, Store
-from app.domain.records import Job
+from app.domain import jsontext
+from app.domain.records import Failure, Job
+
+_FAILURE_TIMES = ("failed_at", "failures", "retry_at")
 
 LIST_DUE = Statement(
     """
@@ -47,6 +50,21 @@ POSTPONE = Statement(
         SET failures = failures + 1,
             due_at = now() + make_interval(secs => CAST(:seconds AS double precision))
         WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+
+RECORD_FAILURE = Statement(
+    """
+        UPDATE heads SET last_failure = CAST(:failure AS text), failed_at = now()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+FIND_FAILURE = Statement(
+    """
+        SELECT last_failure, failed_at, failures,
+            CASE WHEN failures > 0 THEN due_at END AS retry_at
+        FROM heads
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND last_failure IS NOT NULL
         """
 )
 
@@ -159,6 +177,20 @@ class JobRecords:
     async def postpone(self, conversation_id: str, seconds: float) -> None:
         """Count a failure, and set the due mark for later."""
         await self._session.run(POSTPONE, conversation_id=UUID(conversation_id), seconds=seconds)
+
+    async def record_failure(self, conversation_id: str, failure: str) -> None:
+        """Keep why a compaction failed, in the place of the failure before."""
+        await self._session.run(
+            RECORD_FAILURE, conversation_id=UUID(conversation_id), failure=failure
+        )
+
+    async def find_failure(self, conversation_id: str) -> Failure | None:
+        """Return why the last compaction failed, None since one has succeeded."""
+        row = await self._session.first(FIND_FAILURE, conversation_id=UUID(conversation_id))
+        if row is None:
+            return None
+        told = jsontext.loads(row["last_failure"])
+        return Failure(**told, **{name: row[name] for name in _FAILURE_TIMES})
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take, or as its holder renew, the right to compact; False while another has it."""

@@ -344,6 +344,7 @@ def compaction_from(row: Any) -> Compaction:
         output_tokens=row["output_tokens"],
         cost_usd=row["cost_usd"],
         duration_ms=row["duration_ms"],
+        degraded=tuple(row["degraded"]),
         created_at=row["created_at"],
         undone_at=row["undone_at"],
     )

@@ -133,6 +133,9 @@ heads = sa.Table(
     sa.Column("due_at", sa.DateTime(timezone=True)),
     sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # Why the last compaction failed, until one succeeds.
+    sa.Column("last_failure", sa.Text),
+    sa.Column("failed_at", sa.DateTime(timezone=True)),
     # Results up to this seq have given way to placeholders, as far as they may.
     sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
     # The own tools that the views of all results together name.
@@ -340,6 +343,7 @@ compactions = sa.Table(
     sa.Column("calls", sa.Integer, nullable=False, server_default="0"),
     sa.Column("input_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("output_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("degraded", ARRAY(sa.Text), nullable=False, server_default="{}"),
     sa.Column("undone_at", sa.DateTime(timezone=True)),
     _time("created_at"),
 )

@@ -199,6 +199,7 @@ _CLEAR = """
         view_version = h.view_version + 1, view_cause = 'cleared',
         compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
         trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
+        last_failure = NULL, failed_at = NULL,
         promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
         event_seq = h.event_seq + 1
 """

@@ -31,7 +31,8 @@ class CompactionAsk(Asked):
     )
     target_tokens: Tokens | None = Field(
         default=None,
-        description="Tokens of the payload to aim for; by default as few as the strategy can.",
+        description="Tokens of the payload to aim for; by default `compaction.target` of the"
+        " effective window or, within it already, as few as the strategy can.",
     )
     dry_run: bool = Field(default=False, description="Only show what would be done.")
 
@@ -80,6 +81,7 @@ _RECEIPT: dict[str, Any] = {
     "output_tokens": 24,
     "cost_usd": 0.00081,
     "duration_ms": 1834,
+    "degraded": [],
     "created_at": "2026-01-05T09:31:12.000123+00:00",
     "undone_at": None,
 }
@@ -125,6 +127,9 @@ class Receipt(Answered):
     output_tokens: int = Field(description="Output tokens of the calls.")
     cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
     duration_ms: int = Field(description="How long it took.")
+    degraded: list[str] = Field(
+        description="What it had to do without, as `summariser_unavailable`."
+    )
     created_at: datetime = Field(description="When it was applied.")
     undone_at: datetime | None = Field(description="When it was undone.")
 

@@ -26,6 +26,7 @@ from app.api.schemas.sections import MOST_CONTENT_CHARS, Sections
 from app.domain.budget import Pressure
 from app.domain.messages import FormatName
 from app.domain.policy import StrategyName
+from app.domain.records import Trigger
 
 _HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _STATE: dict[str, Any] = {
@@ -33,6 +34,20 @@ _STATE: dict[str, Any] = {
     "summary": "The user plans a trip to Bergen in May; trains were compared.",
     "summary_range": [6, 41],
     "compressed_at": "2026-01-05T09:31:12.000123+00:00",
+}
+_STATE_SHOWN: dict[str, Any] = {
+    **_STATE,
+    "summariser_problem": None,
+    "last_failure": {
+        "failed_at": "2026-01-05T10:02:44.000123+00:00",
+        "trigger": "background",
+        "code": "SERVICE_UNAVAILABLE",
+        "reason": "rate_limited",
+        "detail": "The model's provider limits the calls",
+        "calls": 2,
+        "failures": 1,
+        "retry_at": "2026-01-05T10:03:14.000123+00:00",
+    },
 }
 _RESULT: dict[str, Any] = {
     "compacted": True,
@@ -48,6 +63,8 @@ _RESULT: dict[str, Any] = {
     "summary_tokens": 420,
     "cost_usd": 0.0,
     "duration_ms": 12,
+    "estimated": False,
+    "degraded": [],
 }
 
 
@@ -170,6 +187,34 @@ class ContextState(Answered):
     compressed_at: datetime | None = Field(description="When it was made.")
 
 
+class CompactionFailure(Answered):
+    """Why a compaction failed."""
+
+    failed_at: datetime = Field(description="When it failed.")
+    trigger: Trigger = Field(description="What had made it run.")
+    code: str = Field(description="Code of the error.")
+    reason: str = Field(description="Why, in a word, as `rate_limited`, `timeout`, `bad_answer`.")
+    detail: str = Field(description="Why, in a sentence.")
+    calls: int = Field(description="Calls of a model that were made.")
+    failures: int = Field(description="Automatic compactions that failed in a row.")
+    retry_at: datetime | None = Field(
+        description="When the next automatic one runs; null when none waits."
+    )
+
+
+class StateShown(ContextState):
+    """The summary a build shows, and what stands in the way of the next one."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_STATE_SHOWN]})
+
+    summariser_problem: str | None = Field(
+        description="Why the policy's `compaction.model` may not summarise; null when it may."
+    )
+    last_failure: CompactionFailure | None = Field(
+        description="The last automatic compaction that failed; null once one has succeeded since."
+    )
+
+
 class CompactResult(Answered):
     """What a compaction did, or why it did nothing; tokens are of the whole payload."""
 
@@ -188,6 +233,15 @@ class CompactResult(Answered):
     summary_tokens: int = Field(description="Tokens of the summary.")
     cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
     duration_ms: int = Field(description="How long it took.")
+    estimated: bool = Field(
+        description="Whether the tokens afterwards are estimated: a dry run does not call the model"
+        " that would write the summary, and takes it to be of `summary_tokens`. Without a model"
+        " they are exact."
+    )
+    degraded: list[str] = Field(
+        description="What it had to do without: `summariser_unavailable` where messages were left"
+        " out, or stay, without the summary that the policy wants."
+    )
 
 
 class EarlierBuild(Answered):
