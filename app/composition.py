@@ -28,8 +28,8 @@ from app.adapters.telemetry import MeasuredGateway, Telemetry
 from app.adapters.tokenizer import TiktokenTokenizer
 from app.domain.allowances import Limits
 from app.domain.errors import ServiceUnavailable
+from app.domain.masking import DEFAULT_SECRET_PATTERNS
 from app.domain.retention import Retention
-from app.domain.summaries import DEFAULT_SECRET_PATTERNS
 from app.services.active_windows import ActiveWindows
 from app.services.allowances import Allowances
 from app.services.blobs import BlobService

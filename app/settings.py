@@ -20,8 +20,9 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from app.domain.errors import ValidationError
+from app.domain.masking import compile_patterns
 from app.domain.policy import DEFAULTS, effective, merge
-from app.domain.summaries import EXTRACTIVE, compile_patterns
+from app.domain.summaries import EXTRACTIVE
 
 PREFIX = "CONTEXT_"
 POLICY_VARIABLE = "CONTEXT_POLICY"

@@ -17,9 +17,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
-
-import re2
+from typing import assert_never
 
 from app.domain.formats.labels import block_label
 from app.domain.limits import ModelInfo
@@ -213,66 +211,6 @@ def _describe(part: Part) -> str:
 def _media(part: Image | File) -> str:
     kind = part.media_type or "type unknown"
     return f"{kind}, {len(part.data) * 3 // 4:,} bytes" if part.data else kind
-
-
-# --- secrets --------------------------------------------------------------------------------
-
-MASK = "[secret masked]"
-
-DEFAULT_SECRET_PATTERNS: tuple[str, ...] = (
-    r"\bsk-[A-Za-z0-9_-]{20,}",
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    r"\bgh[pousr]_[A-Za-z0-9]{36,}",
-    r"\bgithub_pat_[A-Za-z0-9_]{22,}",
-    r"\bglpat-[A-Za-z0-9_-]{20,}",
-    r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",
-    r"\bAIza[0-9A-Za-z_-]{35}",
-    r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}",
-    r"\bhf_[A-Za-z0-9]{30,}",
-    r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}",
-    r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*"
-    r"(?:-----END [A-Z ]{0,32}PRIVATE KEY-----)?",
-    r"(?i)\bbearer\s{1,8}([A-Za-z0-9._~+/-]{16,}=*)",
-    r"(?i)(?:api[_-]?key|secret[_-]?key|access[_-]?key|client[_-]?secret|auth[_-]?token"
-    r"|access[_-]?token|password|passwd)[\"']?\s{0,4}[:=]\s{0,4}[\"']?([^\s\"',;(){}<>]{8,})",
-    r"\b[a-z][a-z0-9+.-]{1,30}://[^\s/:@]{0,100}:([^\s/@]{3,200})@",
-)
-"""What is masked before it leaves for a model, unless the settings say otherwise (E12)."""
-
-
-def compile_patterns(patterns: Sequence[str]) -> tuple[Any, ...]:
-    """Compile the secret patterns; a first group, if any, is the part that is secret.
-
-    Raises ValueError for what RE2 cannot match in linear time, such as look-around and
-    back-references, and for a pattern that matches the empty text.
-    """
-    options = re2.Options()
-    options.log_errors = False
-    compiled = []
-    for pattern in patterns:
-        try:
-            compiled.append(re2.compile(pattern, options))
-        except (re2.error, UnicodeEncodeError) as exc:
-            raise ValueError(f"has a pattern that RE2 does not know, {pattern!r}: {exc}") from exc
-        if compiled[-1].search("") is not None:
-            raise ValueError(f"has a pattern that matches the empty text, {pattern!r}")
-    return tuple(compiled)
-
-
-def mask_secrets(text: str, patterns: Sequence[Any]) -> str:
-    """Replace every secret in the text by a mask, and what no provider accepts (E12, N6)."""
-    text = sendable(text)
-    for pattern in patterns:
-        text = pattern.sub(_masked, text)
-    return text
-
-
-def _masked(match: Any) -> str:
-    whole: str = match[0]
-    if not match.re.groups or match[1] is None:
-        return MASK
-    start, end = match.start(1) - match.start(), match.end(1) - match.start()
-    return whole[:start] + MASK + whole[end:]
 
 
 # --- the request ----------------------------------------------------------------------------

@@ -27,19 +27,17 @@ from tenacity import (
 from app.domain.errors import ServiceUnavailable, ValidationError
 from app.domain.extractive import DECISIONS, EARLIER, IDENTIFIERS, extract, read_digest
 from app.domain.limits import INEXACT_MARGIN, ModelInfo, overlaid
+from app.domain.masking import DEFAULT_SECRET_PATTERNS, compile_patterns, mask_secrets
 from app.domain.messages import Message
 from app.domain.summaries import (
-    DEFAULT_SECRET_PATTERNS,
     EXTRACTIVE,
     Answer,
     Completion,
     ModelCall,
     Rejected,
     SummaryAsk,
-    compile_patterns,
     format_messages,
     format_summaries,
-    mask_secrets,
     parse_answer,
     prompt_hash,
     summary_request,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from app.domain.errors import ServiceUnavailable, ValidationError
 from app.domain.limits import ModelInfo
+from app.domain.masking import MASK
 from app.domain.messages import Image, Message, Reasoning, Role, Text, ToolCall
-from app.domain.summaries import MASK, Completion, ModelCall, SummaryAsk, prompt_hash
+from app.domain.summaries import Completion, ModelCall, SummaryAsk, prompt_hash
 from app.services.summariser import (
     MOST_FAILING_CALLS,
     Effort,
@@ -268,6 +270,30 @@ async def test_secrets_are_masked_before_they_leave() -> None:
     await run(gateway, messages=messages, previous=f"key {key}")
     assert key not in gateway.texts[0]
     assert gateway.texts[0].count(MASK) == 2
+
+
+async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
+    """E12: calls and their results are masked whole, before they are cut to the model's window."""
+    secret = "q7" + "Zk3mW9xR" * 8
+    inner = json.dumps({"password": secret, "pad": "x " * 300})
+    calls = [
+        Message(Role.ASSISTANT, (ToolCall(f"c{n}", f"sk-{secret}", json.dumps({"body": inner})),))
+        for n in range(6)
+    ]
+    results = [
+        Message(
+            Role.TOOL,
+            (Text("".join(f"{'y' * (7 * n)}\nDB_PASS={secret}\n" for n in range(60))),),
+            tool_call_id=f"c{n}",
+        )
+        for n in range(6)
+    ]
+    gateway = ScriptedGateway(GOOD)
+    messages = [message for pair in zip(calls, results, strict=True) for message in pair]
+    await run(gateway, messages=messages, settings=replace(SETTINGS, context_window=1_200))
+    assert len(gateway.texts) > 5
+    pieces = {secret[place : place + 8] for place in range(len(secret) - 8)}
+    assert not [piece for piece in pieces for text in gateway.texts if piece in text]
 
 
 async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
