@@ -55,6 +55,7 @@ from app.services.earlier import EarlierBuilds
 from app.services.events import EventService
 from app.services.forks import ForkService
 from app.services.jobs import JobService
+from app.services.layers import OwnSettings
 from app.services.log import Append, LogService
 from app.services.pins import PinService
 from app.services.reads import Reads
@@ -295,8 +296,11 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         await _count_bytes(parts, tenant_id, await asyncio.to_thread(_size_of, copies))
         await log.append(tenant_id, conversation_id, Append(copies, format))
 
-    async def make(tenant_id: str, conversation_id: str, agent_id: str | None) -> None:
-        await parts.conversations.create(tenant_id, NewConversation(conversation_id, agent_id))
+    async def make(
+        tenant_id: str, conversation_id: str, agent_id: str | None, model: str | None
+    ) -> None:
+        new = NewConversation(conversation_id, agent_id, OwnSettings(model=model))
+        await parts.conversations.create(tenant_id, new)
 
     database, frames = parts.database, parts.frames
     restores = Restores(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -217,6 +217,10 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
         window_start=body.window_start,
         window_end=body.window_end,
         agent_id=body.agent_id,
+        models=[
+            (item.conversation_id.lower() if item.conversation_id else None, item.model)
+            for item in body.models or ()
+        ],
     )
     return _created(await services(request).snapshots.add_import(tenant_of(request), given))
 
@@ -246,7 +250,8 @@ async def get_snapshot(
         tenant_of(request), known_id, content, read_of(request)
     )
     kind = "attachment" if download else "inline"
-    name = f"{snapshot.timestamp.isoformat()}_{known_id}.json"
+    # Without colons, which no file's name may have on Windows.
+    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{known_id}.json"
     headers = {
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",

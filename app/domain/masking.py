@@ -379,7 +379,8 @@ def _end_of_block(text: bytes, found: Any) -> int:
 
     Inside a JSON string the lines end in `\\n`, and the last one with the string's quote.
     """
-    indent, line_end = len(found[_BLOCK]), found["block_line"]
+    indent = len(found[_BLOCK])
+    line_end: bytes = found["block_line"]
     slashes = line_end.rpartition(b"r")[2].count(b"\\")
     quote = re.compile(rb'(?<!\\)\\{0,%d}"' % (slashes - 1)) if slashes else None
     place = end = found.end()

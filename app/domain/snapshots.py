@@ -54,8 +54,19 @@ _AS_IT_CAME = Terms(replace(ToolOutputPolicy(), enabled=False))
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotModel:
+    """The model that a conversation of a snapshot was built for."""
+
+    conversation_id: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of a snapshot besides its messages (I2, I3); `session_id` is S4's name."""
+    """What is known of a snapshot besides its messages (I2, I3); `session_id` is S4's name.
+
+    `models` has at most one entry for each conversation: none where no model was known.
+    """
 
     session_id: str
     timestamp: datetime
@@ -67,6 +78,12 @@ class Snapshot:
     agent_id: str | None
     conversation_ids: tuple[str, ...]
     imported: bool = False
+    models: tuple[SnapshotModel, ...] = ()
+
+    def model_of(self, conversation_id: str) -> str | None:
+        """Return the model that a conversation was built for, None where it is not known."""
+        found = (item.model for item in self.models if item.conversation_id == conversation_id)
+        return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +243,7 @@ def read_import(entries: Sequence[Any], session_id: str) -> list[Imported]:
         pointer = f"/messages/{index}"
         entry = wire.object_at(given, pointer)
         own = _own_fields(entry, pointer)
-        own["conversation_id"] = own["conversation_id"] or str(uuid5(_COPIES, session_id))
+        own["conversation_id"] = own["conversation_id"] or bare_source_id(session_id)
         own["id"] = own["id"] or str(uuid5(_COPIES, f"{session_id}/{index}"))
         source_id, format = own["conversation_id"], FormatName(own["format"])
         if (source_id, own["id"]) in ids:
@@ -238,6 +255,25 @@ def read_import(entries: Sequence[Any], session_id: str) -> list[Imported]:
     for conversation in drafts.values():
         _check_pairs(conversation)
     return found
+
+
+def models_of(
+    given: Iterable[tuple[str | None, str]], messages: Iterable[Imported], session_id: str
+) -> tuple[SnapshotModel, ...]:
+    """Return the models of an import, an entry without a conversation being of bare messages.
+
+    An entry for a conversation without messages is left out; the first of two counts.
+    """
+    there = {message.source_id for message in messages}
+    models: dict[str, str] = {}
+    for conversation_id, model in given:
+        models.setdefault(conversation_id or bare_source_id(session_id), model)
+    return tuple(SnapshotModel(key, model) for key, model in models.items() if key in there)
+
+
+def bare_source_id(session_id: str) -> str:
+    """Return the conversation of an import's messages that name none (rule 3)."""
+    return str(uuid5(_COPIES, session_id))
 
 
 def _own_fields(entry: Mapping[str, Any], pointer: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@
    than a batch, or comes in several formats. Each batch is an append like any other.
 4. A window that was added to shows something else from then on: its next build starts an epoch
    (decision 16), and replays no reasoning that was bound to the prefix it had elsewhere (K3).
-5. An import's conversation that does not exist here is made, under its own id if that is free.
+5. An import's conversation that does not exist here is made, under its own id if that is free. It
+   gets the model that it was built for, unless it has that from its agent or the service anyway.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ _MOST_ROUNDS = 3
 
 AppendCopies = Callable[[str, str, Sequence[Mapping[str, Any]], FormatName], Awaitable[None]]
 """Appends messages of one format to a tenant's conversation, as any client's are appended."""
-MakeConversation = Callable[[str, str, str | None], Awaitable[None]]
-"""Makes a tenant's conversation with this id, of this agent; Conflict when the id is taken."""
+MakeConversation = Callable[[str, str, str | None, str | None], Awaitable[None]]
+"""Makes a tenant's conversation with this id, of this agent, with a model of its own or none.
+
+Raises Conflict when the id is taken.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,21 +200,31 @@ class Restores:
     async def _home(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
         """Return the conversation that an import's messages belong to, made if need be (rule 5)."""
         homes = (source_id, stand_in(tenant_id, source_id))
-        agent_id = snapshot.agent_id
-        async with self._database.session() as records:
-            if agent_id is not None and await records.agents.find(tenant_id, agent_id) is None:
-                agent_id = None
         for known_id in homes:
             if await self._exists(tenant_id, known_id):
                 return known_id
+        agent_id, model = await self._inherited(tenant_id, snapshot.agent_id)
+        own = snapshot.model_of(source_id)
         for known_id in homes:
             try:
-                await self._make(tenant_id, known_id, agent_id)
+                await self._make(tenant_id, known_id, agent_id, own if own != model else None)
             except Conflict:  # another tenant's, or made this moment by an equal restore
                 if not await self._exists(tenant_id, known_id):
                     continue
             return known_id
         raise Conflict(f"The id {source_id} is taken", {"conversation_id": source_id})
+
+    async def _inherited(
+        self, tenant_id: str, agent_id: str | None
+    ) -> tuple[str | None, str | None]:
+        """Return the agent if there is such a one, and the model that its conversations have."""
+        if agent_id is None:
+            return None, self._default_model
+        async with self._database.session() as records:
+            agent = await records.agents.find(tenant_id, agent_id)
+        if agent is None:
+            return None, self._default_model
+        return agent_id, agent.settings.model or self._default_model
 
     async def _exists(self, tenant_id: str, conversation_id: str) -> bool:
         async with self._database.session() as records:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -21,8 +21,10 @@ from app.domain.records import Agent, Conversation
 from app.domain.snapshots import (
     FORGOTTEN_SUMMARY,
     Snapshot,
+    SnapshotModel,
     SnapshotPart,
     entry_of,
+    models_of,
     read_import,
 )
 from app.domain.views import spans_through
@@ -57,6 +59,7 @@ class SnapshotImport:
     window_start: datetime | None = None
     window_end: datetime | None = None
     agent_id: str | None = None
+    models: Sequence[tuple[str | None, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,14 @@ class SnapshotService:
             window_end=now,
             agent_id=agent_id,
             conversation_ids=tuple(window.part.conversation_id for window in windows),
+            models=tuple(self._models(windows)),
         )
+
+    def _models(self, windows: Sequence[HeldWindow]) -> Iterator[SnapshotModel]:
+        for window in windows:
+            model = window.conversation.model or self._frames.default_model
+            if model is not None:
+                yield SnapshotModel(window.part.conversation_id, model)
 
     async def _stored(
         self,
@@ -216,6 +226,7 @@ class SnapshotService:
                     summary=FORGOTTEN_SUMMARY,
                     message_count=sum(part.message_count for part in parts),
                     conversation_ids=tuple(part.conversation_id for part in parts),
+                    models=tuple(item for item in snapshot.models if item.conversation_id in there),
                 )
             await records.snapshots.add(tenant_id, snapshot, parts)
         return snapshot
@@ -243,6 +254,7 @@ class SnapshotService:
             agent_id=given.agent_id,
             conversation_ids=tuple(dict.fromkeys(message.source_id for message in messages)),
             imported=True,
+            models=models_of(given.models, messages, session_id),
         )
         async with self._database.session() as records:
             if not await records.snapshots.add(tenant_id, snapshot, messages=messages):

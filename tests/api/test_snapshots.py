@@ -36,6 +36,7 @@ FIELDS = {
     "agent_id",
     "conversation_ids",
     "imported",
+    "models",
 }
 
 
@@ -189,11 +190,13 @@ async def test_save_does_not_clear_context(client: httpx.AsyncClient) -> None:
 
 
 async def test_save_filename_format(client: httpx.AsyncClient) -> None:
-    """I2, S4: a download is named by the snapshot's timestamp and id."""
+    """I2, S4: a download is named by the snapshot's timestamp and id, with no colon (Windows)."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     saved = await save(client, path)
-    name = f'filename="{saved["timestamp"]}_{saved["session_id"]}.json"'
+    taken_at = datetime.fromisoformat(saved["timestamp"])
+    name = f'filename="{taken_at:%Y%m%dT%H%M%S.%fZ}_{saved["session_id"]}.json"'
+    assert not set('<>:"/\\|?*') & set(name.removeprefix('filename="').removesuffix('"'))
     at = f"/v1/snapshots/{saved['session_id']}"
     downloaded = await client.get(at, params={"download": True})
     assert downloaded.headers["content-disposition"] == f"attachment; {name}"
@@ -697,6 +700,72 @@ UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"messages": [result("a")]}, "/messages/0"),
     ({"messages": [calling("a"), result("a"), result("a")]}, "/messages/2"),
 ]
+
+
+async def model_of(client: httpx.AsyncClient, conversation_id: str) -> tuple[str | None, ...]:
+    """Return a conversation's own model and its effective one."""
+    found = (await client.get(f"/v1/conversations/{conversation_id}")).json()
+    return found["model"], found["effective_model"]
+
+
+async def test_a_restored_import_has_the_models_of_its_conversations(
+    settings: Settings, time: Time
+) -> None:
+    """I2, I4: without a default model too, a conversation that a restore makes can be built."""
+    bare = replace(settings, default_model=None)
+    async with started(create_app(bare, now=time.now)) as client:
+        agent = await new_agent(client, model="gpt-4o")
+        paths = [
+            await new_conversation(client, agent_id=agent),
+            await new_conversation(client, agent_id=agent, model="claude-sonnet-4-5"),
+        ]
+        for path in paths:
+            await append(client, path, *talk(2))
+        saved = await save(client, f"/v1/agents/{agent}")
+        models = {item["conversation_id"]: item["model"] for item in saved["models"]}
+        assert models == {id_of(paths[0]): "gpt-4o", id_of(paths[1]): "claude-sonnet-4-5"}
+        file = await read(client, saved["session_id"], download=True)
+        assert file["models"] == saved["models"]
+        for path in paths:
+            await client.delete(path)
+        assert (await imported(client, file)).json()["models"] == saved["models"]
+        await restore(client, saved["session_id"])
+        assert await model_of(client, id_of(paths[0])) == (None, "gpt-4o")
+        assert await model_of(client, id_of(paths[1])) == ("claude-sonnet-4-5",) * 2
+        for path in paths:
+            await client.delete(path)
+        await client.delete(f"/v1/agents/{agent}")
+        await imported(client, file)
+        await restore(client, saved["session_id"])
+        for path, model in zip(paths, ("gpt-4o", "claude-sonnet-4-5"), strict=True):
+            assert await model_of(client, id_of(path)) == (model, model)
+            built = await client.post(f"{path}/context", json={"format": "openai_chat"})
+            assert built.status_code == 200, built.text
+
+
+async def test_an_import_without_models_is_taken(settings: Settings, time: Time) -> None:
+    """I2: files of earlier releases have none; bare messages may name one for all of them."""
+    async with started(create_app(replace(settings, default_model=None), now=time.now)) as client:
+        for models, model in ((None, None), ([{"model": "gpt-4o"}], "gpt-4o")):
+            body = {key: value for key, value in BARE.items() if key != "session_id"}
+            made = (await imported(client, body | {"models": models})).json()
+            (source,) = made["conversation_ids"]
+            shown = [{"conversation_id": source, "model": model}] if model else []
+            assert made["models"] == shown
+            await restore(client, made["session_id"])
+            assert await model_of(client, source) == (model, model)
+
+
+async def test_a_snapshot_of_the_release_before_is_read(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """I3: what was saved without models has none, and is restored as before."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    saved = await save(client, path)
+    await execute(database_url, "UPDATE snapshots SET models = NULL")
+    assert (await read(client, saved["session_id"]))["models"] == []
+    assert (await restore(client, saved["session_id"]))["skipped"] == 2
 
 
 async def test_import_checks_messages_as_an_append_does(client: httpx.AsyncClient) -> None:

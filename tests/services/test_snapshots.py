@@ -15,6 +15,7 @@ from app.domain.frames import Ask
 from app.domain.messages import FormatName
 from app.domain.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY, Source
 from app.services.conversations import NewConversation
+from app.services.layers import OwnSettings
 from app.services.log import Append
 from app.services.outputs import Content
 from app.services.recaps import FIRST_MESSAGES, LAST_MESSAGES, Recaps
@@ -82,8 +83,11 @@ def appends(harness: Harness) -> Appends:
 def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
     """The snapshots of one process, whose appends take ten messages at most."""
 
-    async def make(tenant_id: str, conversation_id: str, agent_id: str | None) -> None:
-        await harness.conversations.create(tenant_id, NewConversation(conversation_id, agent_id))
+    async def make(
+        tenant_id: str, conversation_id: str, agent_id: str | None, model: str | None
+    ) -> None:
+        new = NewConversation(conversation_id, agent_id, OwnSettings(model=model))
+        await harness.conversations.create(tenant_id, new)
 
     restores = Restores(harness.database, harness.outputs, harness.active, appends, make, MODEL, 10)
     recaps = Recaps(harness.database, harness.summariser)

@@ -15,8 +15,15 @@ from uuid import UUID
 
 from app.adapters.postgres.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.store import Session, Statement
+from app.domain import jsontext
 from app.domain.pages import UNBOUNDED, Bound, Page
-from app.domain.snapshots import FORGOTTEN_SUMMARY, Imported, Snapshot, SnapshotPart
+from app.domain.snapshots import (
+    FORGOTTEN_SUMMARY,
+    Imported,
+    Snapshot,
+    SnapshotModel,
+    SnapshotPart,
+)
 from app.domain.views import Span
 
 HOLD = Statement(
@@ -42,12 +49,12 @@ ADD = Statement(
         WITH added AS (
             INSERT INTO snapshots (
                 tenant_id, session_id, agent_id, description, summary, message_count,
-                window_start, window_end, imported, created_at
+                window_start, window_end, imported, models, created_at
             ) VALUES (
                 CAST(:tenant_id AS text), CAST(:session_id AS text), CAST(:agent_id AS text),
                 CAST(:description AS text), CAST(:summary AS text),
                 CAST(:message_count AS bigint), CAST(:window_start AS timestamptz),
-                CAST(:window_end AS timestamptz), CAST(:imported AS boolean),
+                CAST(:window_end AS timestamptz), CAST(:imported AS boolean), CAST(:models AS text),
                 CAST(:timestamp AS timestamptz)
             ) ON CONFLICT (tenant_id, session_id) DO NOTHING
             RETURNING tenant_id, session_id
@@ -73,7 +80,7 @@ ADD = Statement(
 
 _COLUMNS = """
     s.session_id, s.agent_id, s.description, s.summary, s.message_count, s.window_start,
-    s.window_end, s.imported, s.created_at,
+    s.window_end, s.imported, s.models, s.created_at,
     CASE WHEN s.imported THEN ARRAY(
         SELECT m.source_id FROM snapshot_messages m
         WHERE m.tenant_id = s.tenant_id AND m.session_id = s.session_id
@@ -319,6 +326,7 @@ class SnapshotRecords:
             window_start=snapshot.window_start,
             window_end=snapshot.window_end,
             imported=snapshot.imported,
+            models=jsontext.dumps({item.conversation_id: item.model for item in snapshot.models}),
             timestamp=snapshot.timestamp,
             part_ids=[UUID(part.conversation_id) for part in parts],
             part_spans=[_flat(part.spans) for part in parts],
@@ -427,6 +435,9 @@ async def forget_agent(session: Session, tenant_id: str, agent_id: str) -> dict[
 
 
 def _snapshot_from(row: Any) -> Snapshot:
+    ids: Sequence[str] = row["conversation_ids"]
+    # None where the release before stored it; a deleted conversation's model stays unseen.
+    models: dict[str, str] = jsontext.loads(row["models"] or "{}")
     return Snapshot(
         session_id=row["session_id"],
         timestamp=row["created_at"],
@@ -436,8 +447,9 @@ def _snapshot_from(row: Any) -> Snapshot:
         window_start=row["window_start"],
         window_end=row["window_end"],
         agent_id=row["agent_id"],
-        conversation_ids=tuple(row["conversation_ids"]),
+        conversation_ids=tuple(ids),
         imported=row["imported"],
+        models=tuple(SnapshotModel(given, models[given]) for given in ids if given in models),
     )
 
 

@@ -16,6 +16,7 @@ from app.api.schemas.fields import (
     Asked,
     ConversationId,
     MessageObject,
+    ModelName,
 )
 from app.api.schemas.pages import Page
 from app.domain.window import time_from
@@ -63,6 +64,7 @@ _SNAPSHOT: dict[str, Any] = {
     "agent_id": None,
     "conversation_ids": [_CONVERSATION_ID],
     "imported": False,
+    "models": [{"conversation_id": _CONVERSATION_ID, "model": "claude-sonnet-4-5"}],
 }
 _MESSAGE: dict[str, Any] = {
     "role": "user",
@@ -77,6 +79,15 @@ _MESSAGE: dict[str, Any] = {
     "content_collected": False,
     "given": None,
 }
+
+
+class SnapshotModel(Answered):
+    """The model of one of a snapshot's conversations."""
+
+    conversation_id: str = Field(description="The conversation.")
+    model: str = Field(
+        description="The model that its payloads were built for, its own or an inherited one."
+    )
 
 
 class Snapshot(Answered):
@@ -100,6 +111,9 @@ class Snapshot(Answered):
     agent_id: str | None = Field(description="The agent it was taken of, or of whose conversation.")
     conversation_ids: list[str] = Field(description="The conversations it holds messages of.")
     imported: bool = Field(description="Whether it came from elsewhere, with its messages.")
+    models: list[SnapshotModel] = Field(
+        description="The models of its conversations, as far as they were known when it was taken."
+    )
 
 
 class SnapshotPage(Page[Snapshot]):
@@ -149,6 +163,15 @@ MOST_IMPORTED = 50_000
 """Checking so many messages takes some seconds of a thread."""
 
 
+class ImportedModel(Asked):
+    """The model of one of an import's conversations."""
+
+    conversation_id: ConversationId | None = Field(
+        default=None, description="The conversation; null for messages that name none."
+    )
+    model: ModelName = Field(description="The model that its payloads are built for.")
+
+
 class SnapshotImport(Asked):
     """A snapshot that was downloaded, or made elsewhere in the same shape."""
 
@@ -195,6 +218,12 @@ class SnapshotImport(Asked):
         default=None, description="Taken from the messages; what is said here does not matter."
     )
     imported: bool | None = Field(default=None, description="What is said here does not matter.")
+    models: list[ImportedModel] | None = Field(
+        default=None,
+        max_length=MOST_IMPORTED,
+        description="Models of the conversations that a restore makes. One without an entry has"
+        " the model of its agent or of the service.",
+    )
     messages: list[MessageObject] = Field(
         min_length=1,
         max_length=MOST_IMPORTED,
