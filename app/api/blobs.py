@@ -111,7 +111,12 @@ async def upload_blob(
         Query(max_length=256, pattern=NAME_PATTERN, description="The tool it comes from."),
     ] = None,
     tool_call_id: Annotated[
-        str | None, Query(max_length=256, description="The call that it answers.")
+        str | None,
+        Query(
+            max_length=256,
+            description="The call that it answers.",
+            json_schema_extra={"pattern": r"^[^\u0000]*$"},
+        ),
     ] = None,
 ) -> Response:
     """Store the raw body, of any size up to `CONTEXT_MAX_BLOB_BYTES`, as it streams in.

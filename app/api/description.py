@@ -18,8 +18,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api.errors import problems_of
+from app.api.links import add_links
 from app.api.schemas.events import StreamedEvent
-from app.api.schemas.fields import Answered, Asked
+from app.api.schemas.fields import TOOL_FUNCTION, Answered, Asked
 from app.api.schemas.problems import ProblemAnswer
 from app.api.wire import EncodedBody, UnknownParameter
 from app.domain.errors import Forbidden, RateLimited, Unauthenticated
@@ -123,6 +124,7 @@ def _complete(document: dict[str, Any]) -> None:
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(made["$defs"])
+    schemas["ToolFunction"] = TOOL_FUNCTION
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     _restore_examples(schemas)
@@ -131,6 +133,7 @@ def _complete(document: dict[str, Any]) -> None:
             _drop_fastapi_errors(operation["responses"])
             _name_successes(operation["responses"], schemas)
             _add_refusals(operation, asks_for_key=path.startswith("/v1/"))
+    add_links(document["paths"])
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {
         name: response

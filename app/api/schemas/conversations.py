@@ -11,11 +11,11 @@ from app.api.schemas.fields import (
     AgentId,
     Answered,
     AnyObject,
+    AnyTool,
     Asked,
     ConversationId,
     Metadata,
     ModelName,
-    ToolObject,
     Tools,
 )
 from app.api.schemas.pages import Page
@@ -156,5 +156,5 @@ class ShownConversation(ConversationItem):
     policy_overrides: AnyObject = Field(description="The settings of its own layer.")
     sections: list[ShownSection] = Field(description="Its own parts of the system prompt.")
     sections_version: int = Field(description="Version of the sections, 0 for none.")
-    tools: list[ToolObject] = Field(description="Its own tools, as they were given.")
+    tools: list[AnyTool] = Field(description="Its own tools, as they were given.")
     tools_version: int = Field(description="Version of the tools, 0 for none.")

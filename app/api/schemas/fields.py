@@ -7,12 +7,14 @@ so that clients made from it have one type for it, wherever it stands.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
+from app.domain.formats import ToolCategory
+from app.domain.formats.wire import TOOL_NAME_PATTERN
 from app.domain.messages import FormatName
 from app.domain.policy import StrategyName
 
@@ -162,7 +164,45 @@ ToolObject = TypeAliasType(
         Field(
             description="A tool definition in any provider's form, with an optional `category`.",
             examples=[TOOL_EXAMPLE],
+            json_schema_extra={
+                "properties": {
+                    "category": {"enum": list(get_args(ToolCategory))},
+                    "type": {"enum": ["function", "custom", None]},
+                },
+                "not": {"required": ["custom"]},
+                "if": {"required": ["function"]},
+                "then": {"properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}}},
+                "else": {"$ref": "#/components/schemas/ToolFunction"},
+            },
         ),
+    ],
+)
+TOOL_FUNCTION: dict[str, Any] = {
+    "type": "object",
+    "title": "ToolFunction",
+    "description": "What all forms of a tool definition have in common.",
+    "additionalProperties": True,
+    "required": ["name"],
+    "properties": {
+        "name": {
+            "type": "string",
+            "pattern": TOOL_NAME_PATTERN,
+            "description": "Its name, used once in its list.",
+        },
+        "description": {"type": ["string", "null"], "description": "What it does."},
+        "strict": {
+            "type": ["boolean", "null"],
+            "description": "Whether arguments must follow the schema.",
+        },
+    },
+    "examples": [TOOL_EXAMPLE["function"]],
+}
+"""A schema that only the schema of a tool refers to."""
+AnyTool = TypeAliasType(
+    "AnyTool",
+    Annotated[
+        dict[str, Any],
+        Field(description="A tool definition in the form of a provider.", examples=[TOOL_EXAMPLE]),
     ],
 )
 Threshold = TypeAliasType(
@@ -172,7 +212,14 @@ Threshold = TypeAliasType(
         Field(description="A level of use: the usage note, or the pressure that is next."),
     ],
 )
-Tools = Annotated[list[ToolObject], Field(max_length=MOST_TOOLS, description="Tool definitions.")]
+Tools = Annotated[
+    list[ToolObject],
+    Field(
+        max_length=MOST_TOOLS,
+        description="Tool definitions, no two of one name.",
+        json_schema_extra={"uniqueItems": True},
+    ),
+]
 RollingWindow = Annotated[
     int,
     Field(

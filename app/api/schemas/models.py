@@ -40,7 +40,11 @@ class ModelEntry(Asked):
     """A model's limits in tokens and prices in USD per token; what is left out stays as it was."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"context_window": 65536, "max_output_tokens": 8192}]}
+        json_schema_extra={
+            "examples": [{"context_window": 65536, "max_output_tokens": 8192}],
+            "minProperties": 1,
+            "not": {"additionalProperties": {"type": "null"}},
+        }
     )
 
     context_window: Tokens | None = Field(default=None, description="Input and output together.")

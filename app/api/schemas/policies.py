@@ -15,7 +15,15 @@ from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.fields import MOST_TOKENS, NAME_PATTERN, Answered, Asked
-from app.domain.policy import AgentTools, Auto, ChainStep, Policy
+from app.domain.policy import (
+    MOST_LEVELS,
+    MOST_VIEW_BYTES,
+    OWN_TOOLS,
+    AgentTools,
+    Auto,
+    ChainStep,
+    Policy,
+)
 
 ABOUT: Mapping[str, str] = {
     "strategy": "How the history is kept inside the window; `GET /v1/strategies` lists them.",
@@ -110,14 +118,17 @@ AddedTools = TypeAliasType(
     "AddedTools",
     Annotated[AgentTools, Field(description="Which of the service's tools a payload has.")],
 )
+_OWN_TOOLS = Annotated[
+    list[Annotated[str, Field(json_schema_extra={"enum": sorted(OWN_TOOLS)})]],
+    Field(max_length=_MOST_DIRECTIVES),
+]
 _LIMITS: Mapping[Any, Any] = {
     int: Annotated[int, Field(le=MOST_TOKENS)],
     int | None: Annotated[int, Field(le=MOST_TOKENS)],
-    int | Auto: Annotated[int, Field(le=MOST_TOKENS)] | Auto,
     float: Annotated[float, Field(le=1_000_000)],
     str | None: Annotated[str, Field(max_length=_MOST_TEXT)],
     tuple[str, ...]: _LIST,
-    AgentTools | tuple[str, ...]: AddedTools | _LIST,
+    AgentTools | tuple[str, ...]: AddedTools | _OWN_TOOLS,
     tuple[ChainStep, ...]: Annotated[
         list[Annotated[ChainStep, Field(strict=False)]],
         Field(min_length=1, max_length=len(ChainStep)),
@@ -125,11 +136,45 @@ _LIMITS: Mapping[Any, Any] = {
 }
 _NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_PATTERN)]}
 
+_SHARE = {"exclusiveMinimum": 0, "maximum": 1}
+_COUNT = {"minimum": 0}
+_POSITIVE = {"minimum": 1}
+_VIEW = {"minimum": 1, "maximum": MOST_VIEW_BYTES}
+BOUNDS: Mapping[str, Mapping[str, Any]] = {
+    "sandwich.preserve_top": _COUNT,
+    "sandwich.preserve_bottom": _POSITIVE,
+    "sandwich.compression_threshold": _SHARE,
+    "sliding_window.keep_last_n": _POSITIVE,
+    "tree_summary.chunk_size": {"minimum": 2},
+    "tree_summary.levels": {"minimum": 1, "maximum": MOST_LEVELS},
+    "chain": {"uniqueItems": True},
+    "compaction.threshold_ratio": _SHARE,
+    "compaction.retain_last_turns": _COUNT,
+    "compaction.target": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "compaction.min_gain": {"minimum": 0, "exclusiveMaximum": 1},
+    "compaction.max_messages": _POSITIVE,
+    "budget.context_window": _POSITIVE,
+    "budget.max_output_tokens": _POSITIVE,
+    "budget.notice_at": _SHARE,
+    "budget.compact_trigger": _SHARE,
+    "budget.hard_block": _SHARE,
+    "tool_output.offload_threshold_bytes": _COUNT,
+    "tool_output.context_budget_tokens": _COUNT,
+    "tool_output.max_message_bytes": _VIEW,
+    "tool_output.max_line_length": _VIEW,
+    "tool_output.clear_at_least": _COUNT,
+    "tool_deferral_threshold": _SHARE,
+}
+"""What the description says of a setting's values, which the domain checks in its own words."""
+
 
 def _asked(kind: Any, path: str = "") -> type[BaseModel]:
     members: dict[str, Any] = {}
     for name, hint, place in _members(kind, path):
-        wanted = _asked(hint, place) if is_dataclass(hint) else _NAMES.get(place, _wanted(hint))
+        if is_dataclass(hint):
+            wanted: Any = _asked(hint, place)
+        else:
+            wanted = _NAMES.get(place, _wanted(hint, BOUNDS.get(place)))
         members[name] = (wanted | None, Field(default=None, description=ABOUT[place]))
     title = _title(path)
     return create_model(f"{title}Patch", __base__=Asked, __doc__=_doc(path), **members)
@@ -154,10 +199,13 @@ def _members(kind: Any, path: str) -> list[tuple[str, Any, str]]:
     ]
 
 
-def _wanted(hint: Any) -> Any:
+def _wanted(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Annotated[hint, Field(strict=False)]
-    return _LIMITS.get(hint, hint)
+    if hint == int | Auto:
+        return _wanted(int, bounds) | Auto
+    limited = _LIMITS.get(hint, hint)
+    return Annotated[limited, Field(json_schema_extra=dict(bounds))] if bounds else limited
 
 
 def _title(path: str) -> str:

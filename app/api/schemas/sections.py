@@ -12,8 +12,8 @@ from app.api.schemas.fields import (
     NAME_PATTERN,
     TOOL_EXAMPLE,
     Answered,
+    AnyTool,
     Asked,
-    ToolObject,
     Tools,
 )
 from app.domain import jsontext
@@ -55,7 +55,12 @@ class Section(Asked):
 
 
 Sections = Annotated[
-    list[Section], Field(max_length=MOST_SECTIONS, description="Parts of the system prompt.")
+    list[Section],
+    Field(
+        max_length=MOST_SECTIONS,
+        description="Parts of the system prompt, no two of one name.",
+        json_schema_extra={"uniqueItems": True},
+    ),
 ]
 
 
@@ -116,7 +121,7 @@ class ShownTools(Answered):
         json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "version": 2}]}
     )
 
-    tools: list[ToolObject] = Field(description="As they were given.")
+    tools: list[AnyTool] = Field(description="As they were given.")
     version: int = Field(description="1 for the first that were given, 0 for none.")
 
 

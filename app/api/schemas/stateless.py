@@ -30,7 +30,14 @@ _STATE: dict[str, Any] = {
 }
 
 _Limit = Annotated[
-    int, Field(ge=-MOST_TOKENS, le=MOST_TOKENS, description="The model's context limit in tokens.")
+    int,
+    Field(
+        ge=-MOST_TOKENS,
+        le=MOST_TOKENS,
+        description="The model's context limit in tokens.",
+        # The domain refuses what is not positive, in its own words.
+        json_schema_extra={"minimum": 1},
+    ),
 ]
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.fields import TOOL_EXAMPLE, Answered, Asked, MessageObject, ToolObject, Tools
+from app.api.schemas.fields import TOOL_EXAMPLE, Answered, AnyTool, Asked, MessageObject, Tools
 from app.domain.agent_tools import definitions_in
 from app.domain.deferral import MOST_FOUND, MOST_QUERY, USUALLY_FOUND
 from app.domain.messages import FormatName
@@ -59,7 +59,7 @@ class ToolDefinitions(Answered):
     model_config = ConfigDict(json_schema_extra={"examples": [_DEFINITIONS]})
 
     format: FormatName = Field(description="The format of the definitions.")
-    tools: list[ToolObject] = Field(
+    tools: list[AnyTool] = Field(
         description="To be added to `tools`. Gemini: one tool that declares all functions."
     )
 
@@ -129,7 +129,7 @@ class ToolSearchAnswer(Answered):
     model_config = ConfigDict(json_schema_extra={"examples": [_FOUND]})
 
     format: FormatName = Field(description="The format of the definitions.")
-    tools: list[ToolObject] = Field(
+    tools: list[AnyTool] = Field(
         description="Full definitions, best first. Gemini: one tool that declares all functions."
     )
     names: list[str] = Field(description="The names of the tools found, best first.")

@@ -1,0 +1,103 @@
+"""Links: what can be done with what an operation has made, for clients and for generators of tests.
+
+1. `GIVES` names the ids that an operation answers with. It is linked to every operation whose path
+   takes one of them and nothing that is not known then, so that a new operation needs no entry.
+2. `ALSO` has the links that pass something else than the ids of a path.
+3. A link has the name of the operation that it leads to. It stands at the status that has the id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_AT_PATH = "$request.path."
+_AT_BODY = "$response.body#/"
+_OF_PATH = re.compile(r"\{(\w+)\}")
+
+GIVES: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("create_agent", "201"): {"agent_id": "agent_id"},
+    ("create_conversation", "201"): {"conversation_id": "conversation_id"},
+    ("fork_conversation", "201"): {"conversation_id": "conversation_id"},
+    ("append_messages", "201"): {"message_id": "messages/0/id"},
+    ("upload_blob", "201"): {"ref": "id"},
+    ("compact", "200"): {"compaction_id": "compaction_id"},
+    ("compact", "202"): {"job_id": "job_id"},
+    ("save_agent_snapshot", "201"): {"session_id": "session_id"},
+    ("save_conversation_snapshot", "201"): {"session_id": "session_id"},
+    ("import_snapshot", "201"): {"session_id": "session_id"},
+    ("set_model", "200"): {"model": "model"},
+}
+"""Where a body has the ids of what was made, by operation and status, as JSON pointers."""
+
+_HERE = {"conversation_id": f"{_AT_PATH}conversation_id"}
+ALSO: Mapping[tuple[str, str], Mapping[str, Mapping[str, str]]] = {
+    ("create_agent", "201"): {
+        "list_conversations": {"agent_id": f"{_AT_BODY}agent_id"},
+        "list_snapshots": {"agent_id": f"{_AT_BODY}agent_id"},
+    },
+    ("create_conversation", "201"): {
+        "list_snapshots": {"conversation_id": f"{_AT_BODY}conversation_id"},
+    },
+    ("append_messages", "201"): {
+        "list_messages": _HERE,
+        "build_context": _HERE,
+        "compact": _HERE,
+        "save_conversation_snapshot": _HERE,
+        "fork_conversation": _HERE,
+    },
+    ("build_context", "200"): {
+        "get_context": _HERE | {"as_of": f"{_AT_BODY}build_id"},
+        "append_messages": _HERE,
+        "get_state": _HERE,
+    },
+    ("set_agent_sections", "200"): {
+        "get_agent_sections": {
+            "agent_id": f"{_AT_PATH}agent_id",
+            "version": f"{_AT_BODY}version",
+        },
+    },
+    ("set_agent_tools", "200"): {
+        "get_agent_tools": {"agent_id": f"{_AT_PATH}agent_id", "version": f"{_AT_BODY}version"},
+    },
+    ("set_conversation_sections", "200"): {
+        "get_conversation_sections": _HERE | {"version": f"{_AT_BODY}version"},
+    },
+    ("set_conversation_tools", "200"): {
+        "get_conversation_tools": _HERE | {"version": f"{_AT_BODY}version"},
+    },
+}
+"""Links with parameters of their own: by operation and status, then by where they lead."""
+
+
+def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add to the answers of a description the links that lead on from them."""
+    takes = {
+        operation["operationId"]: frozenset(_OF_PATH.findall(path))
+        for path, operations in paths.items()
+        for operation in operations.values()
+    }
+    for operations in paths.values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                links = dict(_links(operation["operationId"], status, takes))
+                if links:
+                    response["links"] = dict(sorted(links.items()))
+
+
+def _links(
+    name: str, status: str, takes: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    given = GIVES.get((name, status), {})
+    known = {key: f"{_AT_PATH}{key}" for key in takes[name]}
+    known |= {key: f"{_AT_BODY}{pointer}" for key, pointer in given.items()}
+    for target, wanted in takes.items():
+        if target != name and wanted & given.keys() and wanted <= known.keys():
+            yield target, _link(target, {key: known[key] for key in sorted(wanted)})
+    for target, parameters in ALSO.get((name, status), {}).items():
+        yield target, _link(target, dict(parameters))
+
+
+def _link(target: str, parameters: dict[str, str]) -> dict[str, Any]:
+    return {"operationId": target, "parameters": parameters}
