@@ -166,12 +166,19 @@ ToolObject = TypeAliasType(
             examples=[TOOL_EXAMPLE],
             json_schema_extra={
                 "properties": {
-                    "category": {"enum": list(get_args(ToolCategory))},
-                    "type": {"enum": ["function", "custom", None]},
+                    # Patterns and no enumerations, which would narrow the types of clients.
+                    "category": {
+                        "type": "string",
+                        "pattern": f"^({'|'.join(get_args(ToolCategory))})$",
+                    },
+                    "type": {"type": ["string", "null"], "pattern": "^(function|custom)$"},
                 },
-                "not": {"required": ["custom"]},
-                "if": {"required": ["function"]},
-                "then": {"properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}}},
+                "not": {"required": ["custom"], "properties": {"custom": {}}},
+                "if": {"required": ["function"], "properties": {"function": {}}},
+                "then": {
+                    "additionalProperties": True,
+                    "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
+                },
                 "else": {"$ref": "#/components/schemas/ToolFunction"},
             },
         ),

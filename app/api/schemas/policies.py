@@ -119,7 +119,7 @@ AddedTools = TypeAliasType(
     Annotated[AgentTools, Field(description="Which of the service's tools a payload has.")],
 )
 _OWN_TOOLS = Annotated[
-    list[Annotated[str, Field(json_schema_extra={"enum": sorted(OWN_TOOLS)})]],
+    list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(OWN_TOOLS)})$"})]],
     Field(max_length=_MOST_DIRECTIVES),
 ]
 _LIMITS: Mapping[Any, Any] = {
@@ -204,7 +204,9 @@ def _wanted(hint: Any, bounds: Mapping[str, Any] | None) -> Any:
         return Annotated[hint, Field(strict=False)]
     if hint == int | Auto:
         return _wanted(int, bounds) | Auto
-    limited = _LIMITS.get(hint, hint)
+    # A linter wants no `maximum` beside an `exclusiveMaximum`.
+    is_below = bounds is not None and "exclusiveMaximum" in bounds
+    limited = hint if is_below else _LIMITS.get(hint, hint)
     return Annotated[limited, Field(json_schema_extra=dict(bounds))] if bounds else limited
 
 
