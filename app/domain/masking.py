@@ -383,7 +383,8 @@ def _end_of_block(text: bytes, found: Any) -> int:
     line_end: bytes = found["block_line"]
     slashes = line_end.rpartition(b"r")[2].count(b"\\")
     quote = re.compile(rb'(?<!\\)\\{0,%d}"' % (slashes - 1)) if slashes else None
-    place = end = found.end()
+    place: int = found.end()
+    end = place
     while place < len(text):
         after = text.find(line_end, place)
         after = len(text) if after < 0 else after

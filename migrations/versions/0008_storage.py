@@ -27,3 +27,9 @@ def upgrade() -> None:
         )
         """
     )
+
+
+def downgrade() -> None:
+    """Take the sizes and the limit away."""
+    op.execute("DROP TABLE log_sizes")
+    op.execute("ALTER TABLE tenants DROP COLUMN storage_bytes")
