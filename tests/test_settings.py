@@ -188,3 +188,24 @@ def test_every_setting_is_described() -> None:
     """Each setting has a line for the help text and the README's table (api.md)."""
     names = [name for name in Settings.__slots__ if name != "policy_overrides"]
     assert all(about(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_refused"),
+    [
+        ({}, True),
+        ({"CONTEXT_SUMMARIZER_MODEL": "b"}, True),
+        ({"CONTEXT_SUMMARIZER_MODEL": "a"}, False),
+        ({"CONTEXT_SUMMARIZER_MODEL": "b", "CONTEXT_SUMMARIZER_FALLBACK_MODELS": "a"}, False),
+        ({"CONTEXT_SUMMARIZER_ALLOWED_MODELS": "b,a"}, False),
+        ({"CONTEXT_COMPACTION_MODEL": "extractive"}, False),
+    ],
+)
+def test_the_policys_model_has_to_be_an_allowed_one(more: dict[str, str], is_refused: bool) -> None:
+    """E5: a default policy whose model may not summarise stops the start, by its name."""
+    environ = {"CONTEXT_COMPACTION_MODEL": "a", **more}
+    if not is_refused:
+        Settings.from_env(environ)
+        return
+    with pytest.raises(SettingsError, match="CONTEXT_COMPACTION_MODEL"):
+        Settings.from_env(environ)

@@ -141,9 +141,9 @@ class CompactionService:
     async def compact(self, tenant_id: str, conversation_id: str, ask: CompactAsk) -> CompactResult:
         """Compact now, whatever the pressure (E7).
 
-        A model that may not summarise is refused whether there is anything to do or not. Raises
-        NotFound, ValidationError for a model that may not summarise,
-        ContextLimitUnknown, or ServiceUnavailable with the previous state unchanged (E9).
+        Raises NotFound, ValidationError for a model that may not summarise, whether there is
+        anything to do or not, ContextLimitUnknown, or ServiceUnavailable with the previous state
+        unchanged (E9).
         """
         self.check(ask)
         situation = await self._situation(tenant_id, conversation_id)

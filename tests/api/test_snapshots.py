@@ -323,10 +323,12 @@ async def test_generate_summary_handles_a_model_that_takes_too_long(
 
 
 async def test_generate_summary_with_a_model_that_may_not_summarise(
-    modelled: httpx.AsyncClient, fake_llm: FakeLLM
+    modelled: httpx.AsyncClient, fake_llm: FakeLLM, database_url: str
 ) -> None:
-    """I1, E5: a policy that names a model out of bounds costs the summary, not the snapshot."""
-    path = await new_conversation(modelled, policy={"compaction": {"model": "openai/other"}})
+    """I1, E5: a model that is allowed no longer costs the summary, not the snapshot."""
+    path = await new_conversation(modelled)
+    policy = json.dumps({"compaction": {"model": "openai/other"}})
+    await execute(database_url, "UPDATE conversations SET policy = $1", policy)
     await append(modelled, path, *talk(2))
     assert (await save(modelled, path))["summary"] == FAILED
     assert fake_llm.calls == 0

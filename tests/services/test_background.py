@@ -447,7 +447,13 @@ async def test_a_failing_model_rests_longer_each_time(harness: Harness, database
     assert len(harness.gateway.calls) == 5
     told = await harness.told(cid)
     assert [kind for kind, _ in told] == ["due", *["started", "failed"] * 5]
-    assert told[2][1] == {"trigger": "background", "reason": "provider_error", "calls": 1}
+    assert told[2][1] == {
+        "trigger": "background",
+        "reason": "provider_error",
+        "calls": 1,
+        "code": "SERVICE_UNAVAILABLE",
+        "detail": "no",
+    }
     assert (await harness.build(cid))["epoch"] == before["epoch"]
     assert (await harness.stored(cid)).head.compaction_id is None
 
@@ -509,10 +515,14 @@ async def test_success_ends_the_rest(harness: Harness, database_url: str, way: s
     assert head.compaction_id is not None
 
 
-async def test_a_policy_that_names_a_forbidden_model_rests(harness: Harness) -> None:
-    """A model outside the allowed ones fails as one that is down, not for ever (E5, E9)."""
+async def test_a_policy_that_names_a_forbidden_model_rests(
+    harness: Harness, database_url: str
+) -> None:
+    """A model that is allowed no longer fails as one that is down, not for ever (E5, E9)."""
     own = policy(1100, 100, compaction={"model": "someone/else"})
-    cid = await harness.conversation(own)
+    cid = await harness.conversation()
+    statement = "UPDATE conversations SET policy = $2 WHERE conversation_id = $1"
+    await execute(database_url, statement, cid, json.dumps(own))
     await fill(harness, cid, 955)
     await harness.work(cid)
     assert (await harness.stored(cid)).head.is_resting
