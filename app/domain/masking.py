@@ -381,10 +381,10 @@ def _end_of_block(text: bytes, found: Any) -> int:
     """
     indent = len(found[_BLOCK])
     line_end: bytes = found["block_line"]
-    slashes = line_end.rpartition(b"r")[2].count(b"\\")
-    quote = re.compile(rb'(?<!\\)\\{0,%d}"' % (slashes - 1)) if slashes else None
     place: int = found.end()
     end = place
+    slashes = line_end.rpartition(b"r")[2].count(b"\\")
+    quote = re.compile(rb'(?<!\\)\\{0,%d}"' % (slashes - 1)) if slashes else None
     while place < len(text):
         after = text.find(line_end, place)
         after = len(text) if after < 0 else after

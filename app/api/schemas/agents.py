@@ -17,11 +17,11 @@ from app.api.schemas.fields import (
     Metadata,
     ModelName,
     RollingWindow,
-    Tools,
+    StoredTools,
 )
 from app.api.schemas.pages import Page
 from app.api.schemas.policies import PolicyPatch, ShownPolicy
-from app.api.schemas.sections import Sections, ShownSection
+from app.api.schemas.sections import ShownSection, StoredSections
 from app.domain.policy import DEFAULTS
 from app.domain.window import DEFAULT_ROLLING_WINDOW_SECONDS
 
@@ -60,10 +60,10 @@ class AgentCreate(Asked):
         default=None, description="Settings its conversations inherit."
     )
     rolling_window_seconds: RollingWindow | None = DEFAULT_ROLLING_WINDOW_SECONDS
-    sections: Sections = Field(
+    sections: StoredSections = Field(
         default_factory=list, description="System prompt of its conversations."
     )
-    tools: Tools = Field(default_factory=list, description="Tools of its conversations.")
+    tools: StoredTools = Field(default_factory=list, description="Tools of its conversations.")
     metadata: Metadata = Field(default_factory=dict)
 
 

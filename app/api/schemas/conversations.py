@@ -16,11 +16,11 @@ from app.api.schemas.fields import (
     ConversationId,
     Metadata,
     ModelName,
-    Tools,
+    StoredTools,
 )
 from app.api.schemas.pages import Page
 from app.api.schemas.policies import PolicyPatch, ShownPolicy
-from app.api.schemas.sections import Sections, ShownSection
+from app.api.schemas.sections import ShownSection, StoredSections
 from app.domain.policy import DEFAULTS
 
 _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -73,10 +73,10 @@ class ConversationCreate(Asked):
         default=None, description="Model whose window counts; the agent's by default."
     )
     policy: PolicyPatch | None = Field(default=None, description="Its own settings.")
-    sections: Sections = Field(
+    sections: StoredSections = Field(
         default_factory=list, description="Its own parts of the system prompt."
     )
-    tools: Tools = Field(default_factory=list, description="Its own tools.")
+    tools: StoredTools = Field(default_factory=list, description="Its own tools.")
     metadata: Metadata = Field(default_factory=dict)
 
 

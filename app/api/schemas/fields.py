@@ -219,7 +219,8 @@ Threshold = TypeAliasType(
         Field(description="A level of use: the usage note, or the pressure that is next."),
     ],
 )
-Tools = Annotated[
+Tools = Annotated[list[ToolObject], Field(max_length=MOST_TOOLS, description="Tool definitions.")]
+StoredTools = Annotated[
     list[ToolObject],
     Field(
         max_length=MOST_TOOLS,

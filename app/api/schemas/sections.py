@@ -14,7 +14,7 @@ from app.api.schemas.fields import (
     Answered,
     AnyTool,
     Asked,
-    Tools,
+    StoredTools,
 )
 from app.domain import jsontext
 from app.domain.sections import SectionKind
@@ -55,6 +55,9 @@ class Section(Asked):
 
 
 Sections = Annotated[
+    list[Section], Field(max_length=MOST_SECTIONS, description="Parts of the system prompt.")
+]
+StoredSections = Annotated[
     list[Section],
     Field(
         max_length=MOST_SECTIONS,
@@ -76,7 +79,7 @@ class SectionList(Asked):
         json_schema_extra={"examples": [{"sections": [_EXAMPLE], "expected_version": 1}]}
     )
 
-    sections: Sections
+    sections: StoredSections
     expected_version: ExpectedVersion | None = None
 
 
@@ -87,7 +90,7 @@ class ToolList(Asked):
         json_schema_extra={"examples": [{"tools": [TOOL_EXAMPLE], "expected_version": 1}]}
     )
 
-    tools: Tools
+    tools: StoredTools
     expected_version: ExpectedVersion | None = None
 
 
