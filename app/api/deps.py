@@ -109,7 +109,7 @@ IdempotencyKey = Annotated[
 Limit = Annotated[int, Query(ge=1, le=1000, description="Items on a page.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=1024, description="`next_cursor` of the page before."),
+    Query(max_length=1024, description="`next_cursor` of the page before; no other text is one."),
 ]
 
 

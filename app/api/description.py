@@ -33,6 +33,7 @@ budget, and nothing is ever lost.
 - Bodies and answers are JSON (`Content-Type: application/json`), at most 32 MiB unless configured
   otherwise, not compressed, nested at most 100 levels deep. A body that is no JSON is a `400`, one
   that says something impossible a `422`, both with the code `VALIDATION_ERROR`.
+- Whole numbers are written without a decimal point: `1.0` is refused.
 - Unknown fields and parameters are refused, except inside messages, content parts and tool
   definitions.
 - Errors are `application/problem+json`. Programs look at `code`; `errors[]` names the places.

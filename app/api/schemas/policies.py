@@ -61,10 +61,13 @@ ABOUT: Mapping[str, str] = {
     "compaction.max_messages": "More verbatim messages than this make a compaction due.",
     "budget": "The window and its thresholds.",
     "budget.context_window": "Tokens of the window; null takes the model's.",
-    "budget.max_output_tokens": "Tokens kept free for the answer.",
+    "budget.max_output_tokens": "Tokens kept free for the answer; fewer than the window has.",
     "budget.notice_at": "Share of the effective window from which `notice` is true.",
     "budget.compact_trigger": "Share from which a build compacts before it returns.",
-    "budget.hard_block": "Share from which it compacts even where that is not automatic.",
+    "budget.hard_block": (
+        "Share from which it compacts even where that is not automatic; not below"
+        " `compact_trigger`."
+    ),
     "budget.on_unknown_model": "`derive`: an unknown model has max_output_tokens x 4.",
     "budget.counter": "How tokens are counted; fixed with a conversation's first message.",
     "tool_output": "How large tool results, and many of them, are kept and shown.",

@@ -62,7 +62,9 @@ class StatelessMessages(Asked):
         json_schema_extra={"examples": [{"messages": _MESSAGES, "max_context_tokens": 128000}]}
     )
 
-    messages: list[MessageObject] = Field(max_length=100_000, description="The whole history.")
+    messages: list[MessageObject] = Field(
+        max_length=100_000, description="The whole history.", json_schema_extra={"minItems": 1}
+    )
     max_context_tokens: _Limit
     preserve_top: _Count = Field(default=5, description="Messages to keep at the start.")
     preserve_bottom: _Count = Field(default=5, description="Messages to keep at the end.")
@@ -95,7 +97,9 @@ class Compression(Asked):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": _MESSAGES}]})
 
-    messages: list[MessageObject] = Field(max_length=100_000, description="What to summarise.")
+    messages: list[MessageObject] = Field(
+        max_length=100_000, description="What to summarise.", json_schema_extra={"minItems": 1}
+    )
     model: ModelName | None = Field(
         default=None, description="Model that summarises; must be an allowed one."
     )
