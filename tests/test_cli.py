@@ -211,6 +211,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         "1000",
         "-",
         "-",
+        "-",
     ]
     revoked = call("keys", "revoke", key_id, *here)
     assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"

@@ -185,6 +185,8 @@ SPREAD = {
     "snapshots.PARTS": "a snapshot of an agent has a part for each conversation",
     "snapshots.REMOVE": "a snapshot of an agent has a part for each conversation",
     "snapshots.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
+    "storage.MEASURE": "what a tenant stores, once a second at most and only under a limit",
+    "storage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
     "transcripts.CONVERSATIONS": "a page of an agent's transcript",
     "transcripts.OF_AGENT": "a page of an agent's transcript",

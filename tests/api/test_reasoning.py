@@ -8,8 +8,9 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import os
+import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -22,16 +23,32 @@ from pydantic import TypeAdapter
 
 from tests.api.talk import append, new_conversation, result, user
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # LiteLLM reads it on import
 
-from litellm.litellm_core_utils.prompt_templates.factory import (
-    anthropic_messages_pt,
-)
-from litellm.llms.deepseek.chat.transformation import DeepSeekChatConfig
-from litellm.llms.moonshot.chat.transformation import MoonshotChatConfig
-from litellm.llms.vertex_ai.gemini.transformation import (
-    gemini_convert_messages_with_history,
-)
+@functools.cache
+def litellm_code() -> SimpleNamespace:
+    """Return LiteLLM's own transformations, imported offline when first needed.
+
+    Its models are built here as well: that warns, and a warning in a test is an error.
+    """
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+        patched.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        warnings.simplefilter("ignore")
+        from litellm.litellm_core_utils.prompt_templates.factory import anthropic_messages_pt
+        from litellm.llms.deepseek.chat.transformation import DeepSeekChatConfig
+        from litellm.llms.moonshot.chat.transformation import MoonshotChatConfig
+        from litellm.llms.vertex_ai.gemini.transformation import (
+            gemini_convert_messages_with_history,
+        )
+        from litellm.types.utils import ModelResponse
+
+        ModelResponse()
+    return SimpleNamespace(
+        to_anthropic=anthropic_messages_pt,
+        to_gemini=gemini_convert_messages_with_history,
+        deepseek=DeepSeekChatConfig,
+        moonshot=MoonshotChatConfig,
+    )
+
 
 TOOLS = [{"name": "shell", "input_schema": {"type": "object", "properties": {}}}]
 SIGNED = "ErUBCkYIBxgCIkDk" + "ab+/" * 40 + "=="
@@ -338,7 +355,7 @@ async def test_litellm_sends_thinking_where_it_stood(client: httpx.AsyncClient) 
     """LiteLLM makes of the payload what Anthropic gave, block by block (A9)."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
     payload = (await build(client, path, "anthropic/claude-sonnet-4-5"))["payload"]
-    sent = anthropic_messages_pt(
+    sent = litellm_code().to_anthropic(
         copy.deepcopy(payload["messages"]), "claude-sonnet-4-5", "anthropic"
     )
     TypeAdapter(list[MessageParam]).validate_python(sent)
@@ -379,9 +396,7 @@ async def test_litellm_sends_geminis_signatures(client: httpx.AsyncClient, model
     """LiteLLM puts each signature on the part that it came on (G2)."""
     path = await log_of(client, whole(GEMINI_LITELLM))
     payload = (await build(client, path, model))["payload"]
-    sent = gemini_convert_messages_with_history(
-        copy.deepcopy(payload["messages"]), model.partition("/")[2]
-    )
+    sent = litellm_code().to_gemini(copy.deepcopy(payload["messages"]), model.partition("/")[2])
     signed = [
         (next(key for key in ("function_call", "text") if key in part), part["thoughtSignature"])
         for content in sent
@@ -417,15 +432,14 @@ async def test_signatures_go_to_geminis_own_format(client: httpx.AsyncClient, lo
     assert contents[1]["parts"][0]["functionCall"]["name"] == "shell"
 
 
-@pytest.mark.parametrize("config", [DeepSeekChatConfig, MoonshotChatConfig])
-async def test_litellm_sends_plain_reasoning(client: httpx.AsyncClient, config: Any) -> None:
+@pytest.mark.parametrize("name", ["deepseek/deepseek-reasoner", "moonshot/kimi-k2"])
+async def test_litellm_sends_plain_reasoning(client: httpx.AsyncClient, name: str) -> None:
     """DeepSeek and Kimi get each message's reasoning as they gave it."""
-    name = "deepseek/deepseek-reasoner" if config is DeepSeekChatConfig else "moonshot/kimi-k2"
     path = await log_of(client, whole(PLAIN))
     payload = (await build(client, path, name))["payload"]
-    sent = config().transform_request(
-        name.partition("/")[2], copy.deepcopy(payload["messages"]), {}, {}, {}
-    )
+    provider, _, model = name.partition("/")
+    config = getattr(litellm_code(), provider)()
+    sent = config.transform_request(model, copy.deepcopy(payload["messages"]), {}, {}, {})
     said = [m["reasoning_content"] for m in sent["messages"] if m["role"] == "assistant"]
     assert [text.strip() for text in said] == ["I should look around.", "", "Now I know."]
 
@@ -442,7 +456,7 @@ async def test_a_signature_joined_to_an_id_goes_back(client: httpx.AsyncClient) 
     assert sent["provider_specific_fields"] == {"thought_signature": GEMINI_SIGNED}
     (content,) = (
         c
-        for c in gemini_convert_messages_with_history(payload["messages"], "gemini-3-pro")
+        for c in litellm_code().to_gemini(payload["messages"], "gemini-3-pro")
         if c["role"] == "model"
     )
     assert content["parts"][0]["thoughtSignature"] == GEMINI_SIGNED

@@ -892,7 +892,7 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
     history = history_of([U, A] * 20)
     room = Room(capacity=1000, target=100, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, room, Policy(), failures=MOST_FAILURES)
-    assert plan == Compact(("truncate",), 300, Span(1, 31), summarises=False)
+    assert plan == Compact(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
     asked = CHAIN.plan(history, None, room, Policy(), failures=MOST_FAILURES, deep=True)
     assert isinstance(asked, Compact)
     assert asked.steps == ("summarize",)

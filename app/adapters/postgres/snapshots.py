@@ -107,13 +107,13 @@ _BEFORE = """
 """
 _LISTED = (
     *("session_id", "agent_id", "description", "summary", "message_count", "window_start"),
-    *("window_end", "imported", "created_at", "conversation_ids"),
+    *("window_end", "imported", "models", "created_at", "conversation_ids"),
 )
 
 
 def _bounded(rows: str) -> str:
     ids = {"conversation_ids": "40 * cardinality(conversation_ids)"}
-    large = lengths("description", "summary") | ids
+    large = lengths("description", "summary", "models") | ids
     return bounded(rows, _LISTED, large, "created_at DESC, session_id DESC")
 
 
