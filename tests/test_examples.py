@@ -58,7 +58,7 @@ from tests.documents import block
 from tests.fake_llm import Behaviour, Request, status
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 
-WINDOW = 4096
+WINDOW = 3584
 TURNS = 4
 SETTINGS: dict[str, Any] = {
     "model": "gpt-5",
