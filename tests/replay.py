@@ -665,6 +665,8 @@ def _judge_completeness(build: Build, sent: Sequence[Mapping[str, Any]], tally: 
     shown_texts, shown_media = _contents(build.format, build.payload[ITEMS[build.format]])
     if build.answer["summary_used"] or shown_texts[WINDOW_NOTE] or _is_reduced(shown_texts):
         return
+    if "messages_shortened" in build.answer["degraded"]:
+        return
     tally.complete += 1
     views = {text[:_OPENING] for text in shown_texts if _VIEW_NOTE.search(text)}
     everything = "\n".join(shown_texts)  # some formats join the texts of one result
