@@ -112,7 +112,7 @@ class Observing:
 
 
 def _reason(error: BaseException | None) -> str | None:
-    """Return why an answer that has begun cannot be finished, None for what nobody expected.
+    """Return why an answer that has begun cannot be finished, None for an unexpected error.
 
     Starlette raises an error of its own from one that it can no longer answer.
     """

@@ -317,7 +317,7 @@ async def _written(
 def _pieces(page: list[bytes]) -> Iterator[bytes]:
     """Take the entries out of a page, and yield them with commas in pieces of a slice or so.
 
-    So whoever sends a piece holds no other, and a page that is sent holds nothing.
+    A sender of one piece holds no other piece, and a page that is sent holds nothing.
     """
     small: list[bytes] = []
     while page:

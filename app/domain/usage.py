@@ -144,7 +144,7 @@ def usage_shape(given: Mapping[str, Any], format: FormatName | None = None) -> U
     """Tell by its own fields whose usage object this is; fields that are null tell least.
 
     The format decides only where the fields are both Anthropic's and OpenAI's. Raises
-    ValidationError for what is nobody's.
+    ValidationError for an object of no known provider.
     """
     known = [name for name, value in given.items() if value is not None]
     shapes = (

@@ -57,7 +57,7 @@ class Known:
 class Build:
     """One build under way: what it was asked, and what it had to do so far.
 
-    It `began` an epoch when nobody can know a payload of it yet. It `sheds` all reasoning so far
+    It `began` an epoch when no caller has a payload of it yet. It `sheds` all reasoning so far
     where no payload with that fits.
     """
 

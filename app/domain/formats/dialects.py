@@ -37,7 +37,7 @@ OPENAI: Final = "openai"
 XAI: Final = "xai"
 MISTRAL: Final = "mistral"
 PLAIN: Final = "plain"
-"""Text that nobody signed, of models that read the text of each other."""
+"""Unsigned text, of models that read the text of each other."""
 SEALED: Final = "sealed"
 """Encrypted details that do not say whose they are: their router knows."""
 UNBOUND: Final = frozenset((PLAIN, MISTRAL))
