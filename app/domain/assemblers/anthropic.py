@@ -52,14 +52,16 @@ class AnthropicAssembler(MergingAssembler):
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
         tokens = row.tokens
+        # With ids the message is counted anew, so that the comparison below sees none replaced.
+        adapted = anthropic.adapt(message, ids)
         is_other = ids or row.has_media or is_plain or stored is not given
-        if is_other or not counts_alike(message, anthropic.adapt(message), _FORMAT):
+        if is_other or not counts_alike(message, adapted, _FORMAT):
             tokens = count_rendered(_FORMAT, message, self.count, ids)
         if replays and row.reasoning_tokens:
             sent = filter(anthropic.is_sent, thoughts_of(message).parts)
             shown = replace(message, parts=tuple(sent))
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
-        self._note_labels(anthropic.adapt(message, ids), FormatName.ANTHROPIC)
+        self._note_labels(adapted, _FORMAT)
         wire = [Block(jsontext.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire, tokens - MESSAGE_OVERHEAD)
 
