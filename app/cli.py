@@ -136,7 +136,7 @@ def worker() -> None:
     """
     settings = read_settings()
     with leaving_on_sigterm():
-        warming = warm_up("app.worker", "app.adapters.postgres.queue", "uvloop")
+        warming = warm_up("app.worker", "app.adapters.postgres.compaction.queue", "uvloop")
         with database(settings, supervised=True) as url:
             bring_up_to_date(settings.direct_database_url or url)
             warming.join()
@@ -246,7 +246,7 @@ def limit_tenant(
     create: bool,
 ) -> None:
     """Give TENANT these limits; those left out are the settings' again. Takes effect in 10 s."""
-    from app.domain.allowances import Limits
+    from app.domain.tenancy.quotas import Limits
     from app.keys import set_limits, set_limits_of_known
 
     limits = Limits(requests_per_minute, bytes_per_day, summarizer_calls_per_hour, storage_bytes)
@@ -373,7 +373,7 @@ def with_database(settings: Settings, work: Callable[[Settings], Coroutine[Any, 
     """Run work of `app.keys`, whose errors end in a sentence (rule 2)."""
     import asyncio
 
-    from app.domain.errors import ContextError
+    from app.domain.common.errors import ContextError
 
     try:
         return asyncio.run(work(settings))
@@ -480,12 +480,7 @@ def place_of(settings: Settings) -> str:
 
 def bring_up_to_date(url: str) -> bool:
     """Migrate the database unless its schema is current; return whether there was need."""
-    from app.adapters.postgres.migrate import (
-        DatabaseUnusable,
-        MigrationError,
-        is_current,
-        migrate,
-    )
+    from app.adapters.postgres.migrate import DatabaseUnusable, MigrationError, is_current, migrate
 
     try:
         if is_current(url):
@@ -504,7 +499,7 @@ def answer(settings: Settings, listener: socket.socket) -> None:
     from uvicorn.supervisors import Multiprocess
 
     from app import logs
-    from app.api.connections import BoundedProtocol, ConnectionLimits, most_connections
+    from app.api.middleware.connections import BoundedProtocol, ConnectionLimits, most_connections
 
     limits = ConnectionLimits(
         most_connections(settings.max_connections),

@@ -14,38 +14,38 @@ from threading import Thread
 
 from uuid_utils import uuid7
 
-from app.adapters.breaker import CircuitBreaker
-from app.adapters.chunks import RowStore
-from app.adapters.gateway import LiteLLMGateway
-from app.adapters.models import ModelRegistry
-from app.adapters.objects import ObjectStore
-from app.adapters.postgres.backlog import Backlog
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.blobs.object_store import ObjectStore
+from app.adapters.models.circuit_breaker import CircuitBreaker
+from app.adapters.models.litellm_gateway import LiteLLMGateway
+from app.adapters.models.registry import ModelRegistry
+from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
+from app.adapters.postgres.compaction.backlog import Backlog
+from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.jobs import PostgresQueue
-from app.adapters.postgres.store import Pooler, Store, Timeouts
-from app.adapters.spans import Spans
-from app.adapters.telemetry import MeasuredGateway, Telemetry
-from app.adapters.tokenizer import TiktokenTokenizer
-from app.domain.allowances import Limits
-from app.domain.errors import ServiceUnavailable
-from app.domain.masking import DEFAULT_SECRET_PATTERNS
-from app.domain.retention import Retention
-from app.services.active_windows import ActiveWindows
-from app.services.allowances import Allowances
-from app.services.blobs import BlobService
-from app.services.compaction import CompactionService
-from app.services.conversations import ConversationService
-from app.services.frames import Frames
-from app.services.keys import KeyService
-from app.services.leases import Leases
-from app.services.outputs import Outputs
+from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
+from app.adapters.telemetry.spans import Spans
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.compaction.secret_masking import DEFAULT_SECRET_PATTERNS
+from app.domain.tenancy.quotas import Limits
+from app.domain.tenancy.retention import Retention
+from app.services.compaction.compaction import CompactionService
+from app.services.compaction.leases import Leases
+from app.services.compaction.summariser import Summariser, SummariserSettings
+from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.conversations import ConversationService
+from app.services.conversations.search import SearchService
+from app.services.models.registry import RegistryService
 from app.services.ports import BlobStore
-from app.services.registry import RegistryService
-from app.services.retention import RetentionService
-from app.services.search import SearchService
-from app.services.spend import SpendGuard
-from app.services.storage import Storage
-from app.services.summariser import Summariser, SummariserSettings
+from app.services.prompt.settings_resolver import Frames
+from app.services.tenancy.api_keys import KeyService
+from app.services.tenancy.quotas import Allowances
+from app.services.tenancy.retention import RetentionService
+from app.services.tenancy.storage_usage import Storage
+from app.services.tenancy.summariser_quota import SpendGuard
+from app.services.tool_output.blobs import BlobService
+from app.services.tool_output.stored_results import Outputs
 from app.settings import Settings
 
 BLOB_STORE_SECONDS = 10.0
@@ -249,7 +249,7 @@ def app_version() -> str:
 def _spans(settings: Settings) -> Spans | None:
     if settings.otlp_endpoint is None:
         return None
-    from app.adapters.tracing import Tracing
+    from app.adapters.telemetry.tracing import Tracing
 
     return Tracing(settings.otlp_endpoint, app_version())
 

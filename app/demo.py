@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from app.domain import jsontext
+from app.domain.common import json_text
 
 SAMPLES = Path(__file__).with_name("samples.jsonl")
 MODEL = "gpt-4o-mini"
@@ -106,7 +106,7 @@ class Client:
 
         Raises Unreachable when there is none, and Unauthorized when it is 401.
         """
-        text = None if body is None else jsontext.dumps(body).encode()
+        text = None if body is None else json_text.dumps(body).encode()
         kind = {"Content-Type": "application/json"} if text is not None else {}
         given = {**self._always, **kind, **(headers or {})}
         started = perf_counter()
@@ -345,7 +345,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 def _trace(line: str, place: str, name: str) -> Trace:
     try:
-        raw = jsontext.loads(line)
+        raw = json_text.loads(line)
     except ValueError as exc:
         raise click.ClickException(f"{place}: no JSON ({exc}).") from exc
     messages = raw.get("messages") if isinstance(raw, dict) else None
@@ -370,7 +370,7 @@ def _text(content: object) -> str:
 
 def _json(raw: bytes) -> Any:
     try:
-        return jsontext.loads(raw)
+        return json_text.loads(raw)
     except ValueError:
         return None
 

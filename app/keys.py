@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.composition import allowances_of, keys_of, store_of, utc_now
-from app.domain.allowances import Limits
-from app.domain.errors import NotFound
-from app.domain.keys import DEFAULT_TENANT, ApiKey
-from app.services.allowances import Allowances
-from app.services.keys import KeyService
+from app.domain.common.errors import NotFound
+from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
+from app.domain.tenancy.quotas import Limits
+from app.services.tenancy.api_keys import KeyService
+from app.services.tenancy.quotas import Allowances
 from app.settings import Settings
 
 _ID_CHARACTERS = string.digits + string.ascii_lowercase

@@ -29,7 +29,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is being answered, empty outside of any."""
 
 _BROKEN_OFF = "ASGI callable returned without completing response."
-"""What uvicorn says of an answer that was broken off; `app.api.observing` says why itself."""
+"""uvicorn's message for an answer that ended early; the request log says why it ended."""
 _LIBRARIES = ("uvicorn", "uvicorn.error")
 """Loggers with handlers of their own, which would write lines that are no JSON."""
 

@@ -15,76 +15,64 @@ from fastapi import FastAPI
 
 from app import logs
 from app.adapters.postgres.readiness import Readiness
-from app.adapters.ranking import Bm25Ranking
-from app.api import (
-    agents,
-    blobs,
-    compactions,
-    contexts,
-    conversations,
-    errors,
-    events,
-    forks,
-    health,
-    jobs,
-    messages,
-    models,
-    snapshots,
-    stateless,
-    strategies,
-    tokens,
-    tools,
-    usage,
-    validation,
-)
-from app.api.deps import Services
-from app.api.description import ABOUT, TAGS, describe
-from app.api.guard import Guard
-from app.api.mcp import McpEndpoint
-from app.api.observing import Observing
+from app.adapters.tool_ranking import Bm25Ranking
+from app.api.compaction import compactions, jobs, strategies
+from app.api.conversations import agents, conversations, events, messages
+from app.api.http import errors
+from app.api.http.dependencies import Services
+from app.api.mcp.endpoint import McpEndpoint
+from app.api.middleware.authentication import Guard
+from app.api.middleware.request_logging import Observing
+from app.api.models import models, tokens
+from app.api.openapi.description import ABOUT, TAGS, describe
+from app.api.operation import health
+from app.api.payload import context, reported_usage, stateless, validation
+from app.api.prompt import tools
+from app.api.snapshots import forks, snapshots
+from app.api.tool_output import blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
-from app.domain import jsontext
-from app.domain.allowances import Kind
-from app.domain.messages import FormatName
-from app.domain.structure import StructureLimits
-from app.services.agents import AgentService
-from app.services.compaction import CompactAsk
-from app.services.context import ContextService
-from app.services.conversations import NewConversation
-from app.services.earlier import EarlierBuilds
-from app.services.events import EventService
-from app.services.forks import ForkService
-from app.services.jobs import JobService
-from app.services.layers import OwnSettings
-from app.services.log import Append, LogService
-from app.services.pins import PinService
-from app.services.reads import Reads
-from app.services.recaps import Recaps
-from app.services.receipts import ReceiptService
-from app.services.restores import Restores
-from app.services.shares import Shares
-from app.services.snapshots import SnapshotService
-from app.services.stateless import StatelessService
-from app.services.statuses import Statuses
-from app.services.tool_calls import ToolCallService
-from app.services.tools import ToolSearchService
-from app.services.transcripts import TranscriptService
-from app.services.usage import UsageService
-from app.services.validation import ValidationService
-from app.services.windows import Windows
+from app.domain.common import json_text
+from app.domain.common.messages import FormatName
+from app.domain.common.structure import StructureLimits
+from app.domain.tenancy.quotas import Kind
+from app.services.common.read_permits import Reads
+from app.services.common.tenant_shares import Shares
+from app.services.compaction.compaction import CompactAsk
+from app.services.compaction.jobs import JobService
+from app.services.compaction.receipts import ReceiptService
+from app.services.conversations.agents import AgentService
+from app.services.conversations.conversations import NewConversation
+from app.services.conversations.events import EventService
+from app.services.conversations.log import Append, LogService
+from app.services.conversations.pins import PinService
+from app.services.conversations.statuses import Statuses
+from app.services.conversations.transcripts import TranscriptService
+from app.services.payload.build_replay import EarlierBuilds
+from app.services.payload.context import ContextService
+from app.services.payload.payload_cache import Windows
+from app.services.payload.reported_usage import UsageService
+from app.services.payload.stateless import StatelessService
+from app.services.payload.tool_calls import ToolCallService
+from app.services.payload.validation import ValidationService
+from app.services.prompt.settings_inheritance import OwnSettings
+from app.services.prompt.tool_search import ToolSearchService
+from app.services.snapshots.forks import ForkService
+from app.services.snapshots.restores import Restores
+from app.services.snapshots.snapshot_summaries import Recaps
+from app.services.snapshots.snapshots import SnapshotService
 from app.settings import Settings, SettingsError
 from app.worker import worker_of
 
 # The two hot paths first: routes are tried in this order.
 ROUTERS = (
     messages.hot_router,
-    contexts.hot_router,
+    context.hot_router,
     messages.router,
     messages.page_router,
-    contexts.router,
+    context.router,
     blobs.router,
     tools.router,
-    usage.router,
+    reported_usage.router,
     compactions.router,
     compactions.page_router,
     conversations.router,
@@ -281,7 +269,7 @@ async def _count_bytes(parts: Parts, tenant_id: str, size: int) -> None:
 
 
 def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(jsontext.dump_stored(message)) for message in messages)
+    return sum(len(json_text.dump_stored(message)) for message in messages)
 
 
 def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotService:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from app.domain.errors import ValidationError
-from app.domain.masking import compile_patterns
-from app.domain.policy import DEFAULTS, effective, merge
-from app.domain.summaries import EXTRACTIVE
+from app.domain.common.errors import ValidationError
+from app.domain.common.policy import DEFAULTS, effective, merge
+from app.domain.compaction.secret_masking import compile_patterns
+from app.domain.compaction.summaries import EXTRACTIVE
 
 PREFIX = "CONTEXT_"
 POLICY_VARIABLE = "CONTEXT_POLICY"
@@ -427,7 +427,7 @@ def policy_from_env(environ: Mapping[str, str], defaults: Mapping[str, Any]) -> 
     """Return the policy leaves that the environment sets, nested as in JSON (rule 2).
 
     Raises SettingsError for text that cannot be read; whether the policy could work is
-    for `app.domain.policy.effective` to say.
+    for `app.domain.common.policy.effective` to say.
     """
     leaves: dict[str, Any] = {}
     for name, path in policy_variables(defaults):

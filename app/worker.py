@@ -22,15 +22,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app import logs
+from app.adapters.postgres.compaction.jobs import Entry, Pace, PostgresQueue, load_queue
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.jobs import Entry, Pace, PostgresQueue, load_queue
 from app.composition import Parts, compose
-from app.domain import jsontext
-from app.domain.errors import ServiceUnavailable
+from app.domain.common import json_text
+from app.domain.common.errors import ServiceUnavailable
 from app.settings import Settings
 
 if TYPE_CHECKING:
-    from app.adapters.postgres.queue import Consumer
+    from app.adapters.postgres.compaction.queue import Consumer
 
 GRACE_SECONDS = 3.0
 """How long running work may take to end in a worker's own process."""
@@ -166,7 +166,7 @@ class Worker:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Consumer]:
-        from app.adapters.postgres.queue import Consumer, connected
+        from app.adapters.postgres.compaction.queue import Consumer, connected
 
         async with connected(self._url) as connection:
             consumer = Consumer(connection, self._handle, self._concurrency, self._pace)
@@ -217,7 +217,7 @@ class Worker:
                 await records.jobs.postpone(entry.conversation_id, GIVEN_UP_SECONDS)
                 return
             detail = "The job was interrupted again and again"
-            told = jsontext.dumps({"code": ServiceUnavailable.code, "detail": detail})
+            told = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
             await records.jobs.change(entry.conversation_id, entry.job_id, "failed", error=told)
 
     async def _again_and_again(
@@ -287,6 +287,6 @@ def _metrics_of(settings: Settings, parts: Parts) -> AbstractContextManager[obje
     """Answer `/metrics` where the settings name a port for it."""
     if settings.metrics_port is None:
         return nullcontext()
-    from app.adapters.metrics_port import answering
+    from app.adapters.telemetry.metrics_server import answering
 
     return answering(parts.telemetry, settings.host, settings.metrics_port)

@@ -24,8 +24,8 @@ import asyncpg
 import orjson
 import uvloop
 
-from app.domain.allowances import Limits
-from app.domain.keys import DEFAULT_TENANT
+from app.domain.tenancy.api_keys import DEFAULT_TENANT
+from app.domain.tenancy.quotas import Limits
 from app.keys import create, set_limits
 from app.settings import Settings
 from benchmarks import floors

@@ -21,11 +21,11 @@ from typing import Any
 
 import orjson
 
-from app.adapters.models import ModelRegistry
-from app.adapters.tokenizer import TiktokenTokenizer
+from app.adapters.models.registry import ModelRegistry
+from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.demo import Client, Trace
-from app.domain.limits import ModelInfo
-from app.domain.messages import FormatName
+from app.domain.common.messages import FormatName
+from app.domain.models.limits import ModelInfo
 from benchmarks.connection import Connection, request
 from benchmarks.figures import Section
 from benchmarks.processes import service

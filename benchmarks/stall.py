@@ -17,19 +17,19 @@ from typing import Any
 import uuid_utils
 import uvloop
 
-from app.adapters.chunks import RowStore
-from app.adapters.models import ModelRegistry
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.models.registry import ModelRegistry
+from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.jobs import PostgresQueue
 from app.adapters.postgres.migrate import migrate
-from app.adapters.postgres.store import Store
-from app.adapters.tokenizer import TiktokenTokenizer
 from app.composition import utc_now
-from app.domain.records import Settings
-from app.services.active_windows import ActiveWindows
-from app.services.frames import Frames
-from app.services.log import Append, LogService
-from app.services.outputs import Outputs
+from app.domain.conversations.records import Settings
+from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.log import Append, LogService
+from app.services.prompt.settings_resolver import Frames
+from app.services.tool_output.stored_results import Outputs
 from benchmarks.figures import Section, ms, p50
 from benchmarks.stage import MODEL, database, report
 from benchmarks.workload import pool

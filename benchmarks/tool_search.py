@@ -21,12 +21,12 @@ from typing import Any
 import orjson
 import psutil
 
-from app.adapters.ranking import Bm25Ranking, words
-from app.adapters.tokenizer import TiktokenTokenizer
-from app.domain.deferral import MOST_FOUND, plan_deferral
+from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.adapters.tool_ranking import Bm25Ranking, words
+from app.domain.common.policy import Policy
 from app.domain.formats import ToolDefinition, parse_tool
-from app.domain.policy import Policy
-from app.domain.tokens import estimate_tool_defs_tokens
+from app.domain.models.tokens import estimate_tool_defs_tokens
+from app.domain.prompt.tool_deferral import MOST_FOUND, plan_deferral
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, ms, p50, p95
 from benchmarks.processes import service

@@ -28,10 +28,10 @@ import uvicorn
 from fastapi import FastAPI
 from hypothesis import settings as hypothesis_settings
 
+from app.adapters.postgres.common.connections import Pooler, Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE, running
 from app.adapters.postgres.migrate import migrate
-from app.adapters.postgres.store import Pooler, Store
 from app.main import create_app
 from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm

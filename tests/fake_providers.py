@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from app.domain.tool_output import GREP, TOOL_NAMES
+from app.domain.tool_output.preview import GREP, TOOL_NAMES
 from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
 
 Body = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from app.adapters.postgres.store import Statement
+from app.adapters.postgres.common.connections import Statement
 
 
 async def plan_of(database_url: str, statement: Statement) -> str:

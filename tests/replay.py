@@ -32,19 +32,19 @@ from typing import Any, Protocol, assert_never
 
 import orjson
 
-from app.adapters.tokenizer import TiktokenTokenizer
+from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.demo import Answer, Client, Trace, Unreachable, read_traces
+from app.domain.common.messages import File, FormatName, Image, Text
+from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.formats import FORMATS, parse_tool
-from app.domain.messages import File, FormatName, Image, Text
-from app.domain.prompt import WINDOW_NOTE
-from app.domain.tokens import (
+from app.domain.models.tokens import (
     MESSAGE_OVERHEAD,
     count_payload_messages,
     count_system,
     estimate_tool_defs_tokens,
 )
-from app.domain.validation import Context, validate
-from app.domain.views import SUMMARY_PREFIX
+from app.domain.payload.assembler import WINDOW_NOTE
+from app.domain.payload.validation import Context, validate
 from tests.commands import COMMAND, environment, free_port
 from tests.payload_tokens import payload_tokens
 from tests.writers import difference

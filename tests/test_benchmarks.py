@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.adapters.models import ModelRegistry
+from app.adapters.models.registry import ModelRegistry
 from app.demo import Trace
-from app.domain.policy import effective
-from app.domain.summaries import SummaryAsk, summary_request
-from app.domain.usage import TokenUsage
+from app.domain.common.policy import effective
+from app.domain.compaction.summaries import SummaryAsk, summary_request
+from app.domain.payload.reported_usage import TokenUsage
 from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
 from benchmarks.outputs import MARKS, log_text

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.messages import FormatName
+from app.domain.common.messages import FormatName
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
 from tests.domain.histories import provider_validate

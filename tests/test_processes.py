@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from app.domain.formats.wire import compact
+from app.domain.formats.json_fields import compact
 from tests.commands import COMMAND, environment, free_port
 from tests.fake_llm import FakeLLM, answer, slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.policy import DEFAULTS
+from app.domain.common.policy import DEFAULTS
 from app.settings import Settings, policy_variables, variable
 from tests.documents import block, blocks, pasted
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.policy import DEFAULTS, effective
+from app.domain.common.policy import DEFAULTS, effective
 from app.settings import (
     Settings,
     SettingsError,

@@ -20,17 +20,17 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.compaction.jobs import Pace, PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import running
-from app.adapters.postgres.jobs import Pace, PostgresQueue
 from app.adapters.postgres.migrate import migrate
-from app.adapters.postgres.store import Store
 from app.cli import cli
 from app.composition import compose, new_id
-from app.domain import jsontext
-from app.domain.errors import ServiceUnavailable
-from app.domain.records import Job
-from app.domain.records import Settings as Layer
+from app.domain.common import json_text
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.conversations.records import Job
+from app.domain.conversations.records import Settings as Layer
 from app.settings import Settings
 from app.worker import MOST_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
@@ -373,7 +373,7 @@ async def test_what_fails_again_and_again_is_given_up(place: Place) -> None:
         assert not await records.jobs.mark_due(due)
     assert ended is not None
     assert ended.status == "failed"
-    assert jsontext.loads(ended.error or "")["code"] == "SERVICE_UNAVAILABLE"
+    assert json_text.loads(ended.error or "")["code"] == "SERVICE_UNAVAILABLE"
 
 
 async def test_long_work_keeps_its_entry(place: Place) -> None:
@@ -485,8 +485,8 @@ async def test_a_worker_outlives_its_database(
 PROCESS = """
 import asyncio, sys
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.jobs import Pace, PostgresQueue
-from app.adapters.postgres.store import Store
+from app.adapters.postgres.compaction.jobs import Pace, PostgresQueue
+from app.adapters.postgres.common.connections import Store
 from app.worker import Worker
 
 async def work(tenant_id, conversation_id, job_id):

@@ -7,18 +7,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.domain.allowances import Kind, Limits
-from app.domain.blobs import Blob, Chunk, StoredChunk
-from app.domain.calibration import Calibration
-from app.domain.compaction import CompactResult, DueLine
-from app.domain.events import Cursor, EventPage
-from app.domain.formats import ToolDefinition
-from app.domain.keys import ApiKey, KeyUse
-from app.domain.limits import ModelInfo
-from app.domain.log import BatchShape, Draft, LogRow
-from app.domain.messages import FormatName
-from app.domain.pages import UNBOUNDED, Bound, Page
-from app.domain.records import (
+from app.domain.common.messages import FormatName
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.compaction.planning import CompactResult, DueLine
+from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.conversations.events import Cursor, EventPage
+from app.domain.conversations.log import BatchShape, Draft, LogRow
+from app.domain.conversations.records import (
     Agent,
     Compaction,
     ContextRead,
@@ -32,14 +27,19 @@ from app.domain.records import (
     StoredMessage,
     Versioned,
 )
-from app.domain.retention import Aged
-from app.domain.search import Candidate, Postings, Query, Searched, Term
-from app.domain.snapshots import Imported, Snapshot, SnapshotPart
-from app.domain.statuses import Activity
-from app.domain.summaries import Completion, ModelCall
-from app.domain.turns import Entry
-from app.domain.usage import UsageReport
-from app.domain.views import Span, View
+from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
+from app.domain.conversations.status import Activity
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import Span, View
+from app.domain.formats import ToolDefinition
+from app.domain.models.calibration import Calibration
+from app.domain.models.limits import ModelInfo
+from app.domain.payload.reported_usage import UsageReport
+from app.domain.snapshots.snapshots import Imported, Snapshot, SnapshotPart
+from app.domain.tenancy.api_keys import ApiKey, KeyUse
+from app.domain.tenancy.quotas import Kind, Limits
+from app.domain.tenancy.retention import Aged
+from app.domain.tool_output.blobs import Blob, Chunk, StoredChunk
 
 
 class Tokenizer(Protocol):

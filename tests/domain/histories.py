@@ -17,11 +17,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.domain.log import Draft, LogRow, draft
-from app.domain.messages import FormatName, Role
-from app.domain.tokens import CountText
-from app.domain.turns import Entry, entry
-from tests.domain import strategies_messages as given_
+from app.domain.common.messages import FormatName, Role
+from app.domain.conversations.log import Draft, LogRow, draft
+from app.domain.conversations.turns import Entry, entry
+from app.domain.models.tokens import CountText
+from tests.domain.compaction import strategies_messages as given_
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI

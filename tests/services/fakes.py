@@ -14,37 +14,37 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
-from app.adapters.chunks import RowStore
-from app.adapters.models import ModelRegistry
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.models.registry import ModelRegistry
+from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.jobs import PostgresQueue
-from app.adapters.postgres.store import Store
-from app.adapters.tokenizer import TiktokenTokenizer
-from app.domain.compaction import CompactResult
-from app.domain.errors import ServiceUnavailable
-from app.domain.events import Cursor
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.common.messages import FormatName
+from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.conversations.events import Cursor
+from app.domain.conversations.records import Compaction, Conversation
 from app.domain.formats import parse_tool
-from app.domain.frames import Ask
-from app.domain.messages import FormatName
-from app.domain.records import Compaction, Conversation
-from app.domain.summaries import Completion, ModelCall
-from app.domain.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.services.active_windows import ActiveWindows
-from app.services.agents import AgentService, NewAgent
-from app.services.compaction import CompactAsk, CompactionService
-from app.services.context import ContextService
-from app.services.conversations import ConversationService, NewConversation
-from app.services.frames import Frames
-from app.services.layers import OwnSettings, Patch
-from app.services.leases import Leases
-from app.services.log import Append, Appended, LogService
-from app.services.outputs import Outputs
-from app.services.pins import PinService
+from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.domain.prompt.resolved_settings import Ask
+from app.services.compaction.compaction import CompactAsk, CompactionService
+from app.services.compaction.leases import Leases
+from app.services.compaction.receipts import ReceiptService
+from app.services.compaction.summariser import Summariser, SummariserSettings
+from app.services.conversations.active_windows import ActiveWindows
+from app.services.conversations.agents import AgentService, NewAgent
+from app.services.conversations.conversations import ConversationService, NewConversation
+from app.services.conversations.log import Append, Appended, LogService
+from app.services.conversations.pins import PinService
+from app.services.conversations.statuses import Statuses
+from app.services.payload.context import ContextService
+from app.services.payload.payload_cache import Windows
 from app.services.ports import ContextRecords, Database, LogRecords, Records
-from app.services.receipts import ReceiptService
-from app.services.statuses import Statuses
-from app.services.summariser import Summariser, SummariserSettings
-from app.services.windows import Windows
+from app.services.prompt.settings_inheritance import OwnSettings, Patch
+from app.services.prompt.settings_resolver import Frames
+from app.services.tool_output.stored_results import Outputs
 
 TENANT = "default"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC

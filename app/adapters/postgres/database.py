@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from app.adapters.postgres.blobs import BlobRecords
-from app.adapters.postgres.contexts import ContextRecords
-from app.adapters.postgres.conversations import AgentRecords, ConversationRecords, TenantRecords
-from app.adapters.postgres.events import EventRecords
-from app.adapters.postgres.forks import ForkRecords
-from app.adapters.postgres.jobs import JobRecords
-from app.adapters.postgres.keys import KeyRecords
-from app.adapters.postgres.log import LogRecords
-from app.adapters.postgres.retention import RetentionRecords
-from app.adapters.postgres.rows import Layers
-from app.adapters.postgres.search import SearchRecords
-from app.adapters.postgres.snapshots import SnapshotRecords
-from app.adapters.postgres.storage import StorageRecords
-from app.adapters.postgres.store import Session, Store
-from app.adapters.postgres.transcripts import TranscriptRecords
-from app.adapters.postgres.usage import UsageRecords
-from app.adapters.postgres.windows import WindowRecords
-from app.domain.records import Conversation
+from app.adapters.postgres.common.connections import Session, Store
+from app.adapters.postgres.common.rows import Layers
+from app.adapters.postgres.compaction.jobs import JobRecords
+from app.adapters.postgres.conversations.active_windows import WindowRecords
+from app.adapters.postgres.conversations.conversations import (
+    AgentRecords,
+    ConversationRecords,
+    TenantRecords,
+)
+from app.adapters.postgres.conversations.events import EventRecords
+from app.adapters.postgres.conversations.log import LogRecords
+from app.adapters.postgres.conversations.search import SearchRecords
+from app.adapters.postgres.conversations.transcripts import TranscriptRecords
+from app.adapters.postgres.payload.contexts import ContextRecords
+from app.adapters.postgres.payload.reported_usage import UsageRecords
+from app.adapters.postgres.snapshots.forks import ForkRecords
+from app.adapters.postgres.snapshots.snapshots import SnapshotRecords
+from app.adapters.postgres.tenancy.api_keys import KeyRecords
+from app.adapters.postgres.tenancy.retention import RetentionRecords
+from app.adapters.postgres.tenancy.storage_usage import StorageRecords
+from app.adapters.postgres.tool_output.blobs import BlobRecords
+from app.domain.conversations.records import Conversation
 
 
 class PostgresRecords:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from app.adapters.postgres.common.connections import Statement, Store
 from app.adapters.postgres.migrate import head
-from app.adapters.postgres.store import Statement, Store
-from app.domain.errors import ServiceUnavailable
+from app.domain.common.errors import ServiceUnavailable
 
 READY_SECONDS = 1.0
 """How long it may take to get a connection, and to answer; a probe does not wait much longer."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, get_args
 
-from app.domain.errors import Problem, ValidationError
-from app.domain.formats import anthropic, gemini, openai_chat, openai_responses, wire
-from app.domain.messages import FormatName, Message
+from app.domain.common.errors import Problem, ValidationError
+from app.domain.common.messages import FormatName, Message
+from app.domain.formats import anthropic, gemini, json_fields, openai_chat, openai_responses
 
 ToolCategory = Literal["builtin", "mcp", "skill"]
 
@@ -107,17 +107,17 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
     Accepts OpenAI Chat, OpenAI Responses, Anthropic, MCP and Gemini function declarations;
     `category` stands beside them. Raises `ValidationError` at the field that is wrong.
     """
-    raw = wire.object_at(raw, pointer)
+    raw = json_fields.object_at(raw, pointer)
     if raw.get("type") not in (None, "function", "custom") or "custom" in raw:
         detail = "only tools defined by a JSON schema are accepted (type function)"
         raise ValidationError.at(f"{pointer}/type", detail)
     at, body = pointer, raw
     if "function" in raw:
         at = f"{pointer}/function"
-        body = wire.object_at(raw["function"], at)
+        body = json_fields.object_at(raw["function"], at)
     return ToolDefinition(
         name=_name(body, at),
-        description=wire.optional_text_at(body, "description", at) or "",
+        description=json_fields.optional_text_at(body, "description", at) or "",
         parameters=_parameters(body, at),
         category=_category(raw, pointer),
         strict=_strict(body, at),
@@ -125,9 +125,9 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
 
 
 def _name(body: Mapping[str, Any], pointer: str) -> str:
-    name = wire.text_at(body, "name", pointer)
-    if not wire.is_name(name):
-        detail = f"a tool name must match {wire.TOOL_NAME_PATTERN}"
+    name = json_fields.text_at(body, "name", pointer)
+    if not json_fields.is_name(name):
+        detail = f"a tool name must match {json_fields.TOOL_NAME_PATTERN}"
         raise ValidationError.at(f"{pointer}/name", detail)
     return name
 
@@ -144,7 +144,7 @@ def _category(raw: Mapping[str, Any], pointer: str) -> ToolCategory:
 def _strict(body: Mapping[str, Any], pointer: str) -> bool | None:
     strict = body.get("strict")
     if not isinstance(strict, bool | None):
-        detail = f"must be a boolean, not {wire.json_type(strict)}"
+        detail = f"must be a boolean, not {json_fields.json_type(strict)}"
         raise ValidationError.at(f"{pointer}/strict", detail)
     return strict
 
@@ -154,7 +154,7 @@ def _parameters(body: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
     if key is None:
         return {"type": "object", "properties": {}}
     at = f"{pointer}/{key}"
-    schema: Mapping[str, Any] = wire.json_at(wire.object_at(body[key], at), at)
+    schema: Mapping[str, Any] = json_fields.json_at(json_fields.object_at(body[key], at), at)
     if schema.get("type") == "OBJECT":
         schema = _lower_types(schema)
     if schema.get("type", "object") != "object":

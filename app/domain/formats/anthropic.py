@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from app.domain.errors import ValidationError
-from app.domain.formats import labels, wire
-from app.domain.messages import (
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
     File,
     FormatName,
     Image,
@@ -31,12 +30,13 @@ from app.domain.messages import (
     sendable,
     sendable_json,
 )
+from app.domain.formats import json_fields, labels
 
 if TYPE_CHECKING:
     from app.domain.formats import ToolDefinition
 
-sendable_id = wire.sendable_id
-tool_name = wire.tool_name
+sendable_id = json_fields.sendable_id
+tool_name = json_fields.tool_name
 
 RESULT_KEY = "content"
 """Where a result holds its content."""
@@ -51,7 +51,7 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
     Raises `ValidationError` at the field below `pointer` that is wrong, also for a tool
     result that stands after other blocks (provider rule A3).
     """
-    raw = wire.object_at(raw, pointer)
+    raw = json_fields.object_at(raw, pointer)
     match raw.get("role"):
         case "user":
             return _parse_user(_blocks(raw, pointer), f"{pointer}/content")
@@ -59,7 +59,7 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
             blocks = _blocks(raw, pointer)
             return (Message(Role.ASSISTANT, _parse_assistant(blocks, f"{pointer}/content")),)
         case role:
-            wire.refuse_role(role, pointer, "user, assistant")
+            json_fields.refuse_role(role, pointer, "user, assistant")
 
 
 def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -86,20 +86,20 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(f"/content/{i}", block) for i, block in enumerate(blocks) if _is_result(block)]
 
 
-def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
+def adapt(message: Message, ids: Mapping[str, str] = json_fields.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
-    `ids` maps call ids to the ids to send; others become `wire.sendable_id`. Parts only
+    `ids` maps call ids to the ids to send; others become `json_fields.sendable_id`. Parts only
     another format understands are described in text (N12). Reasoning stays in
     the neutral message, since it is counted apart; `render` decides about it.
     """
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
-    return wire.adapted(message, parts, ids, wire.result_name(message))
+    return json_fields.adapted(message, parts, ids, json_fields.result_name(message))
 
 
 def render(
     message: Message,
-    ids: Mapping[str, str] = wire.NO_IDS,
+    ids: Mapping[str, str] = json_fields.NO_IDS,
     *,
     keep_reasoning: bool = False,
 ) -> tuple[Literal["user", "assistant"], list[dict[str, Any]]]:
@@ -154,7 +154,7 @@ def _blocks(raw: Mapping[str, Any], pointer: str) -> list[Any]:
         case list(blocks):
             return blocks
         case other:
-            detail = f"must be a string or a list of blocks, not {wire.json_type(other)}"
+            detail = f"must be a string or a list of blocks, not {json_fields.json_type(other)}"
             raise ValidationError.at(f"{pointer}/content", detail)
 
 
@@ -187,10 +187,10 @@ def _parse_assistant(blocks: list[Any], pointer: str) -> tuple[Part, ...]:
 
 
 def _parse_result(raw: Mapping[str, Any], pointer: str) -> Message:
-    call_id = wire.filled_text_at(raw, "tool_use_id", pointer)
+    call_id = json_fields.filled_text_at(raw, "tool_use_id", pointer)
     is_error = raw.get("is_error")
     if not isinstance(is_error, bool | None):
-        detail = f"must be a boolean, not {wire.json_type(is_error)}"
+        detail = f"must be a boolean, not {json_fields.json_type(is_error)}"
         raise ValidationError.at(f"{pointer}/is_error", detail)
     blocks = _blocks(raw, pointer) if raw.get("content") is not None else []
     at = f"{pointer}/content"
@@ -199,8 +199,8 @@ def _parse_result(raw: Mapping[str, Any], pointer: str) -> Message:
 
 
 def _parse_content(value: object, pointer: str, role: Role) -> Part:
-    raw = wire.object_at(value, pointer)
-    match wire.filled_text_at(raw, "type", pointer), role:
+    raw = json_fields.object_at(value, pointer)
+    match json_fields.filled_text_at(raw, "type", pointer), role:
         case "text", _:
             return _parse_text(raw, pointer)
         case "image", _:
@@ -218,7 +218,7 @@ def _parse_content(value: object, pointer: str, role: Role) -> Part:
 
 
 def _parse_text(raw: Mapping[str, Any], pointer: str) -> Text:
-    text = wire.text_at(raw, "text", pointer)
+    text = json_fields.text_at(raw, "text", pointer)
     if any(raw[key] for key in raw if key not in ("type", "text", "cache_control")):
         return Text(text, _opaque(raw, pointer).block, _FORMAT)
     return Text(text)
@@ -227,63 +227,65 @@ def _parse_text(raw: Mapping[str, Any], pointer: str) -> Text:
 def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
     """Cache marks are the payload's to place (A7), not part of what was said."""
     kept = {key: item for key, item in raw.items() if key != "cache_control"}
-    return Opaque(wire.json_at(kept, pointer), _FORMAT)
+    return Opaque(json_fields.json_at(kept, pointer), _FORMAT)
 
 
 def _parse_call(raw: Mapping[str, Any], pointer: str) -> ToolCall:
-    call_id = wire.filled_text_at(raw, "id", pointer)
-    name = wire.text_at(raw, "name", pointer)
+    call_id = json_fields.filled_text_at(raw, "id", pointer)
+    name = json_fields.text_at(raw, "name", pointer)
     at = f"{pointer}/input"
-    arguments = wire.json_at(wire.object_at(raw.get("input"), at), at)
-    return ToolCall(call_id, name, wire.compact(arguments))
+    arguments = json_fields.json_at(json_fields.object_at(raw.get("input"), at), at)
+    return ToolCall(call_id, name, json_fields.compact(arguments))
 
 
 def _parse_thinking(raw: Mapping[str, Any], pointer: str) -> Reasoning:
-    block = wire.json_at(dict(raw), pointer)
+    block = json_fields.json_at(dict(raw), pointer)
     if raw["type"] == "redacted_thinking":
-        wire.text_at(raw, "data", pointer)
+        json_fields.text_at(raw, "data", pointer)
         return Reasoning("", block, _FORMAT)
-    text = wire.text_at(raw, "thinking", pointer)
-    signed = bool(wire.optional_text_at(raw, "signature", pointer))
+    text = json_fields.text_at(raw, "thinking", pointer)
+    signed = bool(json_fields.optional_text_at(raw, "signature", pointer))
     return Reasoning(text, block, _FORMAT) if signed else Reasoning(text)
 
 
 def _parse_image(raw: Mapping[str, Any], pointer: str) -> Image | Opaque:
     at = f"{pointer}/source"
-    source = wire.object_at(raw.get("source"), at)
-    match wire.filled_text_at(source, "type", at):
+    source = json_fields.object_at(raw.get("source"), at)
+    match json_fields.filled_text_at(source, "type", at):
         case "base64":
-            media_type = wire.optional_text_at(source, "media_type", at)
-            return Image(media_type=media_type, data=wire.filled_text_at(source, "data", at))
+            media_type = json_fields.optional_text_at(source, "media_type", at)
+            return Image(media_type=media_type, data=json_fields.filled_text_at(source, "data", at))
         case "url":
-            return wire.image_from_url(wire.filled_text_at(source, "url", at), f"{at}/url")
+            return json_fields.image_from_url(
+                json_fields.filled_text_at(source, "url", at), f"{at}/url"
+            )
         case _:
             return _opaque(raw, pointer)
 
 
 def _parse_document(raw: Mapping[str, Any], pointer: str) -> File | Opaque:
     at = f"{pointer}/source"
-    source = wire.object_at(raw.get("source"), at)
-    name = wire.optional_text_at(raw, "title", pointer)
-    media_type = wire.optional_text_at(source, "media_type", at)
-    match wire.filled_text_at(source, "type", at):
+    source = json_fields.object_at(raw.get("source"), at)
+    name = json_fields.optional_text_at(raw, "title", pointer)
+    media_type = json_fields.optional_text_at(source, "media_type", at)
+    match json_fields.filled_text_at(source, "type", at):
         case "base64":
-            data = wire.filled_text_at(source, "data", at)
+            data = json_fields.filled_text_at(source, "data", at)
             return File(media_type=media_type, data=data, name=name)
         case "text":
-            text = wire.text_at(source, "data", at)
+            text = json_fields.text_at(source, "data", at)
             return File(media_type=media_type, text=text, name=name)
         case "url":
-            return _file_from_url(wire.filled_text_at(source, "url", at), name)
+            return _file_from_url(json_fields.filled_text_at(source, "url", at), name)
         case "file":
-            file_id = wire.filled_text_at(source, "file_id", at)
+            file_id = json_fields.filled_text_at(source, "file_id", at)
             return File(file_id=file_id, name=name, format=_FORMAT)
         case _:
             return _opaque(raw, pointer)
 
 
 def _file_from_url(url: str, name: str | None) -> File:
-    inline = wire.split_data_url(url)
+    inline = json_fields.split_data_url(url)
     return File(url=url, name=name) if inline is None else File(inline[0], inline[1], name=name)
 
 
@@ -302,7 +304,7 @@ def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part
 
 
 def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
-    sent, name = wire.sent_id(call.id, ids), wire.tool_name(call.name)
+    sent, name = json_fields.sent_id(call.id, ids), json_fields.tool_name(call.name)
     arguments = _adapt_arguments(call.arguments)
     if (sent, name) == (call.id, call.name) and arguments is call.arguments and not call.custom:
         return call
@@ -311,18 +313,18 @@ def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
 
 def _adapt_arguments(text: str) -> str:
     """The input is sent as an object (A17), so what JSON escapes hide must be sendable too."""
-    arguments = wire.arguments_object(text)
+    arguments = json_fields.arguments_object(text)
     if arguments is None:
-        return wire.wrapped_arguments(text)
+        return json_fields.wrapped_arguments(text)
     cleaned = sendable_json(arguments) if "\\u" in text else arguments
-    return text if cleaned is arguments else wire.compact(cleaned)
+    return text if cleaned is arguments else json_fields.compact(cleaned)
 
 
 def _adapt_image(image: Image) -> Image | Text:
     if image.data is None:
         is_web = (image.url or "").lower().startswith(("https://", "http://"))
         return image if is_web else labels.label_for(image)
-    declared = wire.media_type_of(image)
+    declared = json_fields.media_type_of(image)
     media_type = "image/jpeg" if declared == "image/jpg" else declared
     if media_type not in _IMAGE_TYPES:
         return labels.label_for(image)
@@ -339,7 +341,7 @@ def _adapt_file(file: File) -> File | Text:
 
 
 def _adapt_file_data(file: File, data: str) -> File | Text:
-    media_type = wire.media_type_of(file)
+    media_type = json_fields.media_type_of(file)
     if media_type == _PDF:
         return file if file.media_type == _PDF else replace(file, media_type=_PDF)
     text = _decoded(data) if (media_type or "").startswith("text/") else ""
@@ -367,7 +369,7 @@ def _wire_block(part: Part) -> dict[str, Any]:
             title = {"title": part.name} if part.name else {}
             return {"type": "document", "source": _document_source(part)} | title
         case ToolCall():
-            arguments = wire.arguments_object(part.arguments) or {}
+            arguments = json_fields.arguments_object(part.arguments) or {}
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
         case Reasoning() | Opaque():
             return dict(part.block or {})

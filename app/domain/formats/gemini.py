@@ -20,9 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from app.domain.errors import ValidationError
-from app.domain.formats import labels, wire
-from app.domain.messages import (
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
     File,
     FormatName,
     Image,
@@ -36,6 +35,7 @@ from app.domain.messages import (
     sendable,
     sendable_json,
 )
+from app.domain.formats import json_fields, labels
 
 if TYPE_CHECKING:
     from app.domain.formats import ToolDefinition
@@ -87,14 +87,14 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
 
     Raises `ValidationError` at the field below `pointer` that is wrong.
     """
-    raw = wire.object_at(raw, pointer)
+    raw = json_fields.object_at(raw, pointer)
     role = raw.get("role")
     if role not in ("user", "model", "function"):
-        wire.refuse_role(role, pointer, "user, model, function")
+        json_fields.refuse_role(role, pointer, "user, model, function")
     at = f"{pointer}/parts"
     parts = [
-        (wire.object_at(part, f"{at}/{index}"), f"{at}/{index}")
-        for index, part in enumerate(wire.list_at(raw.get("parts"), at))
+        (json_fields.object_at(part, f"{at}/{index}"), f"{at}/{index}")
+        for index, part in enumerate(json_fields.list_at(raw.get("parts"), at))
     ]
     if role == "model":
         return (Message(Role.ASSISTANT, _parse_model(parts)),)
@@ -127,11 +127,11 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return found
 
 
-def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
+def adapt(message: Message, ids: Mapping[str, str] = json_fields.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
-    `ids` maps call ids to the ids to send; others become `wire.sendable_id`, and those of calls
-    that have none in Gemini stay (rule 3). Parts only another format understands are
+    `ids` maps call ids to the ids to send; others become `json_fields.sendable_id`, and those of
+    calls that have none in Gemini stay (rule 3). Parts only another format understands are
     described in text (N12). Reasoning stays in the neutral message, since it is counted apart;
     `shown` decides about it.
     """
@@ -142,11 +142,11 @@ def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
         parts = _as_sent(parts)
     elif message.role is Role.ASSISTANT:
         parts = _with_derived_ids(parts)
-    return wire.adapted(message, parts, ids, wire.result_name(message))
+    return json_fields.adapted(message, parts, ids, json_fields.result_name(message))
 
 
 def shown(
-    message: Message, ids: Mapping[str, str] = wire.NO_IDS, *, keep_reasoning: bool = False
+    message: Message, ids: Mapping[str, str] = json_fields.NO_IDS, *, keep_reasoning: bool = False
 ) -> Message:
     """Return an adapted message with exactly the parts that a payload has.
 
@@ -160,7 +160,7 @@ def shown(
 
 def render(
     message: Message,
-    ids: Mapping[str, str] = wire.NO_IDS,
+    ids: Mapping[str, str] = json_fields.NO_IDS,
     *,
     keep_reasoning: bool = False,
     asked: Mapping[str, Any] | None = None,
@@ -204,12 +204,12 @@ def tool_media(message: Message) -> tuple[Part, ...]:
 def response_name(message: Message) -> str:
     """Give the name that an adapted tool message's response is sent with, asked by no call."""
     name = message.name or "tool"
-    return name if _NAME.fullmatch(name) else wire.tool_name(name)
+    return name if _NAME.fullmatch(name) else json_fields.tool_name(name)
 
 
 def response_json(message: Message) -> str:
     """Give the response object of an adapted tool message as the JSON it is sent as."""
-    return wire.compact(_response(message))
+    return json_fields.compact(_response(message))
 
 
 def media_label(message: Message) -> str:
@@ -247,7 +247,7 @@ def _field(raw: Mapping[str, Any], name: str) -> Any:
 
 
 def _optional_text(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
-    return wire.optional_text_at(raw, _key(raw, name), pointer)
+    return json_fields.optional_text_at(raw, _key(raw, name), pointer)
 
 
 def _is_response(part: Mapping[str, Any]) -> bool:
@@ -288,37 +288,37 @@ def _parse_model(parts: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[Part, 
 def _parse_call(raw: Mapping[str, Any], pointer: str, told: dict[str, int]) -> ToolCall:
     _signature(raw, pointer)
     at = f"{pointer}/{_key(raw, 'functionCall')}"
-    call = wire.object_at(_field(raw, "functionCall"), at)
-    name = wire.filled_text_at(call, "name", at)
-    args = wire.object_at(call["args"], f"{at}/args") if call.get("args") is not None else {}
-    arguments = wire.compact(wire.json_at(args, f"{at}/args"))
-    call_id = wire.optional_text_at(call, "id", at)
+    call = json_fields.object_at(_field(raw, "functionCall"), at)
+    name = json_fields.filled_text_at(call, "name", at)
+    args = json_fields.object_at(call["args"], f"{at}/args") if call.get("args") is not None else {}
+    arguments = json_fields.compact(json_fields.json_at(args, f"{at}/args"))
+    call_id = json_fields.optional_text_at(call, "id", at)
     if not call_id:
         told[name] = told.get(name, 0) + 1
         call_id = _nth(name, told[name])
-    block = wire.json_at(dict(raw), pointer)
+    block = json_fields.json_at(dict(raw), pointer)
     return ToolCall(call_id, name, arguments, block=block, format=_FORMAT)
 
 
 def _parse_response(raw: Mapping[str, Any], pointer: str, told: dict[str, int]) -> Message:
     key = _key(raw, "functionResponse")
     at = f"{pointer}/{key}"
-    answer = wire.object_at(raw[key], at)
-    name = wire.filled_text_at(answer, "name", at)
-    call_id = wire.optional_text_at(answer, "id", at)
+    answer = json_fields.object_at(raw[key], at)
+    name = json_fields.filled_text_at(answer, "name", at)
+    call_id = json_fields.optional_text_at(answer, "id", at)
     if not call_id:
         told[name] = told.get(name, 0) + 1
         call_id = _nth(name, told[name])
     response: Mapping[str, Any] = {}
     if answer.get(RESULT_KEY) is not None:
-        response = wire.object_at(answer[RESULT_KEY], f"{at}/{RESULT_KEY}")
+        response = json_fields.object_at(answer[RESULT_KEY], f"{at}/{RESULT_KEY}")
     kept = {field: value for field, value in answer.items() if field in _RESPONSE_FIELDS}
-    block = wire.json_at({**raw, key: kept}, pointer)
+    block = json_fields.json_at({**raw, key: kept}, pointer)
     parts: list[Part] = [Text(response_text(response), block, _FORMAT)]
     if answer.get("parts") is not None:
-        for index, item in enumerate(wire.list_at(answer["parts"], f"{at}/parts")):
+        for index, item in enumerate(json_fields.list_at(answer["parts"], f"{at}/parts")):
             place = f"{at}/parts/{index}"
-            parts.append(_parse_part(wire.object_at(item, place), place, Role.TOOL))
+            parts.append(_parse_part(json_fields.object_at(item, place), place, Role.TOOL))
     is_error = isinstance(response.get("error"), str) and len(response) == 1
     return Message(Role.TOOL, tuple(parts), call_id, name, is_error)
 
@@ -328,7 +328,7 @@ def response_text(response: Mapping[str, Any]) -> str:
     if not response:
         return ""
     key = said_key(response)
-    return response[key] if key is not None else wire.compact(response)
+    return response[key] if key is not None else json_fields.compact(response)
 
 
 def said_key(response: Mapping[str, Any]) -> str | None:
@@ -349,7 +349,7 @@ def _parse_part(raw: Mapping[str, Any], pointer: str, role: Role) -> Part:
         key = _key(raw, name)
         if raw.get(key) is not None:
             at = f"{pointer}/{key}"
-            media = wire.object_at(raw[key], at)
+            media = json_fields.object_at(raw[key], at)
             read = _parse_inline if name == "inlineData" else _parse_uri
             part = read(media, at)
             return part if not _says_more(raw, key) else _opaque(raw, pointer)
@@ -363,13 +363,13 @@ def _says_more(raw: Mapping[str, Any], *known: str) -> bool:
 
 
 def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
-    return Opaque(wire.json_at(dict(raw), pointer), _FORMAT)
+    return Opaque(json_fields.json_at(dict(raw), pointer), _FORMAT)
 
 
 def _signature(raw: Mapping[str, Any], pointer: str) -> bool:
     """Check a part's signature, which must be base64, and tell whether there is one."""
     signature = _optional_text(raw, "thoughtSignature", pointer)
-    if signature and not wire.is_base64(signature):
+    if signature and not json_fields.is_base64(signature):
         at = f"{pointer}/{_key(raw, 'thoughtSignature')}"
         raise ValidationError.at(at, "must be base64")
     return bool(signature)
@@ -378,8 +378,8 @@ def _signature(raw: Mapping[str, Any], pointer: str) -> bool:
 def _parse_text(
     raw: Mapping[str, Any], pointer: str, role: Role, *, signed: bool
 ) -> Text | Reasoning:
-    text = wire.text_at(raw, "text", pointer)
-    block = wire.json_at(dict(raw), pointer)
+    text = json_fields.text_at(raw, "text", pointer)
+    block = json_fields.json_at(dict(raw), pointer)
     is_thought = role is Role.ASSISTANT and raw.get("thought") is True
     if is_thought or (signed and not text.strip()):
         return Reasoning(text, block, _FORMAT) if signed else Reasoning(text)
@@ -387,10 +387,10 @@ def _parse_text(
 
 
 def _parse_inline(media: Mapping[str, Any], pointer: str) -> Image | File:
-    data = wire.filled_text_at(media, "data", pointer)
-    if not wire.is_base64(data):
+    data = json_fields.filled_text_at(media, "data", pointer)
+    if not json_fields.is_base64(data):
         raise ValidationError.at(f"{pointer}/data", "must be base64")
-    media_type = wire.filled_text_at(media, _key(media, "mimeType"), pointer)
+    media_type = json_fields.filled_text_at(media, _key(media, "mimeType"), pointer)
     name = _optional_text(media, "displayName", pointer)
     if media_type.lower().startswith("image/"):
         return Image(media_type, data)
@@ -398,7 +398,7 @@ def _parse_inline(media: Mapping[str, Any], pointer: str) -> Image | File:
 
 
 def _parse_uri(media: Mapping[str, Any], pointer: str) -> Image | File:
-    uri = wire.filled_text_at(media, _key(media, "fileUri"), pointer)
+    uri = json_fields.filled_text_at(media, _key(media, "fileUri"), pointer)
     media_type = _optional_text(media, "mimeType", pointer)
     name = _optional_text(media, "displayName", pointer)
     if not _is_web(uri) or uri.startswith(_OWN_FILES):
@@ -466,8 +466,8 @@ def _with_derived_ids(parts: list[Part]) -> list[Part]:
 
 
 def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
-    sent = call.id if _has_no_id(call) else wire.sent_id(call.id, ids)
-    name = call.name if _NAME.fullmatch(call.name) else wire.tool_name(call.name)
+    sent = call.id if _has_no_id(call) else json_fields.sent_id(call.id, ids)
+    name = call.name if _NAME.fullmatch(call.name) else json_fields.tool_name(call.name)
     arguments = _adapt_arguments(call.arguments)
     if (sent, name) == (call.id, call.name) and arguments is call.arguments and not call.custom:
         return call
@@ -476,15 +476,15 @@ def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
 
 def _adapt_arguments(text: str) -> str:
     """The args are sent as an object, so what JSON escapes hide must be sendable too."""
-    arguments = wire.arguments_object(text)
+    arguments = json_fields.arguments_object(text)
     if arguments is None:
-        return wire.wrapped_arguments(text)
+        return json_fields.wrapped_arguments(text)
     cleaned = sendable_json(arguments) if "\\u" in text else arguments
-    return text if cleaned is arguments else wire.compact(cleaned)
+    return text if cleaned is arguments else json_fields.compact(cleaned)
 
 
 def _adapt_image(image: Image) -> Image | Text:
-    declared = wire.media_type_of(image)
+    declared = json_fields.media_type_of(image)
     if image.data is None and declared is None:
         suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
         declared = _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
@@ -499,14 +499,14 @@ def _adapt_image(image: Image) -> Image | Text:
 
 def _base64(data: str) -> str | None:
     """Give base64 as Gemini takes it: in one line, and None for what is none."""
-    if wire.is_base64(data):
+    if json_fields.is_base64(data):
         return data
     joined = "".join(data.split())
-    return joined if wire.is_base64(joined) else None
+    return joined if json_fields.is_base64(joined) else None
 
 
 def _adapt_file(file: File) -> File | Image | Text:
-    media_type = wire.media_type_of(file)
+    media_type = json_fields.media_type_of(file)
     if file.data is not None:
         if (media_type or "").startswith("image/"):
             return _adapt_image(Image(media_type, file.data))
@@ -540,7 +540,7 @@ def _joined_texts(parts: list[Part]) -> list[Part]:
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < 2:
         return parts
-    return [wire.joined(texts), *(part for part in parts if not isinstance(part, Text))]
+    return [json_fields.joined(texts), *(part for part in parts if not isinstance(part, Text))]
 
 
 def _shown_part(part: Part, keep_reasoning: bool) -> Iterable[Part]:
@@ -593,7 +593,7 @@ def _wire_part(part: Part, keep_reasoning: bool) -> dict[str, Any]:
 
 
 def _wire_call(call: ToolCall, keep_reasoning: bool) -> dict[str, Any]:
-    arguments = wire.arguments_object(call.arguments) or {}
+    arguments = json_fields.arguments_object(call.arguments) or {}
     own = _own_call(call)
     if own is None or call.block is None:
         return {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}

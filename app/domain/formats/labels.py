@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from app.domain.messages import File, Image, Opaque, Text
+from app.domain.common.messages import File, Image, Opaque, Text
 
 MAX_DETAIL: Final = 200
 """Characters of a query, a title or an argument that a label shows."""

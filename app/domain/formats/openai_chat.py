@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
-from app.domain.errors import ValidationError
-from app.domain.formats import dialects, labels, openai, wire
-from app.domain.messages import (
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
     File,
     FormatName,
     Image,
@@ -33,12 +32,13 @@ from app.domain.messages import (
     sendable,
     sendable_json,
 )
+from app.domain.formats import json_fields, labels, openai_common, reasoning_fields
 
 if TYPE_CHECKING:
     from app.domain.formats import ToolDefinition
 
-sendable_id = wire.sendable_id
-tool_name = wire.tool_name
+sendable_id = json_fields.sendable_id
+tool_name = json_fields.tool_name
 
 MEDIA_FOLLOWS = "[media follows]"
 RESULT_KEY = "content"
@@ -52,7 +52,7 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
 
     Raises `ValidationError` at the field below `pointer` that is wrong.
     """
-    raw = wire.object_at(raw, pointer)
+    raw = json_fields.object_at(raw, pointer)
     match raw.get("role"):
         case "user":
             return (_parse_user(raw, pointer),)
@@ -61,7 +61,7 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
         case "tool":
             return (_parse_tool(raw, pointer),)
         case role:
-            wire.refuse_role(role, pointer, "user, assistant, tool")
+            json_fields.refuse_role(role, pointer, "user, assistant, tool")
 
 
 def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -74,23 +74,27 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [("", raw)] if raw.get("role") == "tool" else []
 
 
-def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
+def adapt(message: Message, ids: Mapping[str, str] = json_fields.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
-    `ids` maps call ids to the ids to send; others become `wire.sendable_id`. Parts only
+    `ids` maps call ids to the ids to send; others become `json_fields.sendable_id`. Parts only
     another format understands are described in text (N12). Reasoning stays in the neutral
     message, since it is counted apart; `render` decides about it.
     """
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
     if message.role is Role.ASSISTANT:
         parts = _join_texts(parts)
-    name = message.name if message.role is Role.TOOL or wire.is_name(message.name or "") else None
-    return wire.adapted(message, parts, ids, name)
+    name = (
+        message.name
+        if message.role is Role.TOOL or json_fields.is_name(message.name or "")
+        else None
+    )
+    return json_fields.adapted(message, parts, ids, name)
 
 
 def render(
     message: Message,
-    ids: Mapping[str, str] = wire.NO_IDS,
+    ids: Mapping[str, str] = json_fields.NO_IDS,
     *,
     accepts: Collection[str] = (),
     keep_reasoning: bool = False,
@@ -100,7 +104,7 @@ def render(
     `accepts` names whose reasoning the model takes. With `keep_reasoning` it goes back; without,
     the model gets only what it would refuse the message without.
     """
-    goes_back = dialects.goes_back(message, accepts)
+    goes_back = reasoning_fields.goes_back(message, accepts)
     message = adapt(message, ids)
     match message.role:
         case Role.USER:
@@ -118,7 +122,9 @@ def render(
             assert_never(message.role)
 
 
-def render_media(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> dict[str, Any] | None:
+def render_media(
+    message: Message, ids: Mapping[str, str] = json_fields.NO_IDS
+) -> dict[str, Any] | None:
     """Render the user message that carries a tool message's media, None without any (B4).
 
     It belongs after the last tool message of the call group, since results stand together (B1).
@@ -173,7 +179,7 @@ def _parse_user(raw: Mapping[str, Any], pointer: str) -> Message:
     if raw.get("content") is None:
         raise ValidationError.at(f"{pointer}/content", "user content must not be null")
     _refuse_calls(raw, pointer)
-    name = wire.optional_text_at(raw, "name", pointer)
+    name = json_fields.optional_text_at(raw, "name", pointer)
     return Message(Role.USER, _parse_content(raw, pointer), name=name)
 
 
@@ -182,19 +188,19 @@ def _parse_assistant(raw: Mapping[str, Any], pointer: str) -> Message:
         detail = "function_call is deprecated: send tool_calls"
         raise ValidationError.at(f"{pointer}/function_call", detail)
     parts = [*_parse_reasoning(raw, pointer), *_parse_content(raw, pointer, Role.ASSISTANT)]
-    refusal = wire.optional_text_at(raw, "refusal", pointer)
+    refusal = json_fields.optional_text_at(raw, "refusal", pointer)
     if refusal:
         parts.append(Opaque({"type": "refusal", "refusal": refusal}, _FORMAT))
     parts.extend(_parse_output(raw))
     parts.extend(_parse_calls(raw.get("tool_calls"), f"{pointer}/tool_calls"))
-    name = wire.optional_text_at(raw, "name", pointer)
+    name = json_fields.optional_text_at(raw, "name", pointer)
     return Message(Role.ASSISTANT, tuple(parts), name=name)
 
 
 def _parse_tool(raw: Mapping[str, Any], pointer: str) -> Message:
-    call_id = wire.filled_text_at(raw, "tool_call_id", pointer)
+    call_id = json_fields.filled_text_at(raw, "tool_call_id", pointer)
     _refuse_calls(raw, pointer)
-    name = wire.optional_text_at(raw, "name", pointer)
+    name = json_fields.optional_text_at(raw, "name", pointer)
     return Message(Role.TOOL, _parse_content(raw, pointer), call_id, name)
 
 
@@ -205,9 +211,9 @@ def _refuse_calls(raw: Mapping[str, Any], pointer: str) -> None:
 
 def _parse_reasoning(raw: Mapping[str, Any], pointer: str) -> list[Reasoning]:
     for key in ("reasoning_content", "reasoning"):
-        wire.optional_text_at(raw, key, pointer)
-    fields = dialects.fields_of(raw)
-    return [Reasoning(dialects.text_of(fields), fields, _FORMAT)] if fields else []
+        json_fields.optional_text_at(raw, key, pointer)
+    fields = reasoning_fields.fields_of(raw)
+    return [Reasoning(reasoning_fields.text_of(fields), fields, _FORMAT)] if fields else []
 
 
 def _parse_output(raw: Mapping[str, Any]) -> Iterable[Part]:
@@ -227,7 +233,7 @@ def _parse_output(raw: Mapping[str, Any]) -> Iterable[Part]:
 
 
 def _generated(url: str) -> Image:
-    inline = wire.split_data_url(url)
+    inline = json_fields.split_data_url(url)
     return Image(url=url) if inline is None else Image(media_type=inline[0], data=inline[1])
 
 
@@ -244,42 +250,42 @@ def _parse_content(
             places = ((item, f"{at}/{index}") for index, item in enumerate(items))
             return tuple(_parse_part(item, place, role) for item, place in places)
         case other:
-            detail = f"must be a string or a list of parts, not {wire.json_type(other)}"
+            detail = f"must be a string or a list of parts, not {json_fields.json_type(other)}"
             raise ValidationError.at(f"{pointer}/content", detail)
 
 
 def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
-    raw = wire.object_at(value, pointer)
-    if role is Role.ASSISTANT and (thought := dialects.part_of(raw, pointer)) is not None:
+    raw = json_fields.object_at(value, pointer)
+    if role is Role.ASSISTANT and (thought := reasoning_fields.part_of(raw, pointer)) is not None:
         return thought
-    match wire.filled_text_at(raw, "type", pointer):
+    match json_fields.filled_text_at(raw, "type", pointer):
         case "text":
-            return Text(wire.text_at(raw, "text", pointer))
+            return Text(json_fields.text_at(raw, "text", pointer))
         case "image_url":
             return _parse_image(raw.get("image_url"), f"{pointer}/image_url")
         case "file":
             return _parse_file(raw.get("file"), f"{pointer}/file")
         case "refusal":
-            wire.text_at(raw, "refusal", pointer)
+            json_fields.text_at(raw, "refusal", pointer)
     kept = {key: item for key, item in raw.items() if key != "prompt_cache_breakpoint"}
-    return Opaque(wire.json_at(kept, pointer), _FORMAT)
+    return Opaque(json_fields.json_at(kept, pointer), _FORMAT)
 
 
 def _parse_image(value: object, pointer: str) -> Image:
-    raw = {"url": value} if isinstance(value, str) else wire.object_at(value, pointer)
-    url = wire.filled_text_at(raw, "url", pointer)
-    detail = wire.optional_text_at(raw, "detail", pointer)
-    return wire.image_from_url(url, f"{pointer}/url", detail)
+    raw = {"url": value} if isinstance(value, str) else json_fields.object_at(value, pointer)
+    url = json_fields.filled_text_at(raw, "url", pointer)
+    detail = json_fields.optional_text_at(raw, "detail", pointer)
+    return json_fields.image_from_url(url, f"{pointer}/url", detail)
 
 
 def _parse_file(value: object, pointer: str) -> File:
-    raw = wire.object_at(value, pointer)
-    name = wire.optional_text_at(raw, "filename", pointer)
-    file_data = wire.optional_text_at(raw, "file_data", pointer)
+    raw = json_fields.object_at(value, pointer)
+    name = json_fields.optional_text_at(raw, "filename", pointer)
+    file_data = json_fields.optional_text_at(raw, "file_data", pointer)
     if file_data:
-        media_type, data = wire.split_data_url(file_data) or (None, file_data)
+        media_type, data = json_fields.split_data_url(file_data) or (None, file_data)
         return File(media_type=media_type, data=data, name=name)
-    file_id = wire.optional_text_at(raw, "file_id", pointer)
+    file_id = json_fields.optional_text_at(raw, "file_id", pointer)
     if not file_id:
         raise ValidationError.at(pointer, "must have file_data or file_id")
     return File(file_id=file_id, name=name, format=_FORMAT)
@@ -288,7 +294,7 @@ def _parse_file(value: object, pointer: str) -> File:
 def _parse_calls(value: object, pointer: str) -> Iterable[ToolCall]:
     if value is None:
         return []
-    items = wire.list_at(value, pointer)
+    items = json_fields.list_at(value, pointer)
     calls = [_parse_call(item, f"{pointer}/{index}") for index, item in enumerate(items)]
     seen: set[str] = set()
     for index, call in enumerate(calls):
@@ -300,22 +306,22 @@ def _parse_calls(value: object, pointer: str) -> Iterable[ToolCall]:
 
 
 def _parse_call(value: object, pointer: str) -> ToolCall:
-    raw = wire.object_at(value, pointer)
-    call_id = wire.filled_text_at(raw, "id", pointer)
-    block = dialects.call_fields_of(raw) or None
+    raw = json_fields.object_at(value, pointer)
+    call_id = json_fields.filled_text_at(raw, "id", pointer)
+    block = reasoning_fields.call_fields_of(raw) or None
     format = _FORMAT if block else None
     match raw.get("type", "function"):
         case "function":
             at = f"{pointer}/function"
-            function = wire.object_at(raw.get("function"), at)
-            arguments = wire.text_at(function, "arguments", at)
-            name = wire.text_at(function, "name", at)
+            function = json_fields.object_at(raw.get("function"), at)
+            arguments = json_fields.text_at(function, "arguments", at)
+            name = json_fields.text_at(function, "name", at)
             return ToolCall(call_id, name, arguments, block=block, format=format)
         case "custom":
             at = f"{pointer}/custom"
-            custom = wire.object_at(raw.get("custom"), at)
-            text = wire.text_at(custom, "input", at)
-            return ToolCall(call_id, wire.text_at(custom, "name", at), text, custom=True)
+            custom = json_fields.object_at(raw.get("custom"), at)
+            text = json_fields.text_at(custom, "input", at)
+            return ToolCall(call_id, json_fields.text_at(custom, "name", at), text, custom=True)
         case _:
             raise ValidationError.at(f"{pointer}/type", 'must be "function" or "custom"')
 
@@ -323,11 +329,11 @@ def _parse_call(value: object, pointer: str) -> ToolCall:
 def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> tuple[Part, ...]:
     match part:
         case ToolCall():
-            return (openai.adapt_call(part, ids),) if role is Role.ASSISTANT else ()
+            return (openai_common.adapt_call(part, ids),) if role is Role.ASSISTANT else ()
         case Image():
             if role is Role.ASSISTANT:
                 return (labels.label_for(part),)
-            return (openai.adapt_image(part, _DETAILS),)
+            return (openai_common.adapt_image(part, _DETAILS),)
         case File():
             return (labels.label_for(part) if role is Role.ASSISTANT else _adapt_file(part),)
         case Opaque():
@@ -339,9 +345,9 @@ def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> tuple[Part, .
 
 
 def _adapt_file(file: File) -> File | Text:
-    if (content := openai.adapt_content(file)) is not None:
+    if (content := openai_common.adapt_content(file)) is not None:
         return content
-    if file.file_id is not None and file.format in wire.OPENAI_FORMATS:
+    if file.file_id is not None and file.format in json_fields.OPENAI_FORMATS:
         return file
     return labels.label_for(replace(file, name=None) if file.url else file)
 
@@ -351,7 +357,7 @@ def _join_texts(parts: list[Part]) -> list[Part]:
     texts = [part for part in parts if isinstance(part, Text)]
     if len(texts) < 2 or any(isinstance(part, Opaque) for part in parts):
         return parts
-    joined = wire.joined(texts)
+    joined = json_fields.joined(texts)
     first = parts.index(texts[0])
     rest = [part for part in parts[first:] if not isinstance(part, Text)]
     return [*parts[:first], joined, *rest]
@@ -371,20 +377,22 @@ def _with_reasoning(message: Message) -> dict[str, Any]:
     """Render an assistant message with the fields of its reasoning as they came."""
     rendered = _render_assistant(message)
     content = [part for part in message.parts if not isinstance(part, ToolCall)]
-    thoughts = [dialects.content_part(part) for part in content if isinstance(part, Reasoning)]
+    thoughts = [
+        reasoning_fields.content_part(part) for part in content if isinstance(part, Reasoning)
+    ]
     if any(thoughts):
         shown = (
-            dialects.content_part(part) if isinstance(part, Reasoning) else _wire_part(part)
+            reasoning_fields.content_part(part) if isinstance(part, Reasoning) else _wire_part(part)
             for part in content
         )
         rendered["content"] = [dict(part) for part in shown if part is not None]
     calls = {call.id: call.block or {} for call in message.calls if call.format is _FORMAT}
-    return _with_fields(rendered, dialects.message_fields(message), calls)
+    return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
 
 
 def _with_left_behind(message: Message) -> dict[str, Any]:
-    calls = {call.id: dialects.call_left_behind(call) for call in message.calls}
-    return _with_fields(_render_assistant(message), dialects.left_behind(message), calls)
+    calls = {call.id: reasoning_fields.call_left_behind(call) for call in message.calls}
+    return _with_fields(_render_assistant(message), reasoning_fields.left_behind(message), calls)
 
 
 def _with_fields(

@@ -20,10 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
-from app.domain import jsontext
-from app.domain.errors import ValidationError
-from app.domain.formats import labels, openai, wire
-from app.domain.messages import (
+from app.domain.common import json_text
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
     ONLY_REASONING,
     File,
     FormatName,
@@ -38,6 +37,7 @@ from app.domain.messages import (
     sendable,
     sendable_json,
 )
+from app.domain.formats import json_fields, labels, openai_common
 
 if TYPE_CHECKING:
     from app.domain.formats import ToolDefinition
@@ -133,7 +133,7 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
 
     Raises `ValidationError` at the field below `pointer` that is wrong.
     """
-    raw = wire.object_at(raw, pointer)
+    raw = json_fields.object_at(raw, pointer)
     if is_gathered(raw):
         return (Message(Role.ASSISTANT, _parse_output(raw["output"], f"{pointer}/output")),)
     kind = _kind(raw)
@@ -162,19 +162,19 @@ def is_gathered(raw: Mapping[str, Any]) -> bool:
     return is_bare and isinstance(raw.get("output"), list)
 
 
-def adapt(message: Message, ids: Mapping[str, str] = wire.NO_IDS) -> Message:
+def adapt(message: Message, ids: Mapping[str, str] = json_fields.NO_IDS) -> Message:
     """Return a clean message as this format can say it, the same object when it can as is.
 
-    `ids` maps call ids to the ids to send; others become `wire.sendable_id`. Parts only
+    `ids` maps call ids to the ids to send; others become `json_fields.sendable_id`. Parts only
     another format understands are described in text (N12). Reasoning stays in
     the neutral message, since it is counted apart; `shown` decides about it.
     """
     parts = [new for part in message.parts for new in _adapt_part(part, message.role, ids)]
-    return wire.adapted(message, parts, ids, wire.result_name(message))
+    return json_fields.adapted(message, parts, ids, json_fields.result_name(message))
 
 
 def shown(
-    message: Message, ids: Mapping[str, str] = wire.NO_IDS, *, keep_reasoning: bool = False
+    message: Message, ids: Mapping[str, str] = json_fields.NO_IDS, *, keep_reasoning: bool = False
 ) -> Message:
     """Return an adapted message with exactly the parts that a payload has (rule 4).
 
@@ -206,7 +206,7 @@ def shown(
 
 def render(
     message: Message,
-    ids: Mapping[str, str] = wire.NO_IDS,
+    ids: Mapping[str, str] = json_fields.NO_IDS,
     *,
     keep_reasoning: bool = False,
     answers: str | None = None,
@@ -296,7 +296,7 @@ def _parse_output(items: list[Any], pointer: str) -> tuple[Part, ...]:
     seen: set[str] = set()
     for index, item in enumerate(items):
         at = f"{pointer}/{index}"
-        raw = wire.object_at(item, at)
+        raw = json_fields.object_at(item, at)
         if is_gathered(raw) or (not _is_model_made(raw) and _kind(raw) in _ENVELOPES):
             raise ValidationError.at(f"{at}/type", "only items that the model made belong here")
         part = _parse_item(raw, at)
@@ -313,7 +313,7 @@ def _parse_item(raw: Mapping[str, Any], pointer: str) -> Part:
     """Read an item that the model made."""
     kind = _kind(raw)
     if kind == "additional_tools" or (kind == "message" and raw.get("role") != "assistant"):
-        wire.refuse_role(raw.get("role"), pointer, "user, assistant")
+        json_fields.refuse_role(raw.get("role"), pointer, "user, assistant")
     if not kind:
         raise ValidationError.at(f"{pointer}/type", "must name the type of the item")
     if kind in _REFUSED:
@@ -324,7 +324,7 @@ def _parse_item(raw: Mapping[str, Any], pointer: str) -> Part:
         case "reasoning":
             return _parse_reasoning(raw, pointer)
         case "compaction":
-            wire.text_at(raw, "encrypted_content", pointer)
+            json_fields.text_at(raw, "encrypted_content", pointer)
             return Reasoning("", _original(raw, pointer), _FORMAT)
     if kind in _OUTPUTS and not _is_hosted(raw):
         return _parse_call(raw, kind, pointer)
@@ -333,7 +333,7 @@ def _parse_item(raw: Mapping[str, Any], pointer: str) -> Part:
 
 def _original(raw: Mapping[str, Any], pointer: str) -> Any:
     ours = _OWN_FIELDS if _kind(raw) == "message" else (*_OWN_FIELDS, "role")
-    return wire.json_at({key: item for key, item in raw.items() if key not in ours}, pointer)
+    return json_fields.json_at({key: item for key, item in raw.items() if key not in ours}, pointer)
 
 
 def _opaque(raw: Mapping[str, Any], pointer: str) -> Opaque:
@@ -350,14 +350,14 @@ def _parse_said(raw: Mapping[str, Any], pointer: str) -> Text | Opaque:
     at = f"{pointer}/content"
     texts: list[str] = []
     told: list[str] = []
-    items = wire.list_at(content, at)
+    items = json_fields.list_at(content, at)
     for index, item in enumerate(items):
-        part = wire.object_at(item, f"{at}/{index}")
-        match wire.filled_text_at(part, "type", f"{at}/{index}"):
+        part = json_fields.object_at(item, f"{at}/{index}")
+        match json_fields.filled_text_at(part, "type", f"{at}/{index}"):
             case "output_text":
-                texts.append(wire.text_at(part, "text", f"{at}/{index}"))
+                texts.append(json_fields.text_at(part, "text", f"{at}/{index}"))
             case "refusal":
-                wire.text_at(part, "refusal", f"{at}/{index}")
+                json_fields.text_at(part, "refusal", f"{at}/{index}")
                 told.append("refusal")
                 texts.append(labels.block_label(part))
             case "input_text" | "input_image" | "input_file":
@@ -378,45 +378,51 @@ def _parse_reasoning(raw: Mapping[str, Any], pointer: str) -> Reasoning:
             continue
         at = f"{pointer}/{key}"
         found = [
-            wire.text_at(wire.object_at(item, f"{at}/{index}"), "text", f"{at}/{index}")
-            for index, item in enumerate(wire.list_at(raw.get(key), at))
+            json_fields.text_at(
+                json_fields.object_at(item, f"{at}/{index}"), "text", f"{at}/{index}"
+            )
+            for index, item in enumerate(json_fields.list_at(raw.get(key), at))
         ]
         texts = texts or found
     return Reasoning("\n".join(texts), _original(raw, pointer), _FORMAT)
 
 
 def _parse_call(raw: Mapping[str, Any], kind: str, pointer: str) -> ToolCall:
-    call_id = wire.filled_text_at(raw, "call_id", pointer)
+    call_id = json_fields.filled_text_at(raw, "call_id", pointer)
     block = _original(raw, pointer)
     if kind in _NATIVE:
         name, _ = _NATIVE[kind]
         arguments = _native_arguments(block, kind)
         return ToolCall(call_id, name, arguments, block=block, format=_FORMAT)
     is_custom = kind != FUNCTION
-    name = wire.text_at(raw, "name", pointer)
-    text = wire.text_at(raw, "input" if is_custom else "arguments", pointer)
+    name = json_fields.text_at(raw, "name", pointer)
+    text = json_fields.text_at(raw, "input" if is_custom else "arguments", pointer)
     return ToolCall(call_id, name, text, is_custom, block, _FORMAT)
 
 
 def _parse_result(raw: Mapping[str, Any], pointer: str) -> Message:
     kind = raw["type"]
     key = "id" if kind == "local_shell_call_output" and "call_id" not in raw else "call_id"
-    call_id = wire.filled_text_at(raw, key, pointer)
+    call_id = json_fields.filled_text_at(raw, key, pointer)
     kept = {key: raw[key] for key in _ENVELOPES[kind] if raw.get(key) is not None}
-    envelope = wire.json_at({"type": kind, **kept}, pointer)
+    envelope = json_fields.json_at({"type": kind, **kept}, pointer)
     name = None
     parts: Sequence[Part]
     match kind:
         case "tool_search_output":
-            tools = wire.json_at(wire.list_at(raw.get("tools"), f"{pointer}/tools"), pointer)
-            parts = (Text(wire.compact(tools)),)
+            tools = json_fields.json_at(
+                json_fields.list_at(raw.get("tools"), f"{pointer}/tools"), pointer
+            )
+            parts = (Text(json_fields.compact(tools)),)
         case "shell_call_output":
-            output = wire.json_at(wire.list_at(raw.get("output"), f"{pointer}/output"), pointer)
-            parts = (Text(wire.compact(output)),)
+            output = json_fields.json_at(
+                json_fields.list_at(raw.get("output"), f"{pointer}/output"), pointer
+            )
+            parts = (Text(json_fields.compact(output)),)
         case "computer_call_output":
             parts = (_parse_screenshot(raw, pointer),)
         case _:
-            name = wire.optional_text_at(raw, "name", pointer)
+            name = json_fields.optional_text_at(raw, "name", pointer)
             parts = _parse_content(raw, "output", pointer)
     if len(envelope) > 1 or kind != _OUTPUTS[FUNCTION]:
         parts = _with_envelope(parts, envelope)
@@ -435,10 +441,10 @@ def _with_envelope(parts: Sequence[Part], envelope: Mapping[str, Any]) -> list[P
 
 def _parse_screenshot(raw: Mapping[str, Any], pointer: str) -> Part:
     at = f"{pointer}/output"
-    output = wire.object_at(raw.get("output"), at)
-    if url := wire.optional_text_at(output, "image_url", at):
-        return wire.image_from_url(url, f"{at}/image_url")
-    file_id = wire.filled_text_at(output, "file_id", at)
+    output = json_fields.object_at(raw.get("output"), at)
+    if url := json_fields.optional_text_at(output, "image_url", at):
+        return json_fields.image_from_url(url, f"{at}/image_url")
+    file_id = json_fields.filled_text_at(output, "file_id", at)
     return Opaque({"type": "input_image", "file_id": file_id, "detail": "auto"}, _FORMAT)
 
 
@@ -452,34 +458,34 @@ def _parse_content(raw: Mapping[str, Any], key: str, pointer: str) -> tuple[Part
         case list(items):
             return tuple(_parse_part(item, f"{at}/{index}") for index, item in enumerate(items))
         case other:
-            detail = f"must be a string or a list of parts, not {wire.json_type(other)}"
+            detail = f"must be a string or a list of parts, not {json_fields.json_type(other)}"
             raise ValidationError.at(at, detail)
 
 
 def _parse_part(value: object, pointer: str) -> Part:
-    raw = wire.object_at(value, pointer)
-    match wire.filled_text_at(raw, "type", pointer):
+    raw = json_fields.object_at(value, pointer)
+    match json_fields.filled_text_at(raw, "type", pointer):
         case "input_text":
-            return Text(wire.text_at(raw, "text", pointer))
+            return Text(json_fields.text_at(raw, "text", pointer))
         case "input_image" if raw.get("file_id") is None:
-            url = wire.filled_text_at(raw, "image_url", pointer)
-            detail = wire.optional_text_at(raw, "detail", pointer)
+            url = json_fields.filled_text_at(raw, "image_url", pointer)
+            detail = json_fields.optional_text_at(raw, "detail", pointer)
             known = detail if detail != "auto" else None
-            return wire.image_from_url(url, f"{pointer}/image_url", known)
+            return json_fields.image_from_url(url, f"{pointer}/image_url", known)
         case "input_file":
             return _parse_file(raw, pointer)
     return _opaque(raw, pointer)
 
 
 def _parse_file(raw: Mapping[str, Any], pointer: str) -> File:
-    name = wire.optional_text_at(raw, "filename", pointer)
-    data = wire.optional_text_at(raw, "file_data", pointer)
+    name = json_fields.optional_text_at(raw, "filename", pointer)
+    data = json_fields.optional_text_at(raw, "file_data", pointer)
     if data:
-        media_type, data = wire.split_data_url(data) or (None, data)
+        media_type, data = json_fields.split_data_url(data) or (None, data)
         return File(media_type=media_type, data=data, name=name)
-    if url := wire.optional_text_at(raw, "file_url", pointer):
+    if url := json_fields.optional_text_at(raw, "file_url", pointer):
         return File(url=url, name=name)
-    if file_id := wire.optional_text_at(raw, "file_id", pointer):
+    if file_id := json_fields.optional_text_at(raw, "file_id", pointer):
         return File(file_id=file_id, name=name, format=_FORMAT)
     raise ValidationError.at(pointer, "must have file_data, file_url or file_id")
 
@@ -490,11 +496,13 @@ def _parse_file(raw: Mapping[str, Any], pointer: str) -> File:
 def _adapt_part(part: Part, role: Role, ids: Mapping[str, str]) -> Iterable[Part]:
     match part:
         case ToolCall():
-            return (_as_sent(openai.adapt_call(part, ids)),) if role is Role.ASSISTANT else ()
+            return (
+                (_as_sent(openai_common.adapt_call(part, ids)),) if role is Role.ASSISTANT else ()
+            )
         case Image():
             if role is Role.ASSISTANT:
                 return (labels.label_for(part),)
-            return (openai.adapt_image(part, _DETAILS),)
+            return (openai_common.adapt_image(part, _DETAILS),)
         case File():
             return (labels.label_for(part) if role is Role.ASSISTANT else _adapt_file(part),)
         case Opaque():
@@ -513,14 +521,14 @@ def _as_sent(call: ToolCall) -> ToolCall:
 
 def _native_arguments(block: Mapping[str, Any], kind: str) -> str:
     _, key = _NATIVE[kind]
-    return wire.compact(block.get(key, block.get(f"{key}s", {})))
+    return json_fields.compact(block.get(key, block.get(f"{key}s", {})))
 
 
 def _adapt_file(file: File) -> File | Text:
-    if (content := openai.adapt_content(file)) is not None:
+    if (content := openai_common.adapt_content(file)) is not None:
         return content
     is_web = (file.url or "").lower().startswith(("https://", "http://"))
-    is_known = file.file_id is not None and file.format in wire.OPENAI_FORMATS
+    is_known = file.file_id is not None and file.format in json_fields.OPENAI_FORMATS
     return file if is_web or is_known else labels.label_for(file)
 
 
@@ -627,7 +635,7 @@ def _envelope(message: Message) -> Mapping[str, Any]:
 
 
 def _read_list(text: str) -> list[Any]:
-    found = jsontext.loads_exact(text) if wire.is_json(text) else []
+    found = json_text.loads_exact(text) if json_fields.is_json(text) else []
     return found if isinstance(found, list) else []
 
 
@@ -673,6 +681,6 @@ def _wire_file(file: File) -> dict[str, Any]:
         data_url = f"data:{file.media_type};base64,{file.data}"
         return {"filename": file.name, "file_data": data_url}
     name = {"filename": file.name} if file.name else {}
-    if file.file_id is not None and file.format in wire.OPENAI_FORMATS:
+    if file.file_id is not None and file.format in json_fields.OPENAI_FORMATS:
         return {"file_id": file.file_id}
     return {"file_url": file.url} | name

@@ -1,0 +1,196 @@
+"""The one door to a language model, through LiteLLM (the only importer of litellm).
+
+1. LiteLLM takes seconds and 180 MB to import, so it comes with the first call, in a thread.
+2. Address and key come from settings, never from a request. LiteLLM fetches nothing by itself.
+3. It does not retry and our own clock bounds it: retries are the caller's policy (E9).
+4. Whatever goes wrong leaves here as ServiceUnavailable; `facts["reason"]` says why, and the
+   provider's words stay in the cause, since they may quote the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Any
+
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.compaction.overflow_errors import overflow_in
+from app.domain.compaction.summaries import Completion, ModelCall
+
+_OFFLINE = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_LOCAL_BLOG_POSTS": "True",
+    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
+    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOG": "ERROR",
+}
+
+_REASONS = {
+    400: "refused",
+    401: "authentication",
+    402: "refused",
+    403: "authentication",
+    404: "refused",
+    408: "timeout",
+    409: "provider_error",
+    413: "rate_limited",  # those that are no overflow
+    422: "refused",
+    429: "rate_limited",
+    504: "timeout",
+}
+"""Why a call failed, by HTTP status; every other status is a provider error."""
+
+_DETAILS = {
+    "timeout": "The model did not answer in time",
+    "rate_limited": "The model's provider limits the rate of calls",
+    "refused": "The model's provider refused the call",
+    "context_window": "The call is larger than the model's context window",
+    "authentication": "The model's provider does not accept the key",
+    "provider_error": "The model's provider failed",
+    "bad_answer": "The model's answer cannot be read",
+}
+
+
+class LiteLLMGateway:
+    """Calls any model LiteLLM knows; one instance serves the whole process."""
+
+    def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
+        self._api_base = api_base
+        self._api_key = api_key
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer, or raise ServiceUnavailable with the reason."""
+        litellm = await asyncio.to_thread(_litellm)
+        try:
+            async with asyncio.timeout(call.timeout_seconds):
+                response = await litellm.acompletion(
+                    model=call.model,
+                    messages=[dict(message) for message in call.messages],
+                    max_tokens=call.max_tokens,
+                    timeout=call.timeout_seconds,
+                    num_retries=0,
+                    max_retries=0,
+                    api_base=self._api_base,
+                    api_key=self._api_key,
+                )
+        except Exception as exc:  # LiteLLM raises its own, openai's, httpx's and plain errors
+            raise _unavailable(_reason(exc), call.model, _retry_after(exc)) from exc
+        return _completion(response, call.model)
+
+    async def close(self) -> None:
+        """Close the connections LiteLLM keeps open, if it was ever used.
+
+        They are shared by all gateways of the process; a later call opens new ones.
+        """
+        if _litellm.cache_info().currsize:
+            litellm = _litellm()
+            await litellm.close_litellm_async_clients()
+            litellm.in_memory_llm_clients_cache.flush_cache()
+
+
+@cache
+def _litellm() -> Any:
+    """Import LiteLLM, offline and quiet."""
+    for name, value in _OFFLINE.items():
+        os.environ.setdefault(name, value)
+    import litellm
+
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    litellm.disable_aiohttp_transport = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return litellm
+
+
+def _unavailable(reason: str, model: str, retry_after: int | None = None) -> ServiceUnavailable:
+    facts: dict[str, Any] = {"reason": reason, "model": model}
+    if retry_after is not None:
+        facts["retry_after"] = retry_after
+    return ServiceUnavailable(_DETAILS[reason], facts)
+
+
+def _reason(exc: Exception) -> str:
+    """Return why a call failed, by kind first, then by status."""
+    kinds = {kind.__name__ for kind in type(exc).__mro__}
+    if kinds & {"TimeoutError", "Timeout", "APITimeoutError", "TimeoutException"}:
+        return "timeout"
+    if "ContextWindowExceededError" in kinds:
+        return "context_window"
+    if "ContentPolicyViolationError" in kinds:
+        return "refused"
+    status = getattr(exc, "status_code", None)
+    if _is_overflow(exc, status if isinstance(status, int) else None):
+        return "context_window"
+    if kinds & {"APIConnectionError", "TransportError"}:
+        return "provider_error"
+    if "APIResponseValidationError" in kinds:
+        return "bad_answer"
+    return _REASONS.get(status, "provider_error") if status else "provider_error"
+
+
+def _is_overflow(exc: Exception, status: int | None) -> bool:
+    body = getattr(exc, "body", None)
+    return overflow_in(str(exc), status) or overflow_in(
+        body if isinstance(body, str | Mapping) else None, status
+    )
+
+
+def _retry_after(exc: Exception) -> int | None:
+    """Return the whole seconds that the provider asks to wait, None when it asks for none."""
+    headers = getattr(exc, "litellm_response_headers", None)
+    asked = str(headers.get("retry-after", "")) if isinstance(headers, Mapping) else ""
+    try:
+        seconds = float(asked)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return None
+    return math.ceil(max(0.0, seconds)) if math.isfinite(seconds) else None
+
+
+def _completion(response: Any, model: str) -> Completion:
+    try:
+        choice = response.choices[0]
+        message = choice.message
+        finish_reason = str(choice.finish_reason or "stop")
+        refusal = _refusal(message)
+        text = message.content or ""
+        tool_calls = bool(message.tool_calls)
+        usage = getattr(response, "usage", None)
+    except (AttributeError, IndexError, TypeError) as exc:
+        raise _unavailable("bad_answer", model) from exc
+    if refusal or finish_reason == "content_filter":
+        raise _unavailable("refused", model)
+    if overflow_in(_native_finish_reason(choice)):
+        raise _unavailable("context_window", model)
+    return Completion(
+        text=str(text),
+        finish_reason=finish_reason,
+        input_tokens=int(getattr(usage, "prompt_tokens", 0) or 0),
+        output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
+        has_tool_calls=tool_calls,
+    )
+
+
+def _native_finish_reason(choice: Any) -> str | None:
+    """Return the provider's own word, which LiteLLM translates to `stop` if it is a new one."""
+    extra = getattr(choice, "provider_specific_fields", None) or {}
+    native = extra.get("native_finish_reason")
+    return native if isinstance(native, str) else None
+
+
+def _refusal(message: Any) -> str | None:
+    """Return the model's refusal, which LiteLLM keeps among what only some providers have."""
+    extra = getattr(message, "provider_specific_fields", None) or {}
+    return getattr(message, "refusal", None) or extra.get("refusal")

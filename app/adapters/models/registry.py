@@ -1,0 +1,265 @@
+"""The model registry: what LiteLLM's bundled map says, read without importing LiteLLM (J5).
+
+1. In the map `max_tokens` means output, or input where no output is known: it is not read.
+2. `max_input_tokens` is taken as the whole window, the smaller reading, except where it and
+   the output limit add up to a window that OpenAI publishes: there it limits the input alone.
+3. A name is looked up as it is, then without its provider's prefix, then among S0's five.
+   It is never completed, shortened or matched by likeness.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from sys import intern
+from threading import Lock
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.domain.models.limits import ABILITIES, SEED_WINDOWS, ModelInfo
+
+MAP_NAME = "model_prices_and_context_window_backup.json"
+CHAT_MODES = frozenset({"chat", "responses"})
+OPENAI_PROVIDERS = frozenset({"openai", "azure", "azure_ai"})
+OPENAI_WINDOWS = frozenset({400_000, 1_050_000})
+OPENAI_CACHE_MINIMUM = 1024
+ROUTER_PREFIXES = frozenset({"litellm_proxy", "openrouter"})
+
+O200K = "o200k_base"
+TOKENIZERS: Sequence[tuple[tuple[str, ...], str]] = (
+    (("gpt-4o", "gpt-4.1", "gpt-4.5-", "gpt-5", "chatgpt-4o-", "ft:gpt-4o"), O200K),
+    (("ft:gpt-4.1", "ft:o4-mini", "o1-", "o3-", "o4-mini"), O200K),
+    (("gpt-4-", "gpt-3.5-turbo", "gpt-35-turbo", "ft:gpt-4-", "ft:gpt-3.5-turbo"), "cl100k_base"),
+)
+"""OpenAI's tokenizers by the start of the model's name; the first row that matches counts."""
+TOKENIZERS_BY_NAME: Mapping[str, str] = {"o1": O200K, "o3": O200K, "gpt-4": "cl100k_base"}
+
+
+class Record(NamedTuple):
+    """One model of the map in few bytes; the provider and the source are interned."""
+
+    input_limit: int | None
+    output_limit: int | None
+    cache_minimum: int | None
+    input_price: float | None
+    output_price: float | None
+    cache_read_price: float | None
+    cache_write_price: float | None
+    provider: str
+    source: str | None
+    abilities: tuple[bool, bool, bool] = (False, False, False)
+
+
+def map_path() -> Path | None:
+    """Return where the bundled map lies, None when LiteLLM is not installed."""
+    spec = importlib.util.find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / MAP_NAME
+    return path if path.is_file() else None
+
+
+class ModelRegistry:
+    """Every chat model of the bundled map and S0's five, read at the first question.
+
+    Safe to ask from several threads.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._records: dict[str, Record] | None = None
+        self._providers: frozenset[str] = frozenset()
+        self._origin = "litellm"
+
+    def find(self, model: str) -> ModelInfo | None:
+        """Return the model by exact name, else without its provider's prefix, else None."""
+        records = self._load()
+        for name in self._names(model):
+            if name in records:
+                return self._info(name, records[name])
+        for name in self._names(model):
+            if name in SEED_WINDOWS:
+                return _seed_info(name)
+        return None
+
+    def list(self) -> Sequence[ModelInfo]:
+        """Return all models, sorted by name."""
+        records = self._load()
+        seeds = [_seed_info(name) for name in SEED_WINDOWS if name not in records]
+        known = [self._info(name, record) for name, record in records.items()]
+        return sorted((*known, *seeds), key=lambda info: info.model)
+
+    def _names(self, model: str) -> Iterator[str]:
+        yield model
+        prefix, slash, rest = model.partition("/")
+        while slash and prefix in self._providers:
+            yield rest
+            prefix, slash, rest = rest.partition("/")
+
+    def _load(self) -> Mapping[str, Record]:
+        records = self._records
+        if records is None:
+            with self._lock:
+                records = self._records
+                if records is None:
+                    records = self._read()
+                    self._records = records
+        return records
+
+    def _read(self) -> dict[str, Record]:
+        path = self._path or map_path()
+        if path is None:
+            return {}
+        entries: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
+        records: dict[str, Record] = {}
+        providers = set(ROUTER_PREFIXES)
+        for name, entry in entries.items():
+            if entry.get("mode") not in CHAT_MODES:
+                continue
+            record = _record(name, entry)
+            if record is not None:
+                records[intern(name)] = record
+                providers.add(record.provider)
+                if "/" in name:
+                    providers.add(name.partition("/")[0])
+        self._providers = frozenset(providers)
+        self._origin = _origin()
+        return records
+
+    def _info(self, model: str, record: Record) -> ModelInfo:
+        window, max_input, limit_source = _limits(model, record, self._origin)
+        tokenizer = _tokenizer(model, record.provider)
+        minimum, minimum_source = _cache_minimum(tokenizer, record, self._origin)
+        info = ModelInfo(
+            model=model,
+            context_window=window,
+            max_input_tokens=max_input,
+            max_output_tokens=record.output_limit,
+            tokenizer=tokenizer,
+            exact=tokenizer == O200K,
+            cache_minimum_tokens=minimum,
+            input_price=record.input_price,
+            output_price=record.output_price,
+            cache_read_price=record.cache_read_price,
+            cache_write_price=record.cache_write_price,
+            sources={},
+            **dict(zip(ABILITIES, record.abilities, strict=True)),
+        )
+        prices = self._origin if record.source is None else f"{self._origin}, {record.source}"
+        sources = {
+            "context_window": limit_source,
+            "max_input_tokens": limit_source,
+            "max_output_tokens": f"{self._origin}: max_output_tokens",
+            "cache_minimum_tokens": minimum_source,
+            **dict.fromkeys(
+                ("input_price", "output_price", "cache_read_price", "cache_write_price"), prices
+            ),
+        }
+        return _with_sources(info, sources)
+
+
+def _origin() -> str:
+    try:
+        return f"litellm {version('litellm')}"
+    except PackageNotFoundError:
+        return "litellm"
+
+
+def _record(name: str, entry: Mapping[str, Any]) -> Record | None:
+    input_limit = _count(entry.get("max_input_tokens"))
+    output_limit = _count(entry.get("max_output_tokens"))
+    if input_limit is None and output_limit is None:
+        return None
+    source = entry.get("source")
+    return Record(
+        input_limit=input_limit,
+        output_limit=output_limit,
+        cache_minimum=_count(entry.get("prompt_cache_min_tokens")),
+        input_price=_price(entry.get("input_cost_per_token")),
+        output_price=_price(entry.get("output_cost_per_token")),
+        cache_read_price=_price(entry.get("cache_read_input_token_cost")),
+        cache_write_price=_price(entry.get("cache_creation_input_token_cost")),
+        provider=intern(str(entry.get("litellm_provider") or name.partition("/")[0])),
+        source=intern(source) if isinstance(source, str) else None,
+        abilities=_abilities(name, entry),
+    )
+
+
+def _abilities(name: str, entry: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Return what the provider takes with this model.
+
+    OpenAI always took later system text. Tool search the map marks where others host Anthropic's
+    models, all that it lists for Anthropic itself among them.
+    """
+    provider = entry.get("litellm_provider") or name.partition("/")[0]
+    return (
+        entry.get("supports_tool_search") is True or provider == "anthropic",
+        entry.get("supports_prompt_cache_breakpoint") is True,
+        entry.get("supports_mid_conversation_system") is True or provider in OPENAI_PROVIDERS,
+    )
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _price(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value >= 0 else None
+
+
+def _limits(model: str, record: Record, origin: str) -> tuple[int | None, int | None, str]:
+    """Return the window, the separate input limit if there is one, and their source."""
+    both = (record.input_limit or 0) + (record.output_limit or 0)
+    named_by_openai = model.rpartition("/")[2].startswith("gpt-")
+    if record.input_limit and named_by_openai and both in OPENAI_WINDOWS:
+        source = f"{origin}: max_input_tokens is input only, + max_output_tokens = {both:,}"
+        return both, record.input_limit, source
+    return record.input_limit, None, f"{origin}: max_input_tokens, taken as the whole window"
+
+
+def _tokenizer(model: str, provider: str) -> str:
+    """Return the name of the model's tokenizer, or whose it is where that is not published."""
+    if provider not in OPENAI_PROVIDERS:
+        return "unknown"
+    name = model.rpartition("/")[2]
+    if name in TOKENIZERS_BY_NAME:
+        return TOKENIZERS_BY_NAME[name]
+    return next((found for starts, found in TOKENIZERS if name.startswith(starts)), "unknown")
+
+
+def _cache_minimum(tokenizer: str, record: Record, origin: str) -> tuple[int | None, str]:
+    if record.cache_minimum is not None:
+        return record.cache_minimum, f"{origin}: prompt_cache_min_tokens"
+    if tokenizer == O200K and record.cache_read_price is not None:
+        return OPENAI_CACHE_MINIMUM, "OpenAI's prompt caching guide"
+    return None, ""
+
+
+def _seed_info(name: str) -> ModelInfo:
+    tokenizer = _tokenizer(name, "openai")
+    return ModelInfo(
+        model=name,
+        context_window=SEED_WINDOWS[name],
+        max_input_tokens=None,
+        max_output_tokens=None,
+        tokenizer=tokenizer,
+        exact=tokenizer == O200K,
+        cache_minimum_tokens=None,
+        input_price=None,
+        output_price=None,
+        cache_read_price=None,
+        cache_write_price=None,
+        mid_conversation_system=tokenizer != "unknown",
+        sources={"context_window": "S0, Per-Model Context Limits"},
+    )
+
+
+def _with_sources(info: ModelInfo, sources: Mapping[str, str]) -> ModelInfo:
+    """Name a source for every number that is there, and for no other."""
+    given = {field: source for field, source in sources.items() if getattr(info, field) is not None}
+    return replace(info, sources=given)

@@ -1,0 +1,67 @@
+"""Pages in Postgres: the database decides by sizes how many rows it sends.
+
+`octet_length` reads the length of a large value from its row, without reading the value itself.
+So the rows after the end of a page cost their place in an index, and no memory of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from app.domain.common.pages import Bound, Page
+
+OWN_BYTES = 512
+"""What an item takes beside its large values, in bytes of JSON."""
+
+_Item = TypeVar("_Item")
+
+
+def lengths(*columns: str) -> dict[str, str]:
+    """Return columns of text, each with the expression for its size."""
+    return {name: f"coalesce(octet_length({name}), 0)" for name in columns}
+
+
+def bounded(rows: str, columns: Sequence[str], large: Mapping[str, str], order: str) -> str:
+    """Return a query for the first of these ordered rows, as many as `:max_bytes` allow.
+
+    `rows` is a query with its own `LIMIT :limit`, one more than the items of a page, so that the
+    page can tell whether there are more. `large` are those of its `columns` that have a size, each
+    with the expression for it. Where the first row is larger and `:whole_first` is false, it comes
+    with nulls for these, and its `fits` is false. The columns `*` leave nothing out: they are for
+    items that are never large.
+    """
+    size = " + ".join(large.values())
+    shown = ", ".join(
+        f"CASE WHEN fits THEN {name} END AS {name}" if name in large else name for name in columns
+    )
+    return f"""
+        SELECT {shown}{", fits, found" if shown != "*" else ""}
+        FROM (
+            SELECT *, place = 1 AND CAST(:whole_first AS boolean)
+                OR total_bytes <= CAST(:max_bytes AS bigint) AS fits
+            FROM (
+                SELECT *, row_number() OVER in_order AS place, count(*) OVER () AS found,
+                    sum({size} + {OWN_BYTES}) OVER in_order AS total_bytes
+                FROM ({rows}) AS paged
+                WINDOW in_order AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
+            ) AS sized
+        ) AS judged
+        WHERE (fits OR place = 1) AND place < CAST(:limit AS bigint)
+        ORDER BY {order}
+        """
+
+
+def limits(limit: int, bound: Bound) -> dict[str, Any]:
+    """Return the parameters that `bounded` adds to those of its rows."""
+    return {
+        "limit": limit + 1,
+        "max_bytes": bound.max_bytes,
+        "whole_first": bound.whole_first,
+    }
+
+
+def page_of(rows: Sequence[Any], read: Callable[[Any], _Item]) -> Page[_Item]:
+    """Return the page that the rows of a `bounded` query make."""
+    items = [read(row) for row in rows if row["fits"]]
+    return Page(items, has_more=bool(rows) and rows[0]["found"] > len(items))

@@ -1,0 +1,350 @@
+"""Rows to records, once for every statement that returns them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from app.domain.common import json_text
+from app.domain.common.messages import FormatName, Role
+from app.domain.conversations.active_window import window_from
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.records import (
+    Agent,
+    Compaction,
+    Conversation,
+    Epoch,
+    Head,
+    Settings,
+    StoredMessage,
+    Versions,
+)
+from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
+from app.domain.models.calibration import Calibration
+
+# What changes rarely can be large: it is sent only when it is not the version already known.
+_KNOWN = """(c.updated_at = CAST(:known_at AS timestamptz)
+    AND a.updated_at IS NOT DISTINCT FROM CAST(:known_agent_at AS timestamptz)
+    AND m.updated_at IS NOT DISTINCT FROM CAST(:known_model_at AS timestamptz))"""
+
+
+def _unless_known(column: str, name: str) -> str:
+    return f"CASE WHEN {_KNOWN} THEN NULL ELSE {column} END AS {name}"
+
+
+_SMALL_COLUMNS = (
+    "c.conversation_id, c.agent_id, c.created_at, c.updated_at",
+    "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
+    "c.sections_version, c.tools_version",
+    "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
+    "cal.reports AS calibrated_reports",
+    "a.rolling_window_seconds",
+)
+CONVERSATION_COLUMNS = ", ".join(
+    (
+        *_SMALL_COLUMNS,
+        f"coalesce({_KNOWN}, false) AS known",
+        _unless_known("c.metadata", "metadata"),
+        _unless_known("c.policy", "policy"),
+        _unless_known("c.sections", "sections"),
+        _unless_known("c.tools", "tools"),
+        _unless_known("a.model", "agent_model"),
+        _unless_known("a.policy", "agent_policy"),
+        _unless_known("a.sections", "agent_sections"),
+        _unless_known("a.tools", "agent_tools"),
+        _unless_known("m.entry", "model_entry"),
+    )
+)
+_WITHOUT_LISTS = (
+    *_SMALL_COLUMNS,
+    "c.metadata, '[]' AS sections, '[]' AS tools",
+    "a.model AS agent_model, '[]' AS agent_sections, '[]' AS agent_tools, m.entry AS model_entry",
+)
+LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_policy"))
+"""The columns of conversations for a list of them, which shows no settings but the model."""
+POLICY_COLUMNS = ", ".join((*_WITHOUT_LISTS, "c.policy, a.policy AS agent_policy"))
+"""The columns of conversations whose policies are asked for, without sections and tools."""
+HEAD_COLUMNS = """
+    h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
+    h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
+    h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
+    h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
+    h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at,
+    h.due_at IS NOT NULL AS is_due,
+    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
+"""
+_MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
+LAYER_JOINS = f"""
+    LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
+    LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = {_MODEL}
+    LEFT JOIN calibrations cal ON cal.tenant_id = c.tenant_id AND cal.model = {_MODEL}
+        AND cal.counter = h.counter
+"""
+
+
+def agent_from(row: Any) -> Agent:
+    """Read an agent."""
+    return Agent(
+        agent_id=row["agent_id"],
+        name=row["name"],
+        settings=Settings(row["model"], row["policy"], row["sections"], row["tools"]),
+        metadata=row["metadata"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        versions=_versions_from(row),
+        rolling_window_seconds=row["rolling_window_seconds"],
+        cleared_at=row["last_cleared_at"],
+    )
+
+
+def head_from(row: Any) -> Head:
+    """Read a head."""
+    compaction_id = row["compaction_id"]
+    return Head(
+        head_seq=row["head_seq"],
+        turns=row["turns"],
+        tokens=row["tokens"],
+        open_calls=tuple(row["open_calls"]),
+        view_version=row["view_version"],
+        compaction_id=str(compaction_id) if compaction_id else None,
+        span=Span(row["span_start"], row["span_end"]) if row["span_start"] is not None else None,
+        summary_tokens=row["summary_tokens"],
+        hidden_tokens=row["hidden_tokens"],
+        hidden_messages=row["hidden_messages"],
+        kept=tuple(row["kept"]),
+        view_cause=row["view_cause"],
+        trimmed_through=row["trimmed_through"],
+        mentions=tuple(row["mentions"]),
+        promoted=tuple(row["promoted"]),
+        promoted_turn=row["promoted_turn"],
+        resume_at=row["resume_at"],
+        is_due=row["is_due"],
+        is_resting=row["is_resting"],
+        failures=row["failures"],
+        window=window_from(row["since"], row["parts"]),
+        outside_tokens=row["outside_tokens"],
+        outside_messages=row["outside_messages"],
+        window_seconds=row["window_seconds"],
+        cleared_at=row["cleared_at"],
+        cleared_seq=row["cleared_seq"],
+        oldest_at=row["oldest_at"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process holds of a conversation's settings, by when each layer was last changed."""
+
+    at: datetime | None = None
+    agent_at: datetime | None = None
+    model_at: datetime | None = None
+    conversation: Conversation | None = None
+
+    @property
+    def parameters(self) -> dict[str, datetime | None]:
+        """The parameters that tell a statement which version is held."""
+        return {
+            "known_at": self.at,
+            "known_agent_at": self.agent_at,
+            "known_model_at": self.model_at,
+        }
+
+
+NOTHING_HELD = Held().parameters
+"""Parameters of a read that wants everything."""
+
+
+class Layers:
+    """The settings of conversations read lately, so that each read brings only what changed."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._held: OrderedDict[tuple[str, str, str | None], Held] = OrderedDict()
+        self._most = most
+
+    def held(self, tenant_id: str, conversation_id: str, model: str | None = None) -> Held:
+        """Return what is held of a tenant's conversation, as asked for with this model."""
+        return self._held.get((tenant_id, conversation_id, model)) or Held()
+
+    def conversation_from(
+        self, row: Any, tenant_id: str, held: Held, model: str | None = None
+    ) -> Conversation:
+        """Read a conversation with its head from a row that was asked for with `held`."""
+        if row["known"] and held.conversation is not None:
+            calibration = _calibration_from(row)
+            known = replace(
+                held.conversation,
+                counter=row["counter"],
+                head=head_from(row),
+                calibration=calibration,
+            )
+            if calibration != held.conversation.calibration:
+                key = (tenant_id, known.conversation_id, model)
+                self._held[key] = replace(held, conversation=known)
+            return known
+        conversation = conversation_from(row)
+        key = (tenant_id, conversation.conversation_id, model)
+        self._held.pop(key, None)
+        self._held[key] = Held(
+            row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
+        )
+        while len(self._held) > self._most:
+            self._held.popitem(last=False)
+        return conversation
+
+
+def conversation_from(row: Any) -> Conversation:
+    """Read a conversation with its head and layers, all of which the row holds."""
+    agent = Settings()
+    if row["agent_policy"] is not None:
+        agent = Settings(
+            row["agent_model"], row["agent_policy"], row["agent_sections"], row["agent_tools"]
+        )
+    return Conversation(
+        conversation_id=str(row["conversation_id"]),
+        agent_id=row["agent_id"],
+        counter=row["counter"],
+        settings=Settings(row["model"], row["policy"], row["sections"], row["tools"]),
+        agent=agent,
+        metadata=row["metadata"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        head=head_from(row),
+        model_entry=row["model_entry"],
+        versions=_versions_from(row),
+        calibration=_calibration_from(row),
+        rolling_window_seconds=row["rolling_window_seconds"],
+    )
+
+
+def _versions_from(row: Any) -> Versions:
+    return Versions(row["sections_version"], row["tools_version"])
+
+
+def _calibration_from(row: Any) -> Calibration | None:
+    if row["calibrated_factor"] is None:
+        return None
+    return Calibration(
+        row["calibrated_factor"], row["calibrated_margin"], row["calibrated_reports"]
+    )
+
+
+def stored_message_from(row: Any) -> StoredMessage:
+    """Read a message for the transcript."""
+    return StoredMessage(
+        id=row["message_id"],
+        seq=row["seq"],
+        turn=row["turn"],
+        role=row["role"],
+        format=row["format"],
+        token_count=row["tokens"] + row["reasoning_tokens"],
+        body=row["body"],
+        created_at=row["created_at"],
+        stored_output=row["output"],
+    )
+
+
+def log_rows_from(row: Any) -> list[LogRow]:
+    """Read the rows of a window, which come as one array per column."""
+    if row["seqs"] is None:
+        return []
+    columns = (
+        row[name]
+        for name in (
+            "ids",
+            "seqs",
+            "roles",
+            "row_tokens",
+            "row_reasoning",
+            "row_calls",
+            "row_media",
+            "row_formats",
+            "bodies",
+            "outputs",
+        )
+    )
+    return [
+        LogRow(
+            id=message_id,
+            seq=seq,
+            role=Role(role),
+            tokens=tokens,
+            reasoning_tokens=reasoning,
+            call_ids=tuple(json_text.loads(calls)) if calls else (),
+            has_media=media,
+            format=FormatName(format_name),
+            text=body,
+            stored_output=output,
+        )
+        for (
+            message_id,
+            seq,
+            role,
+            tokens,
+            reasoning,
+            calls,
+            media,
+            format_name,
+            body,
+            output,
+        ) in zip(*columns, strict=True)
+    ]
+
+
+def epoch_from(row: Any, prefix: str, known_frame: str | None) -> Epoch | None:
+    """Read an epoch whose columns carry a prefix; None where there was none."""
+    if row[f"{prefix}epoch"] is None:
+        return None
+    return Epoch(
+        epoch=row[f"{prefix}epoch"],
+        epoch_id=str(row[f"{prefix}epoch_id"]),
+        lane=row[f"{prefix}lane"],
+        format=row[f"{prefix}format"],
+        window=row[f"{prefix}window"],
+        reason=row[f"{prefix}reason"],
+        start_seq=row[f"{prefix}start_seq"],
+        view_version=row[f"{prefix}view_version"],
+        frame=row[f"{prefix}frame"] or known_frame or "",
+        sections_hash=row[f"{prefix}sections_hash"],
+        tools_hash=row[f"{prefix}tools_hash"],
+        policy_hash=row[f"{prefix}policy_hash"],
+    )
+
+
+def compaction_from(row: Any) -> Compaction:
+    """Read a receipt; those of the first version say less."""
+    parent = row["parent_id"]
+    span = Span(row["span_start"], row["span_end"])
+    if row["view"]:
+        view = view_from(json_text.loads(row["view"]))
+    else:
+        view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
+    return Compaction(
+        compaction_id=str(row["compaction_id"]),
+        parent_id=str(parent) if parent else None,
+        trigger=row["trigger"],
+        strategy=row["strategy"],
+        policy_strategy=row["policy_strategy"] or row["strategy"],
+        strategies_run=tuple(row["strategies_run"]) or (row["strategy"],),
+        span=span,
+        view=view,
+        made=tuple(map(summary_from, json_text.loads(row["made"]))),
+        summary_tokens=row["summary_tokens"],
+        hidden_tokens=row["hidden_tokens"],
+        hidden_messages=row["hidden_messages"],
+        before_tokens=row["before_tokens"],
+        after_tokens=row["after_tokens"],
+        before_msg_count=row["before_msg_count"],
+        after_msg_count=row["after_msg_count"],
+        model=row["model"],
+        prompt_hash=row["prompt_hash"],
+        calls=row["calls"],
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
+        cost_usd=row["cost_usd"],
+        duration_ms=row["duration_ms"],
+        degraded=tuple(row["degraded"]),
+        created_at=row["created_at"],
+        undone_at=row["undone_at"],
+    )

@@ -1,0 +1,54 @@
+"""How much background work waits in the database, for whoever watches it (E6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.adapters.postgres.common.connections import Statement, Store
+
+MOST_COUNTED = 10_000
+"""Where counting ends, so that a long queue costs no more than this."""
+
+COUNT_WAITING = Statement(
+    """
+        WITH due AS (
+            SELECT due_at AS since FROM heads
+            WHERE due_at IS NOT NULL AND due_at <= now()
+            ORDER BY due_at
+            LIMIT CAST(:most AS bigint)
+        ), asked AS (
+            SELECT created_at AS since FROM jobs
+            WHERE status IN ('queued', 'running')
+            ORDER BY created_at
+            LIMIT CAST(:most AS bigint)
+        )
+        SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM asked) AS asked,
+            CAST(extract(epoch FROM now() - least(
+                (SELECT min(since) FROM due), (SELECT min(since) FROM asked)
+            )) AS double precision) AS age
+        """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits: conversations that are due, jobs a caller asked for, seconds of the oldest."""
+
+    due: int
+    asked: int
+    oldest_seconds: float
+
+
+class Backlog:
+    """Asks the database, over all tenants, for `seconds` at most."""
+
+    def __init__(self, store: Store, seconds: float = 1.0) -> None:
+        self._store = store
+        self._seconds = seconds
+
+    async def waiting(self) -> Waiting:
+        """Return what waits now; raises ServiceUnavailable without a database."""
+        async with self._store.session(self._seconds) as session:
+            row = await session.first(COUNT_WAITING, most=MOST_COUNTED)
+        assert row is not None, "it counts"
+        return Waiting(row["due"], row["asked"], max(0.0, row["age"] or 0.0))

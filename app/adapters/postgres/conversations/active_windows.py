@@ -1,0 +1,381 @@
+"""Active windows in Postgres: where they are cut, moved and cleared (B2, B3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.common import json_text
+from app.domain.conversations.records import Head
+from app.domain.conversations.status import Activity
+from app.domain.conversations.view import Span
+from app.domain.tool_output.offloading import output_from
+
+# The window's times never fall from one seq to the next, so the first one after the marker is
+# found by halving, in the order of the log's key, or a plan made for an empty log would walk it
+# each time; a call group that begins before it is left out with all its results.
+FIND_START = Statement(
+    """
+        WITH RECURSIVE search (low, high) AS (
+            SELECT CAST(:first AS bigint), CAST(:head_seq AS bigint) + 1
+            UNION ALL
+            SELECT
+                CASE WHEN is_before THEN middle + 1 ELSE low END,
+                CASE WHEN is_before THEN high ELSE middle END
+            FROM (
+                SELECT part.low, part.high, part.middle,
+                    coalesce(m.at, m.created_at) <= CAST(:marker AS timestamptz) AS is_before
+                FROM (
+                    SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
+                ) part
+                JOIN LATERAL (
+                    SELECT * FROM messages
+                    WHERE conversation_id = CAST(:conversation_id AS uuid)
+                        AND seq >= part.middle
+                    ORDER BY seq LIMIT 1
+                ) m ON true
+            ) probe
+        )
+        SELECT coalesce((
+            SELECT m.seq FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq >= (SELECT low FROM search WHERE low = high)
+                AND m.role <> 'tool'
+            ORDER BY m.seq LIMIT 1
+        ), CAST(:head_seq AS bigint) + 1) AS since
+        """
+)
+
+# Results follow their call directly, so a group ends where the next message that is none begins.
+FIND_GAPS = Statement(
+    """
+        SELECT DISTINCT
+            coalesce((
+                SELECT starts.seq FROM messages starts
+                WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                    AND starts.seq <= late.seq AND starts.role <> 'tool'
+                ORDER BY starts.seq DESC LIMIT 1
+            ), late.seq) AS start,
+            coalesce((
+                SELECT ends.seq FROM messages ends
+                WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
+                    AND ends.seq > late.seq AND ends.role <> 'tool'
+                ORDER BY ends.seq LIMIT 1
+            ), CAST(:head_seq AS bigint) + 1) AS past
+        FROM messages late
+        WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+            AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+            AND late.late_at <= CAST(:marker AS timestamptz)
+        ORDER BY start
+        """
+)
+
+FIND_OLDEST = Statement(
+    """
+        SELECT least(
+            (
+                SELECT coalesce(m.at, m.created_at) FROM messages m
+                WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                    AND m.seq >= CAST(:since AS bigint)
+                ORDER BY m.seq LIMIT 1
+            ),
+            (
+                SELECT min(late.late_at) FROM messages late
+                WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+                    AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+                    AND (CAST(:marker AS timestamptz) IS NULL
+                        OR late.late_at > CAST(:marker AS timestamptz))
+            )
+        ) AS oldest_at
+        """
+)
+
+# A range that ends between the results of a group takes in the rest of them.
+FIND_ENDS = Statement(
+    """
+        SELECT coalesce((
+            SELECT m.seq FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq >= edge.past AND m.role <> 'tool'
+            ORDER BY m.seq LIMIT 1
+        ), CAST(:head_seq AS bigint) + 1) AS past
+        FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
+        ORDER BY edge.position
+        """
+)
+
+OUTPUTS = Statement(
+    """
+        SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+            AS part (start, past)
+        JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= part.start AND m.seq < part.past
+        WHERE m.output IS NOT NULL
+        """
+)
+
+HAS_EPOCHS = Statement(
+    """
+        SELECT EXISTS (
+            SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
+        ) AS has_epochs
+        """
+)
+
+# Running sums: two rows of the log tell what lies between them.
+COUNT = Statement(
+    """
+        SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
+        FROM (
+            SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
+            UNION ALL
+            SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
+        ) edge
+        JOIN LATERAL (
+            SELECT m.total_tokens AS tokens FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
+            ORDER BY m.seq DESC LIMIT 1
+        ) upto ON true
+        """
+)
+
+# Run under the head's lock.
+MOVE = Statement(
+    """
+        UPDATE heads
+        SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
+            outside_tokens = CAST(:outside_tokens AS bigint),
+            outside_messages = CAST(:outside_messages AS bigint),
+            window_seconds = CAST(:window_seconds AS bigint),
+            open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
+            oldest_at = CAST(:oldest_at AS timestamptz),
+            view_version = CAST(:view_version AS bigint),
+            view_cause = CAST(:view_cause AS text),
+            compaction_id = CAST(:compaction_id AS uuid),
+            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
+            summary_tokens = CAST(:summary_tokens AS integer),
+            hidden_tokens = CAST(:hidden_tokens AS bigint),
+            hidden_messages = CAST(:hidden_messages AS bigint)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+
+# What an agent's newest conversations do: those with messages in their windows that came lately.
+ACTIVITIES = Statement(
+    """
+        SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
+            h.open_calls
+        FROM (
+            SELECT * FROM conversations
+            WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+            ORDER BY created_at DESC, conversation_id DESC
+            LIMIT CAST(:looked_at AS bigint)
+        ) c
+        JOIN heads h ON h.conversation_id = c.conversation_id
+        LEFT JOIN LATERAL (
+            SELECT m.call_ids, m.call_names FROM messages m
+            WHERE m.conversation_id = h.conversation_id AND m.role <> 'tool'
+                AND cardinality(h.open_calls) > 0
+            ORDER BY m.seq DESC LIMIT 1
+        ) calling ON true
+        WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
+        ORDER BY h.newest_at DESC, c.conversation_id
+        LIMIT CAST(:limit AS bigint)
+        """
+)
+
+# Everything that stands in the log is outside then, and nothing that was made of it is shown.
+# What is received from now on is newer than the clear, whatever the clocks say.
+_CLEAR = """
+    SET cleared_at = greatest(h.cleared_at, CAST(:at AS timestamptz)), cleared_seq = h.head_seq,
+        since = h.head_seq + 1, parts = '', oldest_at = NULL,
+        newest_at = greatest(h.newest_at, CAST(:at AS timestamptz) + interval '1 microsecond'),
+        outside_tokens = h.tokens, outside_messages = h.head_seq,
+        hidden_tokens = h.tokens, hidden_messages = h.head_seq,
+        view_version = h.view_version + 1, view_cause = 'cleared',
+        compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
+        trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
+        last_failure = NULL, failed_at = NULL,
+        promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
+        event_seq = h.event_seq + 1
+"""
+_TELL = """
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+    SELECT conversation_id, event_seq, 'cleared', CAST(:data AS text), clock_timestamp()
+    FROM cleared
+"""
+CLEAR = Statement(
+    f"""
+        WITH cleared AS (
+            UPDATE heads h {_CLEAR}
+            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            RETURNING h.conversation_id, h.event_seq
+        )
+        {_TELL}
+        """
+)
+# Heads are locked in one order, so that two clears at once cannot wait for each other.
+CLEAR_ALL = Statement(
+    f"""
+        WITH locked AS (
+            SELECT h.conversation_id FROM heads h
+            JOIN conversations c ON c.conversation_id = h.conversation_id
+            WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+            ORDER BY h.conversation_id
+            FOR UPDATE OF h
+        ), cleared AS (
+            UPDATE heads h {_CLEAR}
+            FROM locked WHERE h.conversation_id = locked.conversation_id
+            RETURNING h.conversation_id, h.event_seq
+        )
+        {_TELL}
+        """
+)
+
+
+class WindowRecords:
+    """Sentences about the active window of one conversation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def start_after(
+        self, conversation_id: str, first: int, head_seq: int, marker: datetime
+    ) -> int:
+        """Return the seq, from `first` on, at which the call groups after a marker begin."""
+        row = await self._session.first(
+            FIND_START,
+            conversation_id=UUID(conversation_id),
+            first=first,
+            head_seq=head_seq,
+            marker=marker,
+        )
+        return int(row["since"]) if row is not None else first
+
+    async def late_groups(
+        self, conversation_id: str, since: int, head_seq: int, marker: datetime
+    ) -> list[Span]:
+        """Return the call groups from a seq on that hold a message from before the marker."""
+        rows = await self._session.all(
+            FIND_GAPS,
+            conversation_id=UUID(conversation_id),
+            since=since,
+            head_seq=head_seq,
+            marker=marker,
+        )
+        return [Span(row["start"], row["past"]) for row in rows]
+
+    async def oldest_at(
+        self, conversation_id: str, since: int, marker: datetime | None
+    ) -> datetime | None:
+        """Return the time of the oldest message from a seq on that is newer than the marker."""
+        row = await self._session.first(
+            FIND_OLDEST, conversation_id=UUID(conversation_id), since=since, marker=marker
+        )
+        return row["oldest_at"] if row is not None else None
+
+    async def has_epochs(self, conversation_id: str) -> bool:
+        """Whether a payload was ever built, so that there is a prefix to keep."""
+        row = await self._session.first(HAS_EPOCHS, conversation_id=UUID(conversation_id))
+        return row is not None and row["has_epochs"]
+
+    async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
+        """Return the tokens of the messages in these spans, from the log's running sums."""
+        row = await self._session.first(
+            COUNT,
+            conversation_id=UUID(conversation_id),
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
+        )
+        return int(row["tokens"]) if row is not None else 0
+
+    async def whole_groups(
+        self, conversation_id: str, spans: Sequence[Span], head_seq: int
+    ) -> list[Span]:
+        """Return these spans, each up to the end of its last call group."""
+        rows = await self._session.all(
+            FIND_ENDS,
+            conversation_id=UUID(conversation_id),
+            head_seq=head_seq,
+            ends=[span.end for span in spans],
+        )
+        return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
+
+    async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the own tools that the views of results in these spans name (L1)."""
+        rows = await self._session.all(
+            OUTPUTS,
+            conversation_id=UUID(conversation_id),
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
+        )
+        return frozenset(name for row in rows for name in output_from(row["output"]).mentions)
+
+    async def move(self, conversation_id: str, head: Head) -> None:
+        """Store the window of a head, and what is shown of it.
+
+        Call it in a transaction that holds the head's lock.
+        """
+        await self._session.run(
+            MOVE,
+            conversation_id=UUID(conversation_id),
+            since=head.window.since,
+            parts=head.window.parts_as_json(),
+            outside_tokens=head.outside_tokens,
+            outside_messages=head.outside_messages,
+            window_seconds=head.window_seconds,
+            open_outside=bool(head.open_calls) and not head.window.holds(head.head_seq),
+            mentions=list(head.mentions),
+            oldest_at=head.oldest_at,
+            view_version=head.view_version,
+            view_cause=head.view_cause,
+            compaction_id=UUID(head.compaction_id) if head.compaction_id else None,
+            span_start=head.span.start if head.span is not None else None,
+            span_end=head.span.end if head.span is not None else None,
+            kept=list(head.kept),
+            trimmed_through=head.trimmed_through,
+            summary_tokens=head.summary_tokens,
+            hidden_tokens=head.hidden_tokens,
+            hidden_messages=head.hidden_messages,
+        )
+
+    async def activities(
+        self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
+    ) -> list[Activity]:
+        """Return which of an agent's newest conversations had messages since, newest first."""
+        rows = await self._session.all(
+            ACTIVITIES,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            since=since,
+            looked_at=looked_at,
+            limit=limit,
+        )
+        return [
+            Activity(
+                str(row["conversation_id"]), row["metadata"], row["newest_at"], _waits_for(row)
+            )
+            for row in rows
+        ]
+
+    async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
+        """Take all there is out of the window (B3), and tell of it; `data` is a JSON object."""
+        await self._session.run(CLEAR, conversation_id=UUID(conversation_id), at=at, data=data)
+
+    async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
+        """Do the same to all conversations of an agent; returns how many they are."""
+        return await self._session.run(
+            CLEAR_ALL, tenant_id=tenant_id, agent_id=agent_id, at=at, data=data
+        )
+
+
+def _waits_for(row: Any) -> tuple[str, ...]:
+    """Return the names of the tools whose results are still to come."""
+    if not row["call_ids"] or not row["call_names"]:
+        return ()
+    calls = zip(json_text.loads(row["call_ids"]), json_text.loads(row["call_names"]), strict=True)
+    return tuple(name for call_id, name in calls if call_id in row["open_calls"])

@@ -1,0 +1,133 @@
+"""Events in Postgres: numbered under the head's lock, read beside the log in one statement (L3).
+
+The head's row numbers the events of its conversation as it numbers its messages, so that both
+become visible in order and without gaps. Nobody is notified of either: NOTIFY takes one lock for
+all of a database's commits, appends among them, and does not pass a transaction pooler. Whoever
+follows asks for the heads' numbers instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.conversations.events import Cursor, EventPage, EventRow
+
+# Where the conversation is deleted meanwhile, the update finds no head, and nothing is stored.
+ADD = Statement(
+    """
+        WITH moved AS (
+            UPDATE heads SET event_seq = event_seq + 1
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            RETURNING event_seq
+        )
+        INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+        SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
+            CAST(:data AS text), clock_timestamp()
+        FROM moved
+        """
+)
+
+FIND_HEAD = Statement(
+    """
+        SELECT h.head_seq, h.event_seq
+        FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text)
+        """
+)
+
+HEADS = Statement(
+    """
+        SELECT conversation_id, head_seq, event_seq FROM heads
+        WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        """
+)
+
+PAGE = Statement(
+    """
+        SELECT h.head_seq, h.event_seq, found.seq, found.type, found.data, found.created_at
+        FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        LEFT JOIN (
+            (
+                SELECT seq, CAST(NULL AS text) AS type, CAST(NULL AS text) AS data, created_at
+                FROM messages
+                WHERE conversation_id = CAST(:conversation_id AS uuid)
+                    AND seq > CAST(:after_seq AS bigint)
+                ORDER BY seq
+                LIMIT CAST(:limit AS bigint)
+            ) UNION ALL (
+                SELECT event_seq, type, data, created_at
+                FROM events
+                WHERE conversation_id = CAST(:conversation_id AS uuid)
+                    AND event_seq > CAST(:after_event_seq AS bigint)
+                ORDER BY event_seq
+                LIMIT CAST(:limit AS bigint)
+            )
+        ) AS found ON true
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text)
+        ORDER BY found.seq
+        """
+)
+
+
+class EventRecords:
+    """Sentences about what happened to a conversation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add(self, conversation_id: str, type: str, data: str) -> None:
+        """Store an event as the conversation's next; `data` is a JSON object.
+
+        In a transaction the head stays locked from here to its end. For a deleted conversation
+        nothing is stored.
+        """
+        await self._session.run(ADD, conversation_id=UUID(conversation_id), type=type, data=data)
+
+    async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
+        """Return the cursor of whoever has been told everything, None without a conversation."""
+        row = await self._session.first(
+            FIND_HEAD, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
+        )
+        return _head(row) if row is not None else None
+
+    async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
+        """Return the same of many conversations, as far as they exist."""
+        ids = [UUID(conversation_id) for conversation_id in conversation_ids]
+        rows = await self._session.all(HEADS, conversation_ids=ids)
+        return {str(row["conversation_id"]): _head(row) for row in rows}
+
+    async def page(
+        self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
+    ) -> EventPage | None:
+        """Return what follows a cursor, all of one moment; None without a conversation."""
+        rows = await self._session.all(
+            PAGE,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation_id),
+            after_seq=after.seq,
+            after_event_seq=after.event_seq,
+            limit=limit,
+        )
+        if not rows:
+            return None
+        found = [_row(row) for row in rows if row["seq"] is not None]
+        messages = [row for row in found if row.is_message]
+        stored = [row for row in found if not row.is_message]
+        return EventPage(_head(rows[0]), messages, stored, limit)
+
+
+def _head(row: Any) -> Cursor:
+    return Cursor(row["head_seq"], row["event_seq"])
+
+
+def _row(row: Any) -> EventRow:
+    if row["data"] is None:
+        return EventRow(row["seq"], row["created_at"])
+    return EventRow(row["seq"], row["created_at"], row["type"], row["data"])

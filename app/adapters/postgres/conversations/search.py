@@ -1,0 +1,310 @@
+"""The words of messages in Postgres: an index that only search reads and writes (A6, L1).
+
+1. Every lexeme begins with a key that stands for BLOCK messages of one conversation. So the GIN
+   index leads to these alone, whatever other conversations say and however often.
+2. Blocks are searched one after the other, as few as are needed: what is common is found in the
+   first of them, and what is rare costs a descent for each. Later blocks go in larger groups.
+3. `message_words` has no holes: messages are indexed in order, a batch at a time, and a message
+   without words has its row as well. So its last row says how far the index is.
+4. No row is left behind by a deletion: the head is locked while rows are added.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import limits, page_of
+from app.adapters.postgres.common.rows import stored_message_from
+from app.adapters.postgres.conversations.log import STORED_COLUMNS, bounded_messages
+from app.domain.common import json_text
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.records import StoredMessage
+from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
+
+BLOCK = 1024
+"""Messages whose lexemes have one key."""
+_LARGEST_GROUP = 32
+_KEY = "%"  # stands for a block's key in a query that is made once for all of them
+
+# The name of a result's tool stands with the call it answers.
+_SEARCHED = f"""
+    SELECT {STORED_COLUMNS}, call_ids, asked.ids AS asked_ids, asked.names AS asked_names
+    FROM wanted
+    LEFT JOIN LATERAL (
+        SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
+        WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.seq < wanted.seq
+            AND c.role <> 'tool' AND wanted.role = 'tool'
+        ORDER BY c.seq DESC LIMIT 1
+    ) asked ON true
+    ORDER BY seq
+"""
+
+# The length of a body is known without reading it.
+UNINDEXED = Statement(
+    f"""
+        WITH wanted AS (
+            SELECT * FROM (
+                SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+                FROM (
+                    SELECT * FROM messages
+                    WHERE conversation_id = CAST(:conversation_id AS uuid)
+                        AND seq > coalesce((
+                            SELECT w.seq FROM message_words w
+                            WHERE w.conversation_id = CAST(:conversation_id AS uuid)
+                            ORDER BY w.seq DESC LIMIT 1), 0)
+                        AND seq <= CAST(:through_seq AS bigint)
+                    ORDER BY seq
+                    LIMIT CAST(:limit AS bigint)
+                ) AS next
+            ) AS sized
+            WHERE before < CAST(:most_bytes AS bigint)
+        )
+        {_SEARCHED}
+        """
+)
+
+ADD = Statement(
+    """
+        WITH alive AS (
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        )
+        INSERT INTO message_words (conversation_id, seq, words)
+        SELECT alive.conversation_id, item.seq, array_to_tsvector(string_to_array(item.words, ' '))
+        FROM alive, unnest(CAST(:seqs AS bigint[]), CAST(:words AS text[])) AS item (seq, words)
+        ORDER BY item.seq
+        ON CONFLICT (conversation_id, seq) DO NOTHING
+        """,
+    is_long=True,
+)
+
+# Groups of blocks in the order given, each only if those before had too few. What is inside
+# OFFSET 0 can be answered by the words' index alone: a walk along the log would never end.
+_HITS = """
+    SELECT hit.seq
+    FROM unnest({queries}) WITH ORDINALITY AS blocks (query, position)
+    CROSS JOIN LATERAL (
+        SELECT w.seq FROM (
+            SELECT conversation_id, seq FROM message_words
+            WHERE words @@ CAST(blocks.query AS tsquery)
+            OFFSET 0
+        ) AS w
+        WHERE w.conversation_id = CAST(:conversation_id AS uuid)
+            AND w.seq > CAST(:after_seq AS bigint) AND w.seq < CAST(:before_seq AS bigint)
+        ORDER BY w.seq {order}
+        LIMIT CAST(:limit AS bigint)
+    ) AS hit
+    LIMIT CAST(:limit AS bigint)
+"""
+_FIND = f"""
+    SELECT {STORED_COLUMNS} FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq = ANY (ARRAY({_HITS.format(queries="CAST(:queries AS text[])", order="{order}")}))
+    ORDER BY seq {{order}}
+"""
+FIND = {
+    order.lower(): Statement(bounded_messages(_FIND.format(order=order), f"seq {order}"))
+    for order in ("ASC", "DESC")
+}
+
+POSTINGS = Statement(
+    f"""
+        SELECT ARRAY({
+        _HITS.format(queries="string_to_array(terms.queries, chr(10))", order="DESC")
+    }) AS seqs
+        FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS terms (queries, number)
+        ORDER BY terms.number
+        """
+)
+
+# Out of line and compressed as many are, words are unpacked once and not for every term.
+HOLDING = Statement(
+    """
+        SELECT w.seq, length(w.words) AS size, ARRAY(
+            SELECT term.number
+            FROM unnest(CAST(:terms AS text[])) WITH ORDINALITY AS term (query, number)
+            WHERE w.words @@ CAST(replace(term.query, '%', w.key) AS tsquery)
+        ) AS numbers
+        FROM (
+            SELECT candidate.seq, candidate.key, stored.words
+            FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
+            CROSS JOIN LATERAL (
+                SELECT strip(words) AS words FROM message_words
+                WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
+                OFFSET 0
+            ) AS stored
+        ) AS w
+        """
+)
+
+BY_SEQS = Statement(
+    f"""
+        WITH wanted AS (
+            SELECT * FROM (
+                SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+                FROM messages
+                WHERE conversation_id = CAST(:conversation_id AS uuid)
+                    AND seq = ANY (CAST(:seqs AS bigint[]))
+            ) AS sized
+            WHERE before < CAST(:most_bytes AS bigint)
+        )
+        {_SEARCHED}
+        """
+)
+
+
+class SearchRecords:
+    """Sentences about the words of one conversation's messages."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def unindexed(
+        self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
+    ) -> list[Searched]:
+        """Return the next messages to be indexed, up to a seq and at most so many.
+
+        They end after the first with which their bodies are `most_bytes` or more.
+        """
+        rows = await self._session.all(
+            UNINDEXED,
+            conversation_id=UUID(conversation_id),
+            through_seq=through_seq,
+            limit=limit,
+            most_bytes=most_bytes,
+        )
+        return [_searched_from(row) for row in rows]
+
+    async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
+        """Index messages by their lexemes; those that are indexed already stay as they are."""
+        keys = {block: _key(conversation_id, block) for block in {seq // BLOCK for seq in words}}
+        joined = [
+            " ".join([keys[seq // BLOCK] + lexeme for lexeme in lexemes])
+            for seq, lexemes in words.items()
+        ]
+        await self._session.run(
+            ADD, conversation_id=UUID(conversation_id), seqs=list(words), words=joined
+        )
+
+    async def find(
+        self,
+        conversation_id: str,
+        query: Query,
+        *,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
+        """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
+        groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
+        rows = await self._session.all(
+            FIND[order],
+            conversation_id=UUID(conversation_id),
+            queries=_by_group(groups, _asked(query)),
+            after_seq=after_seq,
+            before_seq=before_seq,
+            **limits(limit, bound),
+        )
+        return page_of(rows, stored_message_from)
+
+    async def postings(
+        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
+    ) -> list[Postings]:
+        """Return for each group of terms which messages have all of it, the newest `most`."""
+        groups = _grouped_keys(conversation_id, 0, head_seq + 1, "desc")
+        rows = await self._session.all(
+            POSTINGS,
+            conversation_id=UUID(conversation_id),
+            terms=["\n".join(_by_group(groups, _all_of(group))) for group in terms],
+            after_seq=0,
+            before_seq=head_seq + 1,
+            limit=most,
+        )
+        return [Postings(tuple(row["seqs"]), len(row["seqs"]) == most) for row in rows]
+
+    async def holding(
+        self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
+    ) -> list[Candidate]:
+        """Return the size of messages, and which of the terms each of them has."""
+        rows = await self._session.all(
+            HOLDING,
+            conversation_id=UUID(conversation_id),
+            seqs=list(seqs),
+            keys=[_key(conversation_id, seq // BLOCK) for seq in seqs],
+            terms=[_all_of([term]) for term in terms],
+        )
+        return [
+            Candidate(row["seq"], frozenset(number - 1 for number in row["numbers"]), row["size"])
+            for row in rows
+        ]
+
+    async def by_seqs(
+        self, conversation_id: str, seqs: Sequence[int], most_bytes: int
+    ) -> list[Searched]:
+        """Return messages by their seqs, in log order, from the first on.
+
+        They end after the first with which their bodies are `most_bytes` or more.
+        """
+        rows = await self._session.all(
+            BY_SEQS, conversation_id=UUID(conversation_id), seqs=list(seqs), most_bytes=most_bytes
+        )
+        return [_searched_from(row) for row in rows]
+
+
+def _key(conversation_id: str, block: int) -> str:
+    """Return what the lexemes of a block begin with (rule 1).
+
+    Conversations that share one would do no harm: the rows themselves tell whose they are.
+    """
+    digest = blake2b(UUID(conversation_id).bytes + block.to_bytes(8), digest_size=6).digest()
+    return b64encode(digest).decode()
+
+
+def _asked(query: Query) -> str:
+    """Return a query by words in PostgreSQL's language, for any block."""
+    without = [f"!({_all_of(group)})" for group in query.excluded]
+    return " & ".join([_all_of(query.words), *without])
+
+
+def _all_of(terms: Sequence[Term]) -> str:
+    # A lexeme consists of letters, digits, marks and underscores: nothing of it means anything.
+    return " & ".join(f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}" for term in terms)
+
+
+def _grouped_keys(
+    conversation_id: str, after_seq: int, before_seq: int, order: str
+) -> list[list[str]]:
+    """Return the keys of the blocks between two seqs, in groups and in the order of rule 2."""
+    blocks = range((after_seq + 1) // BLOCK, (before_seq - 1) // BLOCK + 1)
+    keys = [
+        _key(conversation_id, block) for block in (blocks if order == "asc" else reversed(blocks))
+    ]
+    groups: list[list[str]] = []
+    start = 0
+    while start < len(keys):
+        size = min(max(start, 1), _LARGEST_GROUP)
+        groups.append(keys[start : start + size])
+        start += size
+    return groups
+
+
+def _by_group(groups: Sequence[Sequence[str]], asked: str) -> list[str]:
+    """Return a query for each group of blocks."""
+    return [" | ".join([f"({asked.replace(_KEY, key)})" for key in keys]) for keys in groups]
+
+
+def _searched_from(row: Any) -> Searched:
+    name = None
+    if row["asked_names"] is not None and row["call_ids"] is not None:
+        names = zip(
+            json_text.loads(row["asked_ids"]), json_text.loads(row["asked_names"]), strict=True
+        )
+        name = dict(names).get(json_text.loads(row["call_ids"])[0])
+    return Searched(stored_message_from(row), name)

@@ -1,0 +1,258 @@
+"""Transcripts in Postgres: an agent's messages by time, and what tells how each is shown (A6)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import limits, page_of
+from app.adapters.postgres.common.rows import (
+    HEAD_COLUMNS,
+    LAYER_JOINS,
+    POLICY_COLUMNS,
+    compaction_from,
+    conversation_from,
+    stored_message_from,
+)
+from app.adapters.postgres.conversations.log import STORED_COLUMNS, bounded_messages
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.records import Compaction, Conversation, StoredMessage
+
+_TIME = "coalesce(m.at, m.created_at)"
+_AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"
+
+# The window's times never fall from one seq to the next, so where a page goes on in a conversation
+# is found by halving. Only as many conversations as the page has messages can have one on it: those
+# whose next message comes first. Each row is the first of an ordered range: asked for by its seq
+# alone, a plan made before there are statistics looks for it in another index, and walks the log.
+_OF_AGENT = f"""
+    WITH nearest AS (
+        SELECT talk.conversation_id, m.seq, {_TIME} AS at
+        FROM (
+            SELECT c.conversation_id, h.head_seq
+            FROM conversations c
+            JOIN heads h ON h.conversation_id = c.conversation_id
+            WHERE c.tenant_id = CAST(:tenant_id AS text)
+                AND c.agent_id BETWEEN CAST(:agent_id AS text) AND CAST(:agent_id AS text)
+            ORDER BY c.agent_id, c.created_at OFFSET 0
+        ) talk
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE search (low, high) AS (
+                SELECT {{low}}, {{high}}
+                UNION ALL
+                SELECT
+                    CASE WHEN is_before THEN middle + 1 ELSE low END,
+                    CASE WHEN is_before THEN high ELSE middle END
+                FROM (
+                    SELECT part.low, part.high, part.middle,
+                        ({_TIME}, m.conversation_id, m.seq) {{before}} {_AFTER} AS is_before
+                    FROM (
+                        SELECT low, high, (low + high) / 2 AS middle FROM search WHERE low < high
+                    ) part
+                    CROSS JOIN LATERAL (
+                        SELECT conversation_id, seq, at, created_at FROM messages
+                        WHERE conversation_id = talk.conversation_id AND seq >= part.middle
+                        ORDER BY seq LIMIT 1
+                    ) m
+                ) probe
+            )
+            SELECT low FROM search WHERE low = high
+        ) cut
+        CROSS JOIN LATERAL (
+            SELECT seq, at, created_at FROM messages
+            WHERE conversation_id = talk.conversation_id AND seq {{beyond}} cut.low
+            ORDER BY seq {{order}} LIMIT 1
+        ) m
+        ORDER BY at {{order}}, conversation_id {{order}} LIMIT CAST(:limit AS bigint)
+    ), page AS (
+        SELECT nearest.conversation_id, item.seq, item.at
+        FROM nearest
+        CROSS JOIN LATERAL (
+            SELECT m.seq, {_TIME} AS at FROM messages m
+            WHERE m.conversation_id = nearest.conversation_id
+                AND m.seq {{from_there}} nearest.seq
+            ORDER BY m.seq {{order}} LIMIT CAST(:limit AS bigint)
+        ) item
+        ORDER BY at {{order}}, conversation_id {{order}}, seq {{order}}
+        LIMIT CAST(:limit AS bigint)
+    )
+    SELECT page.conversation_id, page.at AS shown_at, m.*
+    FROM page
+    CROSS JOIN LATERAL (
+        SELECT {STORED_COLUMNS} FROM messages
+        WHERE conversation_id = page.conversation_id AND seq >= page.seq
+        ORDER BY seq LIMIT 1
+    ) m
+    ORDER BY page.at {{order}}, page.conversation_id {{order}}, page.seq {{order}}
+"""
+_FIRST = "CAST(1 AS bigint)"
+_PAST = "talk.head_seq + 1"
+
+
+def _unless_begun(bound: str, otherwise: str) -> str:
+    """Return a bound of the search that leaves nothing to look for on the first page."""
+    return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
+
+
+def _of_agent(order: str, **words: str) -> Statement:
+    """Return the statement for a page in this order."""
+    by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
+    rows = _OF_AGENT.format(order=order, **words)
+    return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
+
+
+OF_AGENT = {
+    "asc": _of_agent(
+        "ASC",
+        low=_FIRST,
+        high=_unless_begun(_PAST, _FIRST),
+        before="<=",
+        beyond=">=",
+        from_there=">=",
+    ),
+    "desc": _of_agent(
+        "DESC",
+        low=_unless_begun(_FIRST, _PAST),
+        high=_PAST,
+        before="<",
+        beyond="<",
+        from_there="<=",
+    ),
+}
+
+CONVERSATIONS = Statement(
+    f"""
+        SELECT {POLICY_COLUMNS}, {HEAD_COLUMNS}
+        FROM unnest(CAST(:conversation_ids AS uuid[])) AS wanted (conversation_id)
+        JOIN conversations c ON c.conversation_id = wanted.conversation_id
+        JOIN heads h ON h.conversation_id = wanted.conversation_id
+        {LAYER_JOINS}
+        WHERE c.tenant_id = CAST(:tenant_id AS text)
+        """
+)
+
+# A pin holds the call group it was set on, and what comes in later for that group.
+PINNED = Statement(
+    """
+        SELECT wanted.conversation_id, wanted.seq
+        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+            AS wanted (conversation_id, seq)
+        CROSS JOIN LATERAL (
+            SELECT seq FROM pins
+            WHERE conversation_id = wanted.conversation_id AND seq <= wanted.seq
+            ORDER BY seq DESC LIMIT 1
+        ) pin
+        WHERE pin.seq = wanted.seq OR wanted.seq < coalesce((
+            SELECT seq FROM messages
+            WHERE conversation_id = wanted.conversation_id AND seq > pin.seq AND role <> 'tool'
+            ORDER BY seq LIMIT 1
+        ), wanted.seq + 1)
+        """
+)
+
+# Receipts are large: the way back goes by their ids alone.
+CHAINS = Statement(
+    """
+        WITH RECURSIVE chain AS (
+            SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
+            FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
+                AS newest (conversation_id, compaction_id)
+            UNION ALL
+            SELECT chain.conversation_id, this.parent_id, chain.depth + 1
+            FROM chain
+            CROSS JOIN LATERAL (
+                SELECT parent_id FROM compactions
+                WHERE conversation_id = chain.conversation_id
+                    AND compaction_id = chain.compaction_id
+                LIMIT 1
+            ) this
+            WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
+        )
+        SELECT receipt.*
+        FROM chain
+        CROSS JOIN LATERAL (
+            SELECT * FROM compactions
+            WHERE conversation_id = chain.conversation_id AND compaction_id = chain.compaction_id
+            LIMIT 1
+        ) receipt
+        ORDER BY chain.conversation_id, chain.depth
+        """
+)
+
+
+class TranscriptRecords:
+    """Sentences about messages of several conversations at once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def of_agent(
+        self,
+        tenant_id: str,
+        agent_id: str,
+        after: tuple[datetime, str, int] | None,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[str, datetime, StoredMessage]]:
+        """Return a page of the messages of an agent's conversations in the order of their times.
+
+        Each comes with its conversation's id and its time as the active window sees it; `after`
+        are time, conversation and seq that the page starts after.
+        """
+        at, after_id, after_seq = after or (None, None, None)
+        rows = await self._session.all(
+            OF_AGENT[order],
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            at=at,
+            after_id=UUID(after_id) if after_id else None,
+            after_seq=after_seq,
+            **limits(limit, bound),
+        )
+        return page_of(
+            rows,
+            lambda row: (str(row["conversation_id"]), row["shown_at"], stored_message_from(row)),
+        )
+
+    async def conversations(
+        self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
+    ) -> list[Conversation]:
+        """Return those of the conversations that there are, without their sections and tools."""
+        rows = await self._session.all(
+            CONVERSATIONS,
+            tenant_id=tenant_id,
+            conversation_ids=list(map(UUID, conversation_ids)),
+            model=None,
+            default_model=default_model,
+        )
+        return [conversation_from(row) for row in rows]
+
+    async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """Return which of these messages, by conversation and seq, pins hold (D8)."""
+        rows = await self._session.all(
+            PINNED,
+            conversation_ids=[UUID(conversation_id) for conversation_id, _ in messages],
+            seqs=[seq for _, seq in messages],
+        )
+        return frozenset((str(row["conversation_id"]), row["seq"]) for row in rows)
+
+    async def chains(
+        self, newest: Mapping[str, str], limit: int
+    ) -> Mapping[str, Sequence[Compaction]]:
+        """Return receipts by conversation: one, then what it was based on, up to `limit` of them.
+
+        `newest` names the receipt to begin with, by conversation.
+        """
+        rows = await self._session.all(
+            CHAINS,
+            conversation_ids=[UUID(conversation_id) for conversation_id in newest],
+            compaction_ids=[UUID(compaction_id) for compaction_id in newest.values()],
+            limit=limit,
+        )
+        found: dict[str, list[Compaction]] = {}
+        for row in rows:
+            found.setdefault(str(row["conversation_id"]), []).append(compaction_from(row))
+        return found

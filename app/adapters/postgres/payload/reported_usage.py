@@ -1,0 +1,233 @@
+"""Reported usage in Postgres, and the calibrations made of it (J3, J4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.rows import epoch_from
+from app.domain.common.messages import FormatName
+from app.domain.conversations.records import Epoch
+from app.domain.conversations.view import Span
+from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, LEAST_MARGIN, Calibration
+from app.domain.models.limits import INEXACT_MARGIN
+from app.domain.payload.reported_usage import TokenUsage, UsageReport
+
+# The lock orders it with a deletion: nothing is left behind for a later conversation of the id.
+ADD_REPORT = Statement(
+    """
+        WITH alive AS (
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        )
+        INSERT INTO usage_reports (
+            conversation_id, report_id, model, format, epoch, through_seq, input_tokens,
+            output_tokens, cache_creation_tokens, cache_read_tokens, estimated_tokens, usage
+        )
+        SELECT conversation_id, CAST(:report_id AS uuid), CAST(:model AS text),
+            CAST(:format AS text), CAST(:epoch AS bigint), CAST(:through_seq AS bigint),
+            CAST(:input_tokens AS bigint), CAST(:output_tokens AS bigint),
+            CAST(:cache_creation_tokens AS bigint), CAST(:cache_read_tokens AS bigint),
+            CAST(:estimated_tokens AS bigint), CAST(:usage AS text)
+        FROM alive
+        """
+)
+# Ids of reports sort by time.
+NEWEST_REPORT = Statement(
+    """
+        SELECT * FROM usage_reports
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        ORDER BY report_id DESC LIMIT 1
+        """
+)
+NEWEST_EPOCH = Statement(
+    """
+        SELECT * FROM epochs
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND lane = CAST(:lane AS text)
+        ORDER BY epoch DESC LIMIT 1
+        """
+)
+LAST_FORMAT = Statement(
+    """
+        SELECT format FROM epochs
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND format = ANY (CAST(:formats AS text[]))
+        ORDER BY created_at DESC LIMIT 1
+        """
+)
+# Each span is a range of the index.
+HAS_REASONING = Statement(
+    """
+        SELECT EXISTS (
+            SELECT FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+                AS span (first, past)
+            CROSS JOIN LATERAL (
+                SELECT m.seq FROM messages m
+                WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                    AND m.seq >= span.first
+                    AND m.seq < least(span.past, CAST(:through_seq AS bigint) + 1)
+                    AND m.reasoning_tokens > 0
+                ORDER BY m.seq LIMIT 1
+            ) found
+        ) AS found
+        """
+)
+# `Tally.with_report` in SQL, one statement, so that reports at once wait for one another's sums.
+CALIBRATE = Statement(
+    """
+        INSERT INTO calibrations AS old (
+            tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
+            deviation_sum
+        )
+        SELECT CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
+            new.reported / new.counted, CAST(:most_margin AS double precision), 1,
+            new.reported, new.counted, abs(new.reported - new.counted)
+        FROM (VALUES (
+            CAST(:reported AS double precision), CAST(:counted AS double precision)
+        )) AS new (reported, counted)
+        ON CONFLICT (tenant_id, model, counter) DO UPDATE
+        SET (factor, margin, reports, reported_sum, counted_sum, deviation_sum, updated_at) = (
+            SELECT
+                sums.reported / sums.counted,
+                CASE WHEN old.reports + 1 < CAST(:enough AS bigint)
+                    THEN CAST(:most_margin AS double precision)
+                    ELSE least(
+                        greatest(
+                            sums.deviation / sums.reported,
+                            CAST(:least_margin AS double precision)
+                        ),
+                        CAST(:most_margin AS double precision)
+                    )
+                END,
+                old.reports + 1, sums.reported, sums.counted, sums.deviation, clock_timestamp()
+            FROM (VALUES (
+                CAST(:decay AS double precision) * old.reported_sum + excluded.reported_sum,
+                CAST(:decay AS double precision) * old.counted_sum + excluded.counted_sum,
+                CAST(:decay AS double precision) * old.deviation_sum
+                    + abs(excluded.reported_sum - old.factor * excluded.counted_sum)
+            )) AS sums (reported, counted, deviation)
+        )
+        RETURNING factor, margin, reports
+        """
+)
+FIND_CALIBRATION = Statement(
+    """
+        SELECT factor, margin, reports FROM calibrations
+        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+            AND counter = CAST(:counter AS text)
+        """
+)
+
+
+class UsageRecords:
+    """Sentences about what providers reported, and what their models' counts are worth (J3, J4)."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add(self, conversation_id: str, report: UsageReport) -> bool:
+        """Store a report; False for a deleted conversation."""
+        usage = report.usage
+        added = await self._session.run(
+            ADD_REPORT,
+            conversation_id=UUID(conversation_id),
+            report_id=UUID(report.report_id),
+            model=report.model,
+            format=report.format,
+            epoch=report.epoch,
+            through_seq=report.through_seq,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_creation_tokens=usage.cache_creation_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            estimated_tokens=report.estimated_tokens,
+            usage=report.given,
+        )
+        return added == 1
+
+    async def newest(self, conversation_id: str) -> UsageReport | None:
+        """Return the report that came last, or None."""
+        row = await self._session.first(NEWEST_REPORT, conversation_id=UUID(conversation_id))
+        return _report_from(row) if row is not None else None
+
+    async def newest_epoch(self, conversation_id: str, lane: str) -> Epoch | None:
+        """Return the last epoch of a lane, None where nothing was built."""
+        row = await self._session.first(
+            NEWEST_EPOCH, conversation_id=UUID(conversation_id), lane=lane
+        )
+        return epoch_from(row, "", None) if row is not None else None
+
+    async def last_format(
+        self, conversation_id: str, formats: Sequence[FormatName]
+    ) -> FormatName | None:
+        """Return which of these formats an epoch began in last, None where none did."""
+        row = await self._session.first(
+            LAST_FORMAT, conversation_id=UUID(conversation_id), formats=list(formats)
+        )
+        return FormatName(row["format"]) if row is not None else None
+
+    async def has_reasoning(
+        self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
+    ) -> bool:
+        """Whether a message of these spans, after one seq and up to another, holds reasoning."""
+        row = await self._session.first(
+            HAS_REASONING,
+            conversation_id=UUID(conversation_id),
+            starts=[max(span.start, after_seq + 1) for span in spans],
+            ends=[span.end for span in spans],
+            through_seq=through_seq,
+        )
+        return row is not None and row["found"]
+
+    async def calibrate(
+        self, tenant_id: str, model: str, counter: str, reported: int, counted: int
+    ) -> Calibration:
+        """Add a payload to the model's tally as `Tally` does, none lost among many at once."""
+        row = await self._session.first(
+            CALIBRATE,
+            tenant_id=tenant_id,
+            model=model,
+            counter=counter,
+            reported=float(reported),
+            counted=float(counted),
+            decay=DECAY,
+            enough=ENOUGH_REPORTS,
+            least_margin=LEAST_MARGIN,
+            most_margin=INEXACT_MARGIN,
+        )
+        assert row is not None, "an upsert returns its row"
+        return _calibration_from(row)
+
+    async def find_calibration(
+        self, tenant_id: str, model: str, counter: str
+    ) -> Calibration | None:
+        """Return what reports have said of a model's counts, or None."""
+        row = await self._session.first(
+            FIND_CALIBRATION, tenant_id=tenant_id, model=model, counter=counter
+        )
+        return _calibration_from(row) if row is not None else None
+
+
+def _calibration_from(row: Any) -> Calibration:
+    return Calibration(row["factor"], row["margin"], row["reports"])
+
+
+def _report_from(row: Any) -> UsageReport:
+    return UsageReport(
+        report_id=str(row["report_id"]),
+        model=row["model"],
+        format=FormatName(row["format"]),
+        epoch=row["epoch"],
+        through_seq=row["through_seq"],
+        usage=TokenUsage(
+            row["input_tokens"],
+            row["output_tokens"],
+            row["cache_creation_tokens"],
+            row["cache_read_tokens"],
+        ),
+        estimated_tokens=row["estimated_tokens"],
+        given=row["usage"],
+        created_at=row["created_at"],
+    )

@@ -1,0 +1,297 @@
+"""Forks in Postgres: the rows of a conversation, copied where they lie (I6).
+
+1. What is copied never changes in its source, but for blobs: one may be collected, and stored again
+   with another content. A blob and its chunks are copied with one statement, which sees them as of
+   one moment, and only as the caller has seen them.
+2. Nothing of the source is locked, so that it goes on meanwhile. Whether it was deleted in between
+   is told by the messages, which are copied last: they are all there, or they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.common.errors import NotFound
+from app.domain.conversations.records import Head
+from app.domain.tool_output.blobs import Blob
+
+COPIED = {
+    "conversations": (
+        *("tenant_id", "agent_id", "model", "policy", "sections", "tools"),
+        *("sections_version", "tools_version"),
+    ),
+    "conversation_versions": ("kind", "version", "body", "created_at"),
+    "messages": (
+        *("seq", "message_id", "turn", "role", "format", "tokens", "reasoning_tokens"),
+        *("total_tokens", "call_ids", "call_names", "has_media", "continues", "body", "fragment"),
+        *("timestamp", "created_at", "output", "at", "late_at"),
+    ),
+    "pins": ("seq", "created_at"),
+    "compactions": (
+        *("compaction_id", "parent_id", "trigger", "strategy", "span_start", "span_end"),
+        *("summary", "summary_tokens", "before_tokens", "after_tokens", "before_msg_count"),
+        *("after_msg_count", "model", "prompt_hash", "cost_usd", "duration_ms"),
+        *("policy_strategy", "strategies_run", "view", "made", "hidden_tokens"),
+        *("hidden_messages", "calls", "input_tokens", "output_tokens", "degraded", "created_at"),
+    ),
+    "blobs": (
+        *("blob_id", "content_id", "byte_size", "line_count", "sha256", "media_type"),
+        *("tool_name", "tool_call_id", "attached", "collected_at", "created_at"),
+    ),
+    "blob_uses": ("blob_id", "seq"),
+    "blob_chunks": (
+        *("content_id", "number", "start", "newlines", "size", "data"),
+        *("object_start", "object_size"),
+    ),
+}
+"""The columns that a fork's rows have in common with those they are copied from, by table."""
+
+
+def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
+    """Return what inserts copies into a table; `others` are more columns and their values."""
+    prefix = f"{alias}." if alias else ""
+    into = ("conversation_id", *COPIED[table], *(column for column, _ in others))
+    values = (
+        "CAST(:fork_id AS uuid)",
+        *(f"{prefix}{column}" for column in COPIED[table]),
+        *(value for _, value in others),
+    )
+    return f"INSERT INTO {table} ({', '.join(into)}) SELECT {', '.join(values)}"
+
+
+_METADATA = ("metadata", "coalesce(CAST(:metadata AS text), source.metadata)")
+ADD = Statement(
+    f"""
+        WITH source AS (
+            SELECT * FROM conversations
+            WHERE conversation_id = CAST(:source_id AS uuid)
+                AND tenant_id = CAST(:tenant_id AS text)
+        ), added AS (
+            {_copied("conversations", "source", _METADATA)} FROM source
+            ON CONFLICT (conversation_id) DO NOTHING
+            RETURNING conversation_id
+        ), versions AS (
+            {_copied("conversation_versions", "v")}
+            FROM added
+            JOIN conversation_versions v ON v.conversation_id = CAST(:source_id AS uuid)
+        ), head AS (
+            INSERT INTO heads (conversation_id, counter)
+            SELECT added.conversation_id, h.counter
+            FROM added
+            JOIN heads h ON h.conversation_id = CAST(:source_id AS uuid)
+        )
+        SELECT EXISTS (SELECT FROM source) AS is_there, EXISTS (SELECT FROM added) AS is_added
+        """
+)
+
+REFS = Statement(
+    """
+        SELECT DISTINCT blob_id FROM blob_uses
+        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= CAST(:through_seq AS bigint)
+        """
+)
+
+COPY_BLOBS = Statement(
+    f"""
+        WITH copied AS (
+            {_copied("blobs", "b", ("object_key", "item.object_key"))}
+            FROM unnest(
+                CAST(:refs AS text[]), CAST(:contents AS uuid[]), CAST(:keys AS text[]),
+                CAST(:collected AS boolean[])
+            ) AS item (ref, content_id, object_key, is_collected)
+            JOIN blobs b ON b.conversation_id = CAST(:source_id AS uuid) AND b.blob_id = item.ref
+            WHERE b.content_id = item.content_id
+                AND (b.collected_at IS NOT NULL) = item.is_collected
+            RETURNING content_id
+        ), chunks AS (
+            {_copied("blob_chunks", "c")}
+            FROM copied
+            JOIN blob_chunks c ON c.conversation_id = CAST(:source_id AS uuid)
+                AND c.content_id = copied.content_id
+        )
+        SELECT count(*) AS copied FROM copied
+        """,
+    is_long=True,
+)
+
+# That a receipt of the chain was undone meanwhile is no matter of the fork.
+COPY_MARKS = Statement(
+    f"""
+        WITH RECURSIVE chain AS (
+            SELECT compaction_id, parent_id FROM compactions
+            WHERE conversation_id = CAST(:source_id AS uuid)
+                AND compaction_id = CAST(:compaction_id AS uuid)
+            UNION ALL
+            SELECT parent.compaction_id, parent.parent_id
+            FROM chain
+            JOIN compactions parent ON parent.conversation_id = CAST(:source_id AS uuid)
+                AND parent.compaction_id = chain.parent_id
+        ), pinned AS (
+            {_copied("pins")} FROM pins
+            WHERE conversation_id = CAST(:source_id AS uuid)
+                AND seq <= CAST(:through_seq AS bigint)
+        ), used AS (
+            {_copied("blob_uses")} FROM blob_uses
+            WHERE conversation_id = CAST(:source_id AS uuid)
+                AND seq <= CAST(:through_seq AS bigint)
+        )
+        {_copied("compactions", "k")}
+        FROM chain
+        JOIN compactions k ON k.conversation_id = CAST(:source_id AS uuid)
+            AND k.compaction_id = chain.compaction_id
+        """,
+    is_long=True,
+)
+
+COPY_MESSAGES = Statement(
+    f"""
+        {_copied("messages", "m")} FROM messages m
+        WHERE m.conversation_id = CAST(:source_id AS uuid)
+            AND m.seq > CAST(:after_seq AS bigint) AND m.seq <= CAST(:through_seq AS bigint)
+        ORDER BY m.seq
+        """,
+    is_long=True,
+)
+
+# The log's sums are those of its last row; what was promoted is so for that turn alone.
+SET_HEAD = Statement(
+    """
+        UPDATE heads h
+        SET head_seq = CAST(:head_seq AS bigint),
+            turns = coalesce(last.turn, 0), tokens = coalesce(last.total_tokens, 0),
+            resume_at = CAST(:resume_at AS bigint),
+            promoted = CASE WHEN CAST(:promoted_turn AS bigint) <= last.turn
+                THEN CAST(:promoted AS text[]) ELSE '{}' END,
+            promoted_turn = CASE WHEN CAST(:promoted_turn AS bigint) <= last.turn
+                THEN CAST(:promoted_turn AS bigint) ELSE 0 END,
+            window_seconds = CAST(:window_seconds AS bigint),
+            cleared_at = CAST(:cleared_at AS timestamptz),
+            cleared_seq = CAST(:cleared_seq AS bigint),
+            newest_at = greatest(
+                last.newest_at, CAST(:cleared_at AS timestamptz) + interval '1 microsecond')
+        FROM (SELECT 1) AS this
+        LEFT JOIN LATERAL (
+            SELECT m.turn, m.total_tokens, coalesce(m.at, m.created_at) AS newest_at
+            FROM messages m
+            WHERE m.conversation_id = CAST(:fork_id AS uuid)
+            ORDER BY m.seq DESC LIMIT 1
+        ) last ON true
+        WHERE h.conversation_id = CAST(:fork_id AS uuid)
+        """
+)
+
+
+# The size of a long text is known without reading it.
+SIZE = Statement(
+    """
+        SELECT coalesce((
+            SELECT sum(octet_length(m.body) + coalesce(octet_length(m.fragment), 0))
+            FROM messages m
+            WHERE m.conversation_id = CAST(:source_id AS uuid)
+                AND m.seq <= CAST(:through_seq AS bigint)
+        ), 0) + coalesce((
+            SELECT sum(b.byte_size) FROM blobs b
+            WHERE b.conversation_id = CAST(:source_id AS uuid) AND b.collected_at IS NULL
+                AND b.blob_id IN (
+                    SELECT used.blob_id FROM blob_uses used
+                    WHERE used.conversation_id = CAST(:source_id AS uuid)
+                        AND used.seq <= CAST(:through_seq AS bigint)
+                )
+        ), 0) AS size
+        """,
+    is_long=True,
+)
+
+
+class ForkRecords:
+    """Sentences about copying a conversation into another one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
+        """Create a conversation with an empty log and all settings of another one.
+
+        `metadata` replaces that of the source. False when the id is taken; raises NotFound when
+        there is no such source.
+        """
+        row = await self._session.first(
+            ADD,
+            tenant_id=tenant_id,
+            source_id=UUID(source_id),
+            fork_id=UUID(fork_id),
+            metadata=metadata,
+        )
+        if row is None or not row["is_there"]:
+            raise NotFound.conversation(source_id)
+        return bool(row["is_added"])
+
+    async def refs(self, source_id: str, through_seq: int) -> list[str]:
+        """Return the ids of the blobs that messages up to a seq refer to."""
+        rows = await self._session.all(REFS, source_id=UUID(source_id), through_seq=through_seq)
+        return [row["blob_id"] for row in rows]
+
+    async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
+        """Copy blobs with their chunks; their object keys are those of the copies.
+
+        False when one of them is not any more what it was (rule 1).
+        """
+        row = await self._session.first(
+            COPY_BLOBS,
+            source_id=UUID(source_id),
+            fork_id=UUID(fork_id),
+            refs=[blob.id for blob in blobs],
+            contents=[UUID(blob.content_id) for blob in blobs],
+            keys=[blob.object_key for blob in blobs],
+            collected=[blob.collected_at is not None for blob in blobs],
+        )
+        return row is not None and row["copied"] == len(blobs)
+
+    async def size(self, source_id: str, through_seq: int) -> int:
+        """Return the bytes of the messages up to a seq, and of the blobs that they refer to."""
+        row = await self._session.first(SIZE, source_id=UUID(source_id), through_seq=through_seq)
+        return int(row["size"]) if row is not None else 0
+
+    async def copy_marks(
+        self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
+    ) -> None:
+        """Copy the pins and the uses of blobs up to a seq, and a receipt with all before it."""
+        await self._session.run(
+            COPY_MARKS,
+            source_id=UUID(source_id),
+            fork_id=UUID(fork_id),
+            through_seq=through_seq,
+            compaction_id=UUID(compaction_id) if compaction_id else None,
+        )
+
+    async def copy_messages(
+        self, source_id: str, fork_id: str, after_seq: int, through_seq: int
+    ) -> int:
+        """Copy the messages after one seq and up to another, and return how many there were."""
+        return await self._session.run(
+            COPY_MESSAGES,
+            source_id=UUID(source_id),
+            fork_id=UUID(fork_id),
+            after_seq=after_seq,
+            through_seq=through_seq,
+        )
+
+    async def set_head(self, fork_id: str, head: Head) -> None:
+        """Set the head of a log that was copied, but for its window and what is shown of it.
+
+        Turns, tokens and the newest time are those of the log's last message. Tools stay promoted
+        if the turn they were promoted in is not yet to come.
+        """
+        await self._session.run(
+            SET_HEAD,
+            fork_id=UUID(fork_id),
+            head_seq=head.head_seq,
+            resume_at=head.resume_at,
+            promoted=list(head.promoted),
+            promoted_turn=head.promoted_turn,
+            window_seconds=head.window_seconds,
+            cleared_at=head.cleared_at,
+            cleared_seq=head.cleared_seq,
+        )

@@ -1,0 +1,366 @@
+"""Snapshots in Postgres: a row each, with its parts or, for an imported one, its messages (I1-I4).
+
+1. Whoever adds a part holds the key of its conversation's head, so that a deletion, which locks
+   the head, leaves no part behind (A7).
+2. Whoever takes a part away locks the snapshots it belongs to before he reads their counts: the
+   last one to do so takes the snapshot with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.conversations.snapshot_removal import REMOVED_ROWS
+from app.domain.common import json_text
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.view import Span
+from app.domain.snapshots.snapshots import (
+    Imported,
+    Snapshot,
+    SnapshotModel,
+    SnapshotPart,
+)
+
+HOLD = Statement(
+    """
+        SELECT h.conversation_id
+        FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        WHERE h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+            AND c.tenant_id = CAST(:tenant_id AS text)
+        ORDER BY h.conversation_id
+        FOR KEY SHARE OF h
+        """
+)
+FIRST_AT = Statement(
+    """
+        SELECT coalesce(at, created_at) AS first_at FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = CAST(:seq AS bigint)
+        """
+)
+# Spans come as the text of their array: an array of arrays would be a flat one.
+ADD = Statement(
+    """
+        WITH added AS (
+            INSERT INTO snapshots (
+                tenant_id, session_id, agent_id, description, summary, message_count,
+                window_start, window_end, imported, models, created_at
+            ) VALUES (
+                CAST(:tenant_id AS text), CAST(:session_id AS text), CAST(:agent_id AS text),
+                CAST(:description AS text), CAST(:summary AS text),
+                CAST(:message_count AS bigint), CAST(:window_start AS timestamptz),
+                CAST(:window_end AS timestamptz), CAST(:imported AS boolean), CAST(:models AS text),
+                CAST(:timestamp AS timestamptz)
+            ) ON CONFLICT (tenant_id, session_id) DO NOTHING
+            RETURNING tenant_id, session_id
+        ), parts AS (
+            INSERT INTO snapshot_parts (
+                conversation_id, session_id, tenant_id, spans, message_count
+            )
+            SELECT part.conversation_id, added.session_id, added.tenant_id,
+                CAST(part.spans AS bigint[]), part.message_count
+            FROM added, unnest(
+                CAST(:part_ids AS uuid[]), CAST(:part_spans AS text[]),
+                CAST(:part_counts AS bigint[])
+            ) AS part (conversation_id, spans, message_count)
+        ), brought AS (
+            INSERT INTO snapshot_messages (tenant_id, session_id, position, source_id, body)
+            SELECT added.tenant_id, added.session_id, item.position, item.source_id, item.body
+            FROM added, unnest(CAST(:source_ids AS text[]), CAST(:bodies AS text[]))
+                WITH ORDINALITY AS item (source_id, body, position)
+        )
+        SELECT session_id FROM added
+        """
+)
+
+_COLUMNS = """
+    s.session_id, s.agent_id, s.description, s.summary, s.message_count, s.window_start,
+    s.window_end, s.imported, s.models, s.created_at,
+    CASE WHEN s.imported THEN ARRAY(
+        SELECT m.source_id FROM snapshot_messages m
+        WHERE m.tenant_id = s.tenant_id AND m.session_id = s.session_id
+        GROUP BY m.source_id ORDER BY min(m.position)
+    ) ELSE ARRAY(
+        SELECT CAST(p.conversation_id AS text) FROM snapshot_parts p
+        JOIN conversations c ON c.conversation_id = p.conversation_id
+        WHERE p.tenant_id = s.tenant_id AND p.session_id = s.session_id
+        ORDER BY c.created_at, c.conversation_id
+    ) END AS conversation_ids
+"""
+FIND = Statement(
+    f"""
+        SELECT {_COLUMNS} FROM snapshots s
+        WHERE s.tenant_id = CAST(:tenant_id AS text)
+            AND s.session_id = CAST(:session_id AS text)
+        """
+)
+_BEFORE = """
+    (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.session_id)
+        < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
+    ORDER BY s.created_at DESC, s.session_id DESC
+    LIMIT CAST(:limit AS bigint)
+"""
+_LISTED = (
+    *("session_id", "agent_id", "description", "summary", "message_count", "window_start"),
+    *("window_end", "imported", "models", "created_at", "conversation_ids"),
+)
+
+
+def _bounded(rows: str) -> str:
+    ids = {"conversation_ids": "40 * cardinality(conversation_ids)"}
+    large = lengths("description", "summary", "models") | ids
+    return bounded(rows, _LISTED, large, "created_at DESC, session_id DESC")
+
+
+LIST = Statement(
+    _bounded(
+        f"""
+        SELECT {_COLUMNS} FROM snapshots s
+        WHERE s.tenant_id = CAST(:tenant_id AS text) AND {_BEFORE}
+        """
+    )
+)
+LIST_OF_AGENT = Statement(
+    _bounded(
+        f"""
+        SELECT {_COLUMNS} FROM snapshots s
+        WHERE s.tenant_id = CAST(:tenant_id AS text)
+            AND s.agent_id = CAST(:agent_id AS text) AND {_BEFORE}
+        """
+    )
+)
+LIST_OF_CONVERSATION = Statement(
+    _bounded(
+        f"""
+        SELECT {_COLUMNS}
+        FROM (
+            SELECT session_id FROM snapshot_parts
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND tenant_id = CAST(:tenant_id AS text)
+            UNION
+            SELECT session_id FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text)
+                AND source_id = CAST(CAST(:conversation_id AS uuid) AS text)
+        ) AS held
+        JOIN snapshots s ON s.tenant_id = CAST(:tenant_id AS text)
+            AND s.session_id = held.session_id
+        WHERE (CAST(:agent_id AS text) IS NULL OR s.agent_id = CAST(:agent_id AS text))
+            AND {_BEFORE}
+        """
+    )
+)
+PARTS = Statement(
+    """
+        SELECT p.conversation_id, p.spans FROM snapshot_parts p
+        JOIN conversations c ON c.conversation_id = p.conversation_id
+        WHERE p.tenant_id = CAST(:tenant_id AS text)
+            AND p.session_id = CAST(:session_id AS text)
+        ORDER BY c.created_at, c.conversation_id
+        """
+)
+MESSAGES = Statement(
+    bounded(
+        """
+            SELECT position, body FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
+                AND position > CAST(:after AS bigint)
+                AND (CAST(:source_id AS text) IS NULL OR source_id = CAST(:source_id AS text))
+            ORDER BY position
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("position", "body"),
+        lengths("body"),
+        "position",
+    )
+)
+SEQS_OF = Statement(
+    """
+        SELECT message_id, seq FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND message_id = ANY (CAST(:ids AS text[]))
+        """
+)
+CALLS_IN = Statement(
+    """
+        SELECT DISTINCT used.call_id
+        FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[])) AS span (start, past)
+        JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= span.start AND m.seq < span.past
+            AND m.role = 'assistant' AND m.call_ids IS NOT NULL
+        CROSS JOIN LATERAL json_array_elements_text(CAST(m.call_ids AS json)) AS used (call_id)
+        """
+)
+
+REMOVE = Statement(
+    f"""
+        WITH gone AS (
+            DELETE FROM snapshots
+            WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
+            RETURNING tenant_id, session_id
+        ), {REMOVED_ROWS}
+        """
+)
+
+
+class SnapshotRecords:
+    """Sentences about snapshots."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def hold(self, tenant_id: str, conversation_ids: Sequence[str]) -> list[str]:
+        """Keep conversations from being deleted until the transaction ends (rule 1).
+
+        Returns those of them that there are.
+        """
+        rows = await self._session.all(
+            HOLD, tenant_id=tenant_id, conversation_ids=[UUID(given) for given in conversation_ids]
+        )
+        return [str(row["conversation_id"]) for row in rows]
+
+    async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
+        """Return the time of a message as the active window sees it, None without such a one."""
+        row = await self._session.first(FIRST_AT, conversation_id=UUID(conversation_id), seq=seq)
+        return row["first_at"] if row is not None else None
+
+    async def add(
+        self,
+        tenant_id: str,
+        snapshot: Snapshot,
+        parts: Sequence[SnapshotPart] = (),
+        messages: Sequence[Imported] = (),
+    ) -> bool:
+        """Store a snapshot; False when its id is taken."""
+        row = await self._session.first(
+            ADD,
+            tenant_id=tenant_id,
+            session_id=snapshot.session_id,
+            agent_id=snapshot.agent_id,
+            description=snapshot.description,
+            summary=snapshot.summary,
+            message_count=snapshot.message_count,
+            window_start=snapshot.window_start,
+            window_end=snapshot.window_end,
+            imported=snapshot.imported,
+            models=json_text.dumps({item.conversation_id: item.model for item in snapshot.models}),
+            timestamp=snapshot.timestamp,
+            part_ids=[UUID(part.conversation_id) for part in parts],
+            part_spans=[_flat(part.spans) for part in parts],
+            part_counts=[part.message_count for part in parts],
+            source_ids=[message.source_id for message in messages],
+            bodies=[message.body for message in messages],
+        )
+        return row is not None
+
+    async def find(self, tenant_id: str, session_id: str) -> Snapshot | None:
+        """Return a snapshot without its messages, or None."""
+        row = await self._session.first(FIND, tenant_id=tenant_id, session_id=session_id)
+        return _snapshot_from(row) if row is not None else None
+
+    async def page(
+        self,
+        tenant_id: str,
+        agent_id: str | None,
+        conversation_id: str | None,
+        limit: int,
+        before: tuple[datetime, str] | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Snapshot]:
+        """Return a page, newest first; `before` is the time and id it starts after (I3)."""
+        wanted: dict[str, Any] = {
+            "tenant_id": tenant_id,
+            **limits(limit, bound),
+            "before": before[0] if before else None,
+            "before_id": before[1] if before else None,
+        }
+        if conversation_id is not None:
+            wanted |= {"agent_id": agent_id, "conversation_id": UUID(conversation_id)}
+            rows = await self._session.all(LIST_OF_CONVERSATION, **wanted)
+        elif agent_id is not None:
+            rows = await self._session.all(LIST_OF_AGENT, agent_id=agent_id, **wanted)
+        else:
+            rows = await self._session.all(LIST, **wanted)
+        return page_of(rows, _snapshot_from)
+
+    async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
+        """Return what a snapshot holds of each conversation, the oldest conversation first."""
+        rows = await self._session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
+        return [SnapshotPart(str(row["conversation_id"]), _spans(row["spans"])) for row in rows]
+
+    async def messages(
+        self,
+        tenant_id: str,
+        session_id: str,
+        after: int,
+        limit: int,
+        source_id: str | None = None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[int, str]]:
+        """Return entries of an imported snapshot after a position, each with its own.
+
+        With a `source_id` only those of that conversation.
+        """
+        rows = await self._session.all(
+            MESSAGES,
+            tenant_id=tenant_id,
+            session_id=session_id,
+            after=after,
+            source_id=source_id,
+            **limits(limit, bound),
+        )
+        return page_of(rows, lambda row: (row["position"], row["body"]))
+
+    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
+        """Delete a snapshot; returns rows deleted by table."""
+        row = await self._session.first(REMOVE, tenant_id=tenant_id, session_id=session_id)
+        return dict(row or {})
+
+    async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seqs of those of the messages that the log has, by id."""
+        rows = await self._session.all(
+            SEQS_OF, conversation_id=UUID(conversation_id), ids=list(ids)
+        )
+        return {row["message_id"]: row["seq"] for row in rows}
+
+    async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the ids of all calls in these spans."""
+        rows = await self._session.all(
+            CALLS_IN,
+            conversation_id=UUID(conversation_id),
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
+        )
+        return frozenset(row["call_id"] for row in rows)
+
+
+def _snapshot_from(row: Any) -> Snapshot:
+    ids: Sequence[str] = row["conversation_ids"]
+    # None where the release before stored it; a deleted conversation's model stays unseen.
+    models: dict[str, str] = json_text.loads(row["models"] or "{}")
+    return Snapshot(
+        session_id=row["session_id"],
+        timestamp=row["created_at"],
+        description=row["description"],
+        summary=row["summary"],
+        message_count=row["message_count"],
+        window_start=row["window_start"],
+        window_end=row["window_end"],
+        agent_id=row["agent_id"],
+        conversation_ids=tuple(ids),
+        imported=row["imported"],
+        models=tuple(SnapshotModel(given, models[given]) for given in ids if given in models),
+    )
+
+
+def _flat(spans: Sequence[Span]) -> str:
+    edges = (str(edge) for span in spans for edge in (span.start, span.end))
+    return f"{{{','.join(edges)}}}"
+
+
+def _spans(edges: Sequence[int]) -> tuple[Span, ...]:
+    return tuple(map(Span, edges[::2], edges[1::2]))

@@ -1,0 +1,204 @@
+"""API keys, what tenants may do, and how much of it they have done (decision 34)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.tenancy.api_keys import ApiKey, KeyUse
+from app.domain.tenancy.quotas import Kind, Limits
+
+ADD_TENANT = Statement(
+    """
+        INSERT INTO tenants (tenant_id) VALUES (CAST(:tenant_id AS text))
+        ON CONFLICT (tenant_id) DO NOTHING
+        """
+)
+SET_LIMITS = Statement(
+    """
+        INSERT INTO tenants (
+            tenant_id, requests_per_minute, bytes_per_day, summarizer_calls_per_hour,
+            storage_bytes
+        )
+        VALUES (CAST(:tenant_id AS text), CAST(:requests_per_minute AS bigint),
+            CAST(:bytes_per_day AS bigint), CAST(:summarizer_calls_per_hour AS bigint),
+            CAST(:storage_bytes AS bigint))
+        ON CONFLICT (tenant_id) DO UPDATE
+        SET requests_per_minute = excluded.requests_per_minute,
+            bytes_per_day = excluded.bytes_per_day,
+            summarizer_calls_per_hour = excluded.summarizer_calls_per_hour,
+            storage_bytes = excluded.storage_bytes
+        """
+)
+FIND_LIMITS = Statement("SELECT * FROM tenants WHERE tenant_id = CAST(:tenant_id AS text)")
+LIST_LIMITS = Statement("SELECT * FROM tenants ORDER BY tenant_id")
+ADD = Statement(
+    """
+        INSERT INTO api_keys (key_id, tenant_id, name, secret_hash, created_at, expires_at)
+        VALUES (CAST(:key_id AS text), CAST(:tenant_id AS text), CAST(:name AS text),
+            CAST(:secret_hash AS text), CAST(:created_at AS timestamptz),
+            CAST(:expires_at AS timestamptz))
+        """
+)
+FIND = Statement("SELECT * FROM api_keys WHERE key_id = CAST(:key_id AS text)")
+LIST = Statement(
+    """
+        SELECT * FROM api_keys
+        WHERE CAST(:tenant_id AS text) IS NULL OR tenant_id = CAST(:tenant_id AS text)
+        ORDER BY tenant_id, created_at, key_id
+        """
+)
+ANY = Statement("SELECT EXISTS (SELECT FROM api_keys) AS found")
+REVOKE = Statement(
+    """
+        UPDATE api_keys SET revoked_at = coalesce(revoked_at, CAST(:at AS timestamptz))
+        WHERE key_id = CAST(:key_id AS text)
+        RETURNING *
+        """
+)
+COUNT_USES = Statement(
+    """
+        WITH used AS (
+            SELECT * FROM unnest(
+                CAST(:key_ids AS text[]), CAST(:hours AS timestamptz[]),
+                CAST(:addresses AS text[]), CAST(:admitted AS bigint[]),
+                CAST(:refused AS bigint[])
+            ) AS used (key_id, hour, address, admitted, refused)
+        ), noted AS (
+            UPDATE api_keys SET last_used_at = greatest(last_used_at, CAST(:at AS timestamptz))
+            WHERE key_id IN (SELECT key_id FROM used WHERE admitted > 0)
+        )
+        INSERT INTO key_uses (key_id, hour, address, admitted, refused)
+        SELECT key_id, hour, address, admitted, refused FROM used ORDER BY key_id, hour, address
+        ON CONFLICT (key_id, hour, address) DO UPDATE
+        SET admitted = key_uses.admitted + excluded.admitted,
+            refused = key_uses.refused + excluded.refused
+        """
+)
+USES = Statement(
+    """
+        SELECT key_id, hour, address, admitted, refused FROM key_uses
+        WHERE key_id = CAST(:key_id AS text) AND hour >= CAST(:since AS timestamptz)
+        ORDER BY hour DESC, address
+        """
+)
+TAKE = Statement(
+    """
+        INSERT INTO allowances AS a (tenant_id, kind, window_start, taken)
+        VALUES (CAST(:tenant_id AS text), CAST(:kind AS text),
+            CAST(:window_start AS timestamptz), CAST(:asked AS bigint))
+        ON CONFLICT (tenant_id, kind, window_start) DO UPDATE SET taken = a.taken + excluded.taken
+        RETURNING taken
+        """
+)
+
+
+class KeyRecords:
+    """Sentences about tenants, their keys and their allowances."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add_tenant(self, tenant_id: str) -> None:
+        """Make a tenant without limits of its own, if there is none of that id."""
+        await self._session.run(ADD_TENANT, tenant_id=tenant_id)
+
+    async def set_limits(self, tenant_id: str, limits: Limits) -> None:
+        """Give a tenant limits of its own, which is made if there is none of that id."""
+        await self._session.run(
+            SET_LIMITS,
+            tenant_id=tenant_id,
+            requests_per_minute=limits.requests_per_minute,
+            bytes_per_day=limits.bytes_per_day,
+            summarizer_calls_per_hour=limits.summarizer_calls_per_hour,
+            storage_bytes=limits.storage_bytes,
+        )
+
+    async def find_limits(self, tenant_id: str) -> Limits | None:
+        """Return a tenant's own limits; None for a tenant nobody made."""
+        row = await self._session.first(FIND_LIMITS, tenant_id=tenant_id)
+        return _limits_from(row) if row is not None else None
+
+    async def list_limits(self) -> Mapping[str, Limits]:
+        """Return all tenants' own limits, by tenant."""
+        return {row["tenant_id"]: _limits_from(row) for row in await self._session.all(LIST_LIMITS)}
+
+    async def add(self, key: ApiKey) -> None:
+        """Store a new key."""
+        await self._session.run(
+            ADD,
+            key_id=key.key_id,
+            tenant_id=key.tenant_id,
+            name=key.name,
+            secret_hash=key.secret_hash,
+            created_at=key.created_at,
+            expires_at=key.expires_at,
+        )
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        """Return a key, revoked or not."""
+        row = await self._session.first(FIND, key_id=key_id)
+        return _key_from(row) if row is not None else None
+
+    async def of_tenant(self, tenant_id: str | None) -> list[ApiKey]:
+        """Return the keys of a tenant, or all."""
+        return [_key_from(row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
+
+    async def any(self) -> bool:
+        """Tell whether there is any key, revoked or not."""
+        row = await self._session.first(ANY)
+        return row is not None and bool(row["found"])
+
+    async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
+        """Set a key's end, unless it has one; return it, None when there is none."""
+        row = await self._session.first(REVOKE, key_id=key_id, at=at)
+        return _key_from(row) if row is not None else None
+
+    async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
+        """Add to the counts of each key, hour and address; what was admitted was used at `at`."""
+        await self._session.run(
+            COUNT_USES,
+            key_ids=[use.key_id for use in uses],
+            hours=[use.hour for use in uses],
+            addresses=[use.address for use in uses],
+            admitted=[use.admitted for use in uses],
+            refused=[use.refused for use in uses],
+            at=at,
+        )
+
+    async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
+        """Return what is counted of a key from an hour on, the newest first."""
+        rows = await self._session.all(USES, key_id=key_id, since=since)
+        return [KeyUse(**row) for row in rows]
+
+    async def take(self, tenant_id: str, kind: Kind, window_start: datetime, asked: int) -> int:
+        """Add to what is taken in a window, and return how much that is then."""
+        row = await self._session.first(
+            TAKE, tenant_id=tenant_id, kind=kind.value, window_start=window_start, asked=asked
+        )
+        assert row is not None
+        return int(row["taken"])
+
+
+def _limits_from(row: Any) -> Limits:
+    return Limits(
+        row["requests_per_minute"],
+        row["bytes_per_day"],
+        row["summarizer_calls_per_hour"],
+        row["storage_bytes"],
+    )
+
+
+def _key_from(row: Any) -> ApiKey:
+    return ApiKey(
+        key_id=row["key_id"],
+        tenant_id=row["tenant_id"],
+        name=row["name"],
+        secret_hash=row["secret_hash"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        revoked_at=row["revoked_at"],
+        last_used_at=row["last_used_at"],
+    )

@@ -1,0 +1,124 @@
+"""The metrics there are, in the words of Prometheus.
+
+Labels are of small, closed sets: never a tenant, a conversation, or a model that only a caller
+named. Models are those the service calls itself, which its settings list.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.adapters.postgres.compaction.backlog import Waiting
+
+REQUEST_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+WORK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """All metrics that are kept, on a registry of their own."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"context_{name}", about, labels, registry=registry)
+
+        def gauge(name: str, about: str) -> Gauge:
+            return Gauge(f"context_{name}", about, registry=registry, multiprocess_mode="livesum")
+
+        def histogram(
+            name: str, about: str, *labels: str, buckets: tuple[float, ...] = WORK_BUCKETS
+        ) -> Histogram:
+            return Histogram(f"context_{name}", about, labels, registry=registry, buckets=buckets)
+
+        self.requests = counter(
+            "http_requests", "Requests answered, by route template", "method", "route", "status"
+        )
+        self.request_seconds = histogram(
+            "http_request_duration_seconds",
+            "How long requests took, streams of events apart",
+            *("method", "route"),
+            buckets=REQUEST_BUCKETS,
+        )
+        self.streams = gauge("event_streams", "Streams of events that are open")
+        self.appends = counter("appends", "Appends that stored something")
+        self.appended_messages = counter("appended_messages", "Messages stored by appends")
+        self.appended_tokens = counter("appended_tokens", "Tokens of the messages stored")
+        self.builds = counter("builds", "Payloads built", "format", "kind", "pressure", "degraded")
+        self.compactions = counter(
+            "compactions", "Compactions by what became of them", "trigger", "strategy", "outcome"
+        )
+        self.compaction_seconds = histogram(
+            "compaction_duration_seconds", "How long compactions took", "trigger"
+        )
+        self.saved_tokens = counter(
+            "compaction_saved_tokens",
+            "Tokens that compactions took off payloads",
+            *("trigger", "strategy"),
+        )
+        self.calls = counter("llm_calls", "Calls of models, by outcome", "model", "outcome")
+        self.call_seconds = histogram(
+            "llm_call_duration_seconds", "How long calls of models took", "model"
+        )
+        self.call_tokens = counter(
+            "llm_tokens", "Tokens of answered calls, input and output", "model", "direction"
+        )
+        self.call_cost = counter(
+            "llm_cost_usd", "Cost of answered calls whose price is known, in USD", "model"
+        )
+        self.jobs = counter(
+            "jobs", "Pieces of background work, by what became of them", "kind", "outcome"
+        )
+        self.job_seconds = histogram(
+            "job_duration_seconds", "How long pieces of background work took", "kind"
+        )
+        self.pool_size = gauge("pool_size", "Database connections that are open")
+        self.pool_in_use = gauge("pool_in_use", "Database connections in use")
+        self.pool_waiting = gauge("pool_waiting", "Sessions that wait for a connection")
+        self.pool_limit = gauge("pool_limit", "Database connections that may be open")
+        self.database_errors = counter(
+            "database_errors", "Sessions that the database failed, by kind of error", "kind"
+        )
+
+
+class Now(Collector):
+    """What is not kept but told as it is: the version, and what waits in the database."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self.waiting: Waiting | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; those of the database are missing while it is away."""
+        about = "The version that answers"
+        info = GaugeMetricFamily("context_service_info", about, labels=("version", "python"))
+        info.add_metric((self._version, platform.python_version()), 1)
+        yield info
+        waiting = self.waiting
+        if waiting is None:
+            return
+        yield GaugeMetricFamily(
+            "context_due_conversations", "Conversations whose compaction waits", waiting.due
+        )
+        yield GaugeMetricFamily(
+            "context_open_jobs", "Jobs that callers wait for, running ones too", waiting.asked
+        )
+        yield GaugeMetricFamily(
+            "context_queue_age_seconds",
+            "For how long the oldest of both has waited",
+            waiting.oldest_seconds,
+        )

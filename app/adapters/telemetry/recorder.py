@@ -1,0 +1,287 @@
+"""Counts and times what happens in this process, and asks what waits now.
+
+1. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
+   that each of several processes answers for all. What a dead one had open counts no more.
+2. What waits in the database is asked for when somebody looks, for at most a second. Nobody who
+   looks waits for a database that does not answer: those metrics are missing then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from starlette.types import ASGIApp
+
+from app.adapters.postgres.common.connections import PoolState
+from app.adapters.postgres.compaction.backlog import Waiting
+from app.adapters.telemetry.metrics import Metrics, Now
+from app.adapters.telemetry.spans import NoSpans, Spans, TellCompletion, TellResult
+from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.tenancy.api_keys import bearer_of
+from app.services.ports import Gateway
+
+DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+LOOK_SECONDS = 1.0
+"""How long the database may take to tell what waits (rule 2)."""
+SAMPLE_SECONDS = 5.0
+"""How often one of several processes notes what its pool is like."""
+ANSWERED = "ok"
+"""The outcome of a model call that was answered; any other is the gateway's reason."""
+
+
+class Telemetry:
+    """Is told what happens, counts it and times it; one for each app or worker."""
+
+    def __init__(
+        self, version: str = "0", token: str | None = None, spans: Spans | None = None
+    ) -> None:
+        self._token = token
+        self._spans = spans or NoSpans()
+        self._kept = CollectorRegistry()
+        self._now = Now(version)
+        self._directory = os.environ.get(DIRECTORY_VARIABLE)
+        if self._directory is None:
+            self._kept.register(self._now)
+            ProcessCollector(registry=self._kept)
+        self._metrics = Metrics(self._kept)
+        self._answers: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._pool: Callable[[], PoolState] | None = None
+        self._look: Callable[[], Awaitable[Waiting]] | None = None
+        self._looking: asyncio.Task[Waiting | None] | None = None
+
+    @property
+    def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
+        """What spans requests, around everything; None without traces."""
+        return self._spans.middleware
+
+    # --- told by the API ------------------------------------------------------------------
+
+    def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """Count a request, and how long it took unless it was a stream."""
+        key = method, route, status
+        found = self._answers.get(key)
+        if found is None:
+            metrics = self._metrics
+            found = self._answers[key] = (
+                metrics.requests.labels(*key),
+                metrics.request_seconds.labels(method, route),
+            )
+        found[0].inc()
+        if seconds is not None:
+            found[1].observe(seconds)
+
+    def streaming(self, change: int) -> None:
+        """Note that a stream of events began, 1, or ended, -1."""
+        self._metrics.streams.inc(change)
+
+    # --- told by the services -------------------------------------------------------------
+
+    def appended(self, messages: int, tokens: int) -> None:
+        """Count an append that stored so many messages of so many tokens."""
+        self._metrics.appends.inc()
+        self._metrics.appended_messages.inc(messages)
+        self._metrics.appended_tokens.inc(tokens)
+
+    def built(self, format: str, pressure: str, *, is_delta: bool, is_degraded: bool) -> None:
+        """Count a payload."""
+        kind = "delta" if is_delta else "full"
+        degraded = "yes" if is_degraded else "no"
+        self._metrics.builds.labels(format, kind, pressure, degraded).inc()
+
+    @contextmanager
+    def compacting(self, conversation_id: str, trigger: str, strategy: str) -> Iterator[TellResult]:
+        """Count a compaction by what the block tells of it, or raises."""
+        metrics, outcome, started = self._metrics, "failed", perf_counter()
+        try:
+            with self._spans.compacting(conversation_id, trigger, strategy) as tell_span:
+
+                def tell(result: CompactResult) -> None:
+                    nonlocal outcome
+                    outcome = "compacted" if result.compacted else "not_needed"
+                    if result.compacted:
+                        saved = max(0, result.before_tokens - result.after_tokens)
+                        metrics.saved_tokens.labels(trigger, strategy).inc(saved)
+                    tell_span(result)
+
+                yield tell
+        except (Conflict, NotFound):
+            outcome = "superseded"
+            raise
+        except asyncio.CancelledError:
+            outcome = "interrupted"
+            raise
+        finally:
+            metrics.compactions.labels(trigger, strategy, outcome).inc()
+            metrics.compaction_seconds.labels(trigger).observe(perf_counter() - started)
+
+    # --- told by the gateway, the worker and the store ------------------------------------
+
+    @contextmanager
+    def calling(self, call: ModelCall) -> Iterator[TellCompletion]:
+        """Count a model call by the completion that the block tells, or by why it failed."""
+        metrics, model, started = self._metrics, call.model, perf_counter()
+        outcome = "error"
+        try:
+            with self._spans.calling(call) as tell_span:
+
+                def tell(completion: Completion) -> None:
+                    nonlocal outcome
+                    outcome = ANSWERED
+                    metrics.call_tokens.labels(model, "input").inc(completion.input_tokens)
+                    metrics.call_tokens.labels(model, "output").inc(completion.output_tokens)
+                    metrics.call_cost.labels(model).inc(completion.cost(call.info) or 0.0)
+                    tell_span(completion)
+
+                yield tell
+        except ServiceUnavailable as error:
+            outcome = str(error.facts.get("reason", outcome))
+            raise
+        except asyncio.CancelledError:
+            outcome = "interrupted"
+            raise
+        finally:
+            metrics.calls.labels(model, outcome).inc()
+            metrics.call_seconds.labels(model).observe(perf_counter() - started)
+
+    @contextmanager
+    def working(self, conversation_id: str, job_id: str | None) -> Iterator[None]:
+        """Count a piece of background work: what is due, or a job that a caller asked for."""
+        kind, outcome, started = "due" if job_id is None else "asked", "failed", perf_counter()
+        try:
+            with self._spans.working(conversation_id, kind):
+                yield
+            outcome = "done"
+        except asyncio.CancelledError:
+            outcome = "interrupted"
+            raise
+        finally:
+            self._metrics.jobs.labels(kind, outcome).inc()
+            self._metrics.job_seconds.labels(kind).observe(perf_counter() - started)
+
+    def database_failed(self, kind: str) -> None:
+        """Count a session that failed by this kind of error."""
+        self._metrics.database_errors.labels(kind).inc()
+
+    # --- looked at ------------------------------------------------------------------------
+
+    def watch(self, pool: Callable[[], PoolState], look: Callable[[], Awaitable[Waiting]]) -> None:
+        """Ask these two when somebody looks."""
+        self._pool, self._look = pool, look
+
+    def admits(self, authorization: str) -> bool:
+        """Tell whether an `Authorization` header may read the metrics, in constant time."""
+        if self._token is None:
+            return True
+        given = bearer_of(authorization) or ""
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    async def scrape(self) -> tuple[bytes, str]:
+        """Return all metrics as text, and its media type."""
+        self._now.waiting = await self._waiting()
+        self.sample()
+        return await asyncio.to_thread(self._text), CONTENT_TYPE_PLAIN_0_0_4
+
+    def sample(self) -> None:
+        """Note what the pool is like now."""
+        if self._pool is not None:
+            pool, metrics = self._pool(), self._metrics
+            metrics.pool_size.set(pool.size)
+            metrics.pool_in_use.set(pool.in_use)
+            metrics.pool_waiting.set(pool.waiting)
+            metrics.pool_limit.set(pool.limit)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep up what others of the same directory tell of this process, for the block."""
+        sampling = None
+        if self._directory is not None:
+            sampling = asyncio.create_task(self._sample_again_and_again())
+        try:
+            yield
+        finally:
+            tasks = {task for task in (sampling, self._looking) if task is not None}
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=LOOK_SECONDS)
+            await self._spans.close()
+
+    def _text(self) -> bytes:
+        if self._directory is None:
+            return generate_latest(self._kept)
+        _forget_dead(Path(self._directory))
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
+        registry.register(self._now)
+        return generate_latest(registry)
+
+    async def _waiting(self) -> Waiting | None:
+        """Return what waits, None when the database has not told in time (rule 2).
+
+        One that hangs is asked again only when it has let go of the question before.
+        """
+        if self._look is None:
+            return None
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(_unless_away(self._look))
+        await asyncio.wait({self._looking}, timeout=LOOK_SECONDS)
+        if self._looking.done():
+            return None if self._looking.cancelled() else self._looking.result()
+        self._looking.cancel()
+        return None
+
+    async def _sample_again_and_again(self) -> None:
+        while True:
+            self.sample()
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+
+class MeasuredGateway:
+    """A gateway that tells of each call, and what it cost by the entry that the call carries."""
+
+    def __init__(self, gateway: Gateway, telemetry: Telemetry) -> None:
+        self._gateway = gateway
+        self._telemetry = telemetry
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer; raises ServiceUnavailable as the gateway does."""
+        with self._telemetry.calling(call) as tell:
+            completion = await self._gateway.complete(call)
+            tell(completion)
+        return completion
+
+
+async def _unless_away(look: Callable[[], Awaitable[Waiting]]) -> Waiting | None:
+    try:
+        return await look()
+    except ServiceUnavailable:
+        return None
+
+
+def _forget_dead(directory: Path) -> None:
+    """Remove what processes that are gone had open (rule 1)."""
+    for path in directory.glob("gauge_live*_*.db"):
+        pid = int(path.stem.rpartition("_")[2])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
+        except PermissionError:
+            pass  # it lives, as somebody else's

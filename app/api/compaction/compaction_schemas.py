@@ -1,0 +1,142 @@
+"""Compactions on the wire: what is asked, and the receipts (E7, E8)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.http.fields import Answered, Asked, ModelName, Strategy, Tokens
+from app.api.http.pages import Page
+from app.domain.common.policy import StrategyName
+from app.domain.conversations.records import Trigger
+
+
+class CompactionAsk(Asked):
+    """A compaction now, whatever the pressure."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"instructions": "Keep every file path.", "dry_run": True}]}
+    )
+
+    strategy: Strategy | None = Field(
+        default=None, description="Strategy for this compaction; the policy's by default."
+    )
+    model: ModelName | None = Field(
+        default=None, description="Model that summarises; must be an allowed one."
+    )
+    instructions: str | None = Field(
+        default=None, max_length=32_000, description="What this summary in particular should keep."
+    )
+    target_tokens: Tokens | None = Field(
+        default=None,
+        description="Tokens of the payload to aim for; by default `compaction.target` of the"
+        " effective window or, within it already, as few as the strategy can.",
+    )
+    dry_run: bool = Field(default=False, description="Only show what would be done.")
+
+
+class MadeSummary(Answered):
+    """A summary that a compaction made or shows."""
+
+    summary_range: list[int] = Field(description="Seqs it stands for, the end excluded.")
+    level: int = Field(description="1: of messages; above: of summaries one level below.")
+    text: str = Field(description="Its text.")
+    tokens: int = Field(description="Tokens of the message that shows it.")
+    sources: list[list[int]] = Field(description="The ranges it was made of.")
+
+
+_SUMMARY: dict[str, Any] = {
+    "summary_range": [6, 41],
+    "level": 1,
+    "text": "The user plans a trip to Bergen in May; trains were compared.",
+    "tokens": 16,
+    "sources": [[6, 41]],
+}
+_RECEIPT: dict[str, Any] = {
+    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+    "parent_id": None,
+    "status": "active",
+    "trigger": "background",
+    "strategy": "sandwich",
+    "strategies_run": ["sandwich"],
+    "hidden_range": [6, 41],
+    "kept": [12],
+    "cleared_through": 0,
+    "summary": _SUMMARY["text"],
+    "retain": None,
+    "note": None,
+    "summaries": [_SUMMARY],
+    "made": [_SUMMARY],
+    "before_tokens": 9120,
+    "after_tokens": 3980,
+    "before_msg_count": 46,
+    "after_msg_count": 12,
+    "summary_tokens": 26,
+    "model": "openai/gpt-4o-mini",
+    "prompt_hash": "5f2a9c0b7d1e4f68",
+    "calls": 1,
+    "input_tokens": 5310,
+    "output_tokens": 24,
+    "cost_usd": 0.00081,
+    "duration_ms": 1834,
+    "degraded": [],
+    "created_at": "2026-01-05T09:31:12.000123+00:00",
+    "undone_at": None,
+}
+
+
+class Receipt(Answered):
+    """The immutable record of one compaction; tokens are of the whole payload."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_RECEIPT]})
+
+    compaction_id: str = Field(description="Its id.")
+    parent_id: str | None = Field(description="The compaction that was active before.")
+    status: Literal["active", "superseded", "undone"] = Field(
+        description="`active`: the context shows it; `superseded`: a later one or a change of"
+        " policy took its place."
+    )
+    trigger: Trigger = Field(description="What made it run.")
+    strategy: StrategyName = Field(description="The strategy that planned it.")
+    strategies_run: list[str] = Field(description="What ran, in order.")
+    hidden_range: list[int] = Field(
+        description="Seqs it is about, the end excluded; its messages can be read in full."
+    )
+    kept: list[int] = Field(description="Seqs in the range that stay verbatim.")
+    cleared_through: int = Field(
+        description="Tool results up to this seq are placeholders; 0 for none."
+    )
+    summary: str | None = Field(description="What stands for the range; null when nothing does.")
+    retain: str | None = Field(description="What was asked to be kept word for word.")
+    note: str | None = Field(description="What the context says of messages left out.")
+    summaries: list[MadeSummary] = Field(description="The summaries the context shows, in order.")
+    made: list[MadeSummary] = Field(
+        description="The summaries this compaction made; a tree may have folded some of them away."
+    )
+    before_tokens: int = Field(description="Tokens of the payload before.")
+    after_tokens: int = Field(description="Tokens of the payload after.")
+    before_msg_count: int = Field(description="Messages of the payload before.")
+    after_msg_count: int = Field(description="Messages of the payload after.")
+    summary_tokens: int = Field(description="Tokens of all that stands for the range.")
+    model: str | None = Field(description="Model that summarised; null when none was needed.")
+    prompt_hash: str | None = Field(description="Tells apart what the model was asked.")
+    calls: int = Field(description="Calls of a model, failed ones too.")
+    input_tokens: int = Field(description="Input tokens of the calls, as the provider counts.")
+    output_tokens: int = Field(description="Output tokens of the calls.")
+    cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
+    duration_ms: int = Field(description="How long it took.")
+    degraded: list[str] = Field(
+        description="What it had to do without, as `summariser_unavailable`."
+    )
+    created_at: datetime = Field(description="When it was applied.")
+    undone_at: datetime | None = Field(description="When it was undone.")
+
+
+class ReceiptPage(Page[Receipt]):
+    """Receipts of a conversation, the newest first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"data": [_RECEIPT], "next_cursor": None}]}
+    )

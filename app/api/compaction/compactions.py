@@ -1,0 +1,246 @@
+"""`/v1/conversations/{id}/compact` and `/compactions`: compacting, receipts, undo (E7, E8)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from app.api.compaction.compaction_schemas import CompactionAsk, Receipt, ReceiptPage
+from app.api.compaction.job_schemas import Job
+from app.api.compaction.jobs import shown as shown_job
+from app.api.conversations.message_schemas import MessagePage
+from app.api.conversations.messages import transcript
+from app.api.http import cursors
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import (
+    ConversationPath,
+    Cursor,
+    Limit,
+    conversation_id_from,
+    services,
+    tenant_of,
+)
+from app.api.http.errors import problems_of
+from app.api.http.fields import UUID
+from app.api.http.pacing import read_of
+from app.api.http.routing import PageRoute, WireRoute
+from app.api.payload.context_schemas import CompactResult
+from app.domain.common.errors import (
+    Conflict,
+    ContextLimitUnknown,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.conversations.view import Span, Summary
+from app.services.compaction import receipts
+from app.services.compaction.compaction import CompactAsk
+
+router = APIRouter(route_class=WireRoute, tags=["compactions"])
+page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
+
+_PATH = "/v1/conversations/{conversation_id}"
+_READ = problems_of(NotFound, ServiceUnavailable)
+_PAGED = problems_of(NotFound, ValidationError, ServiceUnavailable)
+
+CompactionPath = Annotated[
+    str,
+    Path(
+        description="Id of the compaction.",
+        examples=["0199a1b2-7788-7a9b-8c0d-1e2f30415263"],
+    ),
+]
+
+
+@router.post(
+    f"{_PATH}/compact",
+    operation_id="compact",
+    summary="Compact now",
+    response_model=CompactResult,
+    responses={
+        202: {"model": Job, "description": "With `wait=false`: the job to poll."},
+        **problems_of(
+            NotFound,
+            Conflict,
+            ValidationError,
+            ContextLimitUnknown,
+            MalformedJson,
+            PayloadTooLarge,
+            ServiceUnavailable,
+        ),
+    },
+)
+async def compact(
+    request: Request,
+    conversation_id: ConversationPath,
+    body: CompactionAsk | None = None,
+    wait: Annotated[
+        bool, Query(description="false: answer at once with a job, which a worker does.")
+    ] = True,
+) -> Response:
+    """Compact what the strategy allows, whatever the pressure; `compacted` tells if it did.
+
+    Waits for a compaction that is running. `503` when the model fails: then the context is as
+    it was. The log never changes.
+    """
+    known_id = conversation_id_from(conversation_id)
+    ask = CompactAsk()
+    if body is not None:
+        ask = CompactAsk(
+            body.model, body.instructions, body.strategy, body.target_tokens, body.dry_run
+        )
+    if wait or ask.dry_run:
+        return Json(await services(request).compaction.compact(tenant_of(request), known_id, ask))
+    services(request).compaction.check(ask)
+    job = await services(request).jobs.start(tenant_of(request), known_id, "compact", ask.as_json())
+    return Json(shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
+
+
+@page_router.get(
+    f"{_PATH}/compactions",
+    operation_id="list_compactions",
+    summary="List compactions",
+    response_model=ReceiptPage,
+    responses=_PAGED,
+)
+async def list_compactions(
+    request: Request,
+    conversation_id: ConversationPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return the receipts of the conversation's compactions, undone ones too, newest first."""
+    known_id = conversation_id_from(conversation_id)
+    before = cursors.decode_id(cursor, "compactions") if cursor else None
+    page = await services(request).receipts.page(
+        tenant_of(request), known_id, limit, before, read_of(request)
+    )
+    last = page[-1].compaction.compaction_id if page.has_more else None
+    following = cursors.encode("compactions", last) if last else None
+    return Json({"data": [_item(found) for found in page], "next_cursor": following})
+
+
+@router.get(
+    f"{_PATH}/compactions/{{compaction_id}}",
+    operation_id="get_compaction",
+    summary="Read a receipt",
+    response_model=Receipt,
+    responses=_READ,
+)
+async def get_compaction(
+    request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
+) -> Response:
+    """Return one receipt: what was hidden, what stands for it, and what that took."""
+    known_id = conversation_id_from(conversation_id)
+    receipt_id = _compaction_id_from(compaction_id)
+    return Json(
+        _item(await services(request).receipts.get(tenant_of(request), known_id, receipt_id))
+    )
+
+
+@page_router.get(
+    f"{_PATH}/compactions/{{compaction_id}}/messages",
+    operation_id="expand_compaction",
+    summary="Expand a compaction",
+    response_model=MessagePage,
+    responses=_PAGED,
+)
+async def expand_compaction(
+    request: Request,
+    conversation_id: ConversationPath,
+    compaction_id: CompactionPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return the original messages of the range a compaction is about, in log order."""
+    known_id = conversation_id_from(conversation_id)
+    receipt_id = _compaction_id_from(compaction_id)
+    after_seq = 0
+    if cursor:
+        order, after_seq = cursors.decode_seq(cursor)
+        if order != "asc":
+            raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
+    conversation, page = await services(request).receipts.expand(
+        tenant_of(request), known_id, receipt_id, after_seq, limit, read_of(request)
+    )
+    return await transcript(request, conversation, page, "asc", None)
+
+
+@router.post(
+    f"{_PATH}/compactions/{{compaction_id}}/undo",
+    operation_id="undo_compaction",
+    summary="Undo a compaction",
+    response_model=Receipt,
+    responses=problems_of(NotFound, Conflict, ServiceUnavailable),
+)
+async def undo_compaction(
+    request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
+) -> Response:
+    """Show again what was shown before the newest active compaction, byte for byte.
+
+    Only that one can be undone, else `409`. Until the log has grown by 5 % of the window it is
+    not compacted again by itself, as long as it fits.
+    """
+    known_id = conversation_id_from(conversation_id)
+    receipt_id = _compaction_id_from(compaction_id)
+    return Json(
+        _item(await services(request).receipts.undo(tenant_of(request), known_id, receipt_id))
+    )
+
+
+def _compaction_id_from(text: str) -> str:
+    """Return the id of a path in its one spelling; what is no UUID is found nowhere."""
+    if not UUID.fullmatch(text):
+        raise NotFound(f"No compaction {text!r}", {"compaction_id": text})
+    return text.lower()
+
+
+def _item(found: receipts.Receipt) -> dict[str, Any]:
+    receipt, view = found.compaction, found.compaction.view
+    return {
+        "compaction_id": receipt.compaction_id,
+        "parent_id": receipt.parent_id,
+        "status": found.status,
+        "trigger": receipt.trigger,
+        "strategy": receipt.strategy,
+        "strategies_run": receipt.strategies_run,
+        "hidden_range": _range(receipt.span),
+        "kept": view.kept,
+        "cleared_through": view.trimmed_through,
+        "summary": receipt.summary,
+        "retain": view.retain,
+        "note": view.note,
+        "summaries": [_summary(summary) for summary in view.summaries],
+        "made": [_summary(summary) for summary in receipt.made],
+        "before_tokens": receipt.before_tokens,
+        "after_tokens": receipt.after_tokens,
+        "before_msg_count": receipt.before_msg_count,
+        "after_msg_count": receipt.after_msg_count,
+        "summary_tokens": receipt.summary_tokens,
+        "model": receipt.model,
+        "prompt_hash": receipt.prompt_hash,
+        "calls": receipt.calls,
+        "input_tokens": receipt.input_tokens,
+        "output_tokens": receipt.output_tokens,
+        "cost_usd": receipt.cost_usd,
+        "duration_ms": receipt.duration_ms,
+        "degraded": receipt.degraded,
+        "created_at": receipt.created_at,
+        "undone_at": receipt.undone_at,
+    }
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    return {
+        "summary_range": _range(summary.span),
+        "level": summary.level,
+        "text": summary.text,
+        "tokens": summary.tokens,
+        "sources": [_range(span) for span in summary.sources],
+    }
+
+
+def _range(span: Span) -> tuple[int, int]:
+    return span.start, span.end

@@ -1,0 +1,40 @@
+"""Jobs on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.http.fields import Answered
+from app.api.http.problems import ProblemAnswer
+from app.api.payload.context_schemas import CompactResult
+
+JOB: dict[str, Any] = {
+    "job_id": "0199a1b2-9a0b-7c1d-8e2f-304152637485",
+    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+    "kind": "compact",
+    "status": "running",
+    "result": None,
+    "error": None,
+    "created_at": "2026-01-05T09:31:12.000123+00:00",
+    "updated_at": "2026-01-05T09:31:12.100456+00:00",
+}
+
+
+class Job(Answered):
+    """Work in the background, and what came of it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [JOB]})
+
+    job_id: str = Field(description="Id of the job.")
+    conversation_id: str = Field(description="The conversation it works on.")
+    kind: str = Field(description="What it does.")
+    status: Literal["queued", "running", "done", "failed"] = Field(
+        description="How far it has come; `done` and `failed` are final."
+    )
+    result: CompactResult | None = Field(description="What came of it; null until it is done.")
+    error: ProblemAnswer | None = Field(description="Why it failed; null unless it did.")
+    created_at: datetime = Field(description="When it was asked for.")
+    updated_at: datetime = Field(description="When its status last changed.")

@@ -1,0 +1,64 @@
+"""`/v1/jobs/{id}`: how far background work has come (E6)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+
+from app.api.compaction import job_schemas as schemas
+from app.api.http import errors
+from app.api.http.bodies import Json
+from app.api.http.dependencies import services, tenant_of
+from app.api.http.fields import UUID
+from app.api.http.routing import WireRoute
+from app.domain.common import json_text
+from app.domain.common.errors import NotFound, ServiceUnavailable
+from app.domain.conversations.records import Job
+
+router = APIRouter(route_class=WireRoute, tags=["compactions"])
+
+JobPath = Annotated[
+    str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])
+]
+# Of two kinds with one code, the first in the table is the one that services raise.
+_STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATUS.items()])}
+
+
+@router.get(
+    "/v1/jobs/{job_id}",
+    operation_id="get_job",
+    summary="Read a job",
+    response_model=schemas.Job,
+    responses=errors.problems_of(NotFound, ServiceUnavailable),
+)
+async def get_job(request: Request, job_id: JobPath) -> Response:
+    """Return how far a job has come, and its result or its error once it has ended."""
+    if not UUID.fullmatch(job_id):
+        raise NotFound(f"No job {job_id}", {"job_id": job_id})
+    return Json(shown(await services(request).jobs.get(tenant_of(request), job_id.lower())))
+
+
+_NEWER: dict[str, Any] = {"estimated": False, "degraded": []}
+"""What results of the release before do not say yet."""
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """Return a job as it is answered; its error as the problem that a request would have got."""
+    return {
+        "job_id": job.job_id,
+        "conversation_id": job.conversation_id,
+        "kind": job.kind,
+        "status": job.status,
+        "result": _NEWER | json_text.loads(job.result) if job.result else None,
+        "error": _problem(json_text.loads(job.error)) if job.error else None,
+        "created_at": job.created_at,
+        "updated_at": job.updated_at,
+    }
+
+
+def _problem(told: dict[str, Any]) -> dict[str, Any]:
+    code, detail = told.pop("code"), told.pop("detail")
+    answer = errors.problem(_STATUS_OF_CODE.get(code, 500), code, detail, facts=told)
+    problem: dict[str, Any] = json_text.loads(bytes(answer.body))
+    return problem

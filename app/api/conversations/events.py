@@ -1,0 +1,99 @@
+"""`/v1/conversations/{id}/events`: what happens to a conversation, as it happens (L3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+
+import anyio
+from fastapi import APIRouter, Request, Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from app.api.conversations.event_schemas import STREAM, FirstEventId, Follow, LastEventId
+from app.api.http.dependencies import (
+    ConversationPath,
+    caller_of,
+    conversation_id_from,
+    services,
+    tenant_of,
+)
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.domain.conversations.events import cursor_from
+from app.services.conversations.events import EventStream
+
+router = APIRouter(route_class=WireRoute, tags=["context"])
+
+_GRACE_SECONDS = 1
+"""How long a stream may take to end in good order when the process leaves."""
+
+
+@router.get(
+    "/v1/conversations/{conversation_id}/events",
+    operation_id="stream_events",
+    summary="Follow a conversation's events",
+    response_class=EventSourceResponse,
+    responses={200: STREAM, **problems_of(NotFound, ValidationError, ServiceUnavailable)},
+)
+async def stream_events(
+    request: Request,
+    conversation_id: ConversationPath,
+    last_event_id: LastEventId = None,
+    first_event_id: FirstEventId = None,
+    follow: Follow = True,
+) -> Response:
+    """Stream what happens to a conversation as Server-Sent Events, from now on or from an id on.
+
+    `ready` comes first and changes nothing: its id is where the stream starts. Every other id
+    says how far the reader has come, `<seq of the log>.<number of the event>`. Connect again with
+    the last one as `Last-Event-ID`, to this process or another, and nothing is missing and
+    nothing comes twice; an id the conversation has not reached is a `422`.
+
+    Types: `appended` (messages `first_seq` to `last_seq`; neighbours come together), `due`,
+    `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`, `cleared`, `restored`, `gc`.
+    With `deleted`, when the conversation is, the stream ends. While nothing happens a comment
+    comes every 15 s, unless configured otherwise. When the key is revoked or expires, the stream
+    ends too. `429` when the tenant has too many streams open, `503` when all tenants together have.
+    """
+    known_id = conversation_id_from(conversation_id)
+    given = last_event_id or first_event_id
+    after = cursor_from(given) if given else None
+    stream = await services(request).events.open(tenant_of(request), known_id, after, follow=follow)
+    leaving, keep_alive_seconds = anyio.Event(), request.app.state.keep_alive_seconds
+    still_admits = partial(services(request).still_admits, caller_of(request))
+
+    async def end_in_time() -> None:
+        """End a stream that has nothing to tell as well."""
+        while not leaving.is_set() and await still_admits():
+            with anyio.move_on_after(keep_alive_seconds):
+                await leaving.wait()
+        stream.end()
+
+    return EventSourceResponse(
+        _encoded(stream, still_admits),
+        ping=keep_alive_seconds,
+        ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
+        data_sender_callable=end_in_time,
+        shutdown_event=leaving,
+        shutdown_grace_period=_GRACE_SECONDS,
+    )
+
+
+async def _encoded(
+    stream: EventStream, still_admits: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[ServerSentEvent]:
+    async with aclosing(stream.events()) as events:
+        async for event in events:
+            if not await still_admits():
+                return
+            own = {
+                "type": event.type,
+                "conversation_id": stream.conversation_id,
+                "created_at": event.created_at.isoformat(),
+            }
+            # ASCII, because many a client splits lines where the standard does not: at U+2028.
+            data = json.dumps({**own, **event.data, **own}, separators=(",", ":"))
+            yield ServerSentEvent(data, event=event.type, id=str(event.cursor))

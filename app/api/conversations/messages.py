@@ -1,0 +1,311 @@
+"""`/v1/conversations/{id}/messages`: appending to the log and reading it back (A1, A2, A6).
+
+An agent's messages are those of all its conversations, by time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from app.api.conversations.message_schemas import (
+    Appended,
+    MessagePage,
+    MessagesAppend,
+    Order,
+    Pinned,
+    PinScope,
+    ResultContent,
+)
+from app.api.http import cursors
+from app.api.http.bodies import Json, MalformedJson, require_small_messages
+from app.api.http.dependencies import (
+    AgentPath,
+    ConversationPath,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    agent_id_from,
+    conversation_id_from,
+    services,
+    tenant_of,
+)
+from app.api.http.errors import problems_of
+from app.api.http.fields import MOST_SEQ
+from app.api.http.pacing import read_of
+from app.api.http.routing import DirectRoute, PageRoute, WireRoute
+from app.domain.common.errors import (
+    Conflict,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    StorageLimitReached,
+    UnpairedToolResult,
+    ValidationError,
+)
+from app.domain.common.messages import is_sendable
+from app.domain.common.pages import Page
+from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.search import MOST_QUERY
+from app.services.conversations.log import Append
+from app.services.conversations.transcripts import Listed, Shown
+from app.services.tool_output.stored_results import Content
+
+router = APIRouter(route_class=WireRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
+hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
+
+MOST_ID = 256
+MessagePath = Annotated[
+    str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
+]
+Scope = Annotated[
+    PinScope, Query(description="`turn`: everything from its user message up to the next one.")
+]
+Contents = Annotated[
+    ResultContent | None,
+    Query(description="Of offloaded results the view, or all; by default all up to 64 KiB."),
+]
+
+_PATH = "/v1/conversations/{conversation_id}/messages"
+
+
+@hot_router.post(
+    _PATH,
+    status_code=201,
+    operation_id="append_messages",
+    summary="Append messages",
+    response_model=Appended,
+    responses=problems_of(
+        NotFound,
+        Conflict,
+        UnpairedToolResult,
+        ValidationError,
+        MalformedJson,
+        PayloadTooLarge,
+        StorageLimitReached,
+        ServiceUnavailable,
+    ),
+)
+async def append_messages(
+    request: Request,
+    conversation_id: ConversationPath,
+    body: MessagesAppend,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Append a batch of user, assistant and tool messages: all of it or nothing.
+
+    A message `id` that is stored with the same content is a no-op, with other content `409`.
+    A tool result must answer an open call of the log, else `409` `UNPAIRED_TOOL_RESULT`.
+    `expected_seq` gives `409` with the current head when another writer was first.
+    """
+    known_id = conversation_id_from(conversation_id)
+    await require_small_messages(request, body.messages)
+    await services(request).storage.take(tenant_of(request), len(await request.body()))
+    batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
+    appended = await services(request).log.append(tenant_of(request), known_id, batch)
+    return Json(appended, 201, headers={"Location": f"/v1/conversations/{known_id}/messages"})
+
+
+@page_router.get(
+    _PATH,
+    operation_id="list_messages",
+    summary="Read the transcript",
+    response_model=MessagePage,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def list_messages(
+    request: Request,
+    conversation_id: ConversationPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    order: Annotated[
+        Order, Query(description="By seq; a cursor keeps the order of its page.")
+    ] = "asc",
+    after_seq: Annotated[
+        int, Query(ge=0, le=MOST_SEQ, description="Only messages after this seq.")
+    ] = 0,
+    before_seq: Annotated[
+        int, Query(ge=0, le=MOST_SEQ, description="Only messages before this seq.")
+    ] = MOST_SEQ,
+    q: Annotated[
+        str | None,
+        Query(
+            max_length=MOST_QUERY,
+            description="Only messages with these words, compacted away or not. All words are"
+            ' needed, `"words in quotes"` in a row, `-word` and `-"words"` not at all. Case and'
+            " accents do not matter. A word of three letters or more finds what begins with it, and"
+            " `words` finds `app/words.py` and `readWords`, too. Searched are texts, names of"
+            " tools, their arguments and their results as the log has them.",
+            examples=['trip "Bergen in May" -hotel'],
+        ),
+    ] = None,
+    content: Contents = None,
+) -> Response:
+    """Return the messages as they came, each with its seq, turn, token count and time.
+
+    The log is never rewritten, whatever is compacted; `visibility` tells how the context shows
+    each message now. Send `after_seq`, `before_seq` and `q` along with a cursor. A tool result
+    has its `output_ref`; `content_truncated` tells that its view stands in its place. A page of
+    large messages ends before `limit`, with its `next_cursor`.
+    """
+    known_id = conversation_id_from(conversation_id)
+    given_order: str = order
+    if cursor:
+        given_order, seq = cursors.decode_seq(cursor)
+        if given_order == "asc":
+            after_seq = max(after_seq, seq)
+        else:
+            before_seq = min(before_seq, seq)
+    found = services(request)
+    read = found.log.page if q is None else partial(found.search.page, query_text=q)
+    conversation, page = await read(
+        tenant_of(request),
+        known_id,
+        after_seq=after_seq,
+        before_seq=before_seq,
+        order=given_order,
+        limit=limit,
+        read=read_of(request),
+    )
+    return await transcript(request, conversation, page, given_order, content)
+
+
+@page_router.get(
+    "/v1/agents/{agent_id}/messages",
+    operation_id="list_agent_messages",
+    summary="Read an agent's transcript",
+    response_model=MessagePage,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def list_agent_messages(
+    request: Request,
+    agent_id: AgentPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    order: Annotated[
+        Order, Query(description="By time; a cursor keeps the order of its page.")
+    ] = "asc",
+    content: Contents = None,
+) -> Response:
+    """Return the messages of all the agent's conversations in the order of their times.
+
+    That is the time a message gives for itself, or else when it was received, but never before
+    that of an earlier message of its conversation. Each message is as in the transcript of its
+    conversation, which it names. A page of large messages ends before `limit`.
+    """
+    known_id = agent_id_from(agent_id)
+    given_order: str = order
+    after = None
+    if cursor:
+        given_order, after = cursors.decode_moment(cursor)
+    transcripts, read = services(request).transcripts, read_of(request)
+    page = await transcripts.of_agent(tenant_of(request), known_id, after, given_order, limit, read)
+    shown = await transcripts.shown(tenant_of(request), page, _wanted(content), read)
+    following = None
+    if page.has_more or len(page) > len(shown):
+        last = shown[-1].listed
+        assert last.at is not None
+        place = (last.at.isoformat(), last.conversation.conversation_id, last.message.seq)
+        following = cursors.encode("agent_messages", given_order, *place)
+    return Json({"data": [_item(found) for found in shown], "next_cursor": following})
+
+
+@router.put(
+    f"{_PATH}/{{message_id:path}}/pin",
+    operation_id="pin_message",
+    summary="Pin a message",
+    response_model=Pinned,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def pin_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    scope: Scope = "message",
+) -> Response:
+    """Keep a message in the context verbatim, with the calls and results it belongs to.
+
+    It is never summarised, cleared or dropped, and is shown again where it was. Pins take at
+    most half of what the window leaves for history, else `422`.
+    """
+    known_id = conversation_id_from(conversation_id)
+    seqs = await services(request).pins.pin(
+        tenant_of(request), known_id, message_id_from(message_id), whole_turn=scope == "turn"
+    )
+    return Json({"seqs": seqs})
+
+
+@router.delete(
+    f"{_PATH}/{{message_id:path}}/pin",
+    operation_id="unpin_message",
+    summary="Unpin a message",
+    response_model=Pinned,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def unpin_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    scope: Scope = "message",
+) -> Response:
+    """Let the next compaction have the message again; until then it stays as it is shown."""
+    known_id = conversation_id_from(conversation_id)
+    seqs = await services(request).pins.unpin(
+        tenant_of(request), known_id, message_id_from(message_id), whole_turn=scope == "turn"
+    )
+    return Json({"seqs": seqs})
+
+
+def message_id_from(text: str) -> str:
+    """Return the id of a path; what could be no message's id is found nowhere."""
+    if not 0 < len(text) <= MOST_ID or not is_sendable(text):
+        raise NotFound(f"No message {text!r}", {"id": text})
+    return text
+
+
+async def transcript(
+    request: Request,
+    conversation: Conversation,
+    messages: Page[StoredMessage],
+    order: str,
+    content: str | None,
+) -> Response:
+    """Return a page of messages, as many of them as its bytes allow."""
+    page = [Listed(conversation, message) for message in messages]
+    shown = await services(request).transcripts.shown(
+        tenant_of(request), page, _wanted(content), read_of(request)
+    )
+    more = messages.has_more or len(messages) > len(shown)
+    following = cursors.encode("messages", order, shown[-1].listed.message.seq) if more else None
+    return Json({"data": [_item(found) for found in shown], "next_cursor": following})
+
+
+def _wanted(content: str | None) -> Content:
+    return Content(content) if content is not None else Content.AUTO
+
+
+def _item(shown: Shown) -> dict[str, Any]:
+    """Return the message as it came, with the service's fields; those it hides are in `given`."""
+    message, body = shown.listed.message, shown.original.piece
+    conversation = shown.listed.conversation
+    own = {
+        "id": message.id,
+        "seq": message.seq,
+        "turn": message.turn,
+        "role": message.role,
+        "token_count": message.token_count,
+        "format": message.format,
+        "created_at": message.created_at,
+        "conversation_id": conversation.conversation_id,
+        "agent_id": conversation.agent_id,
+        "output_ref": message.output_ref,
+        "content_truncated": shown.original.is_truncated,
+        "content_collected": shown.original.is_collected,
+        "pinned": shown.pinned,
+        "visibility": shown.visibility,
+    }
+    hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
+    return {**body, **own, "given": hidden or None}

@@ -1,0 +1,134 @@
+"""What the routers work with: the services, the tenant, and ids read from paths."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header, Path, Query, Request
+
+from app.api.http.fields import AGENT_ID, KEY_PATTERN, MOST_KEY, UUID
+from app.domain.common.errors import NotFound
+from app.domain.common.messages import is_sendable
+from app.domain.tenancy.api_keys import Caller
+from app.services.compaction.compaction import CompactionService
+from app.services.compaction.jobs import JobService
+from app.services.compaction.receipts import ReceiptService
+from app.services.conversations.agents import AgentService
+from app.services.conversations.conversations import ConversationService
+from app.services.conversations.events import EventService
+from app.services.conversations.log import LogService
+from app.services.conversations.pins import PinService
+from app.services.conversations.search import SearchService
+from app.services.conversations.transcripts import TranscriptService
+from app.services.models.registry import RegistryService
+from app.services.payload.build_replay import EarlierBuilds
+from app.services.payload.context import ContextService
+from app.services.payload.reported_usage import UsageService
+from app.services.payload.stateless import StatelessService
+from app.services.payload.tool_calls import ToolCallService
+from app.services.payload.validation import ValidationService
+from app.services.prompt.tool_search import ToolSearchService
+from app.services.snapshots.forks import ForkService
+from app.services.snapshots.snapshots import SnapshotService
+from app.services.tenancy.storage_usage import Storage
+from app.services.tool_output.blobs import BlobService
+
+_MOST_NAME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything a router may call; `is_ready` raises ServiceUnavailable or tells."""
+
+    agents: AgentService
+    blobs: BlobService
+    conversations: ConversationService
+    log: LogService
+    context: ContextService
+    earlier: EarlierBuilds
+    compaction: CompactionService
+    receipts: ReceiptService
+    pins: PinService
+    events: EventService
+    forks: ForkService
+    jobs: JobService
+    registry: RegistryService
+    search: SearchService
+    snapshots: SnapshotService
+    stateless: StatelessService
+    tools: ToolSearchService
+    tool_calls: ToolCallService
+    transcripts: TranscriptService
+    usage: UsageService
+    validation: ValidationService
+    storage: Storage
+    is_ready: Callable[[], Awaitable[bool]]
+    still_admits: Callable[[Caller], Awaitable[bool]]
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who sent this request; `app.api.middleware.authentication` has checked it."""
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+def tenant_of(request: Request) -> str:
+    """Return the tenant whose key came with this request."""
+    return caller_of(request).tenant_id
+
+
+def services(request: Request) -> Services:
+    """Return the services of the app that answers this request."""
+    found: Services = request.app.state.services
+    return found
+
+
+ConversationPath = Annotated[
+    str,
+    Path(
+        description="UUID of the conversation.",
+        examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"],
+    ),
+]
+AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]
+ModelPath = Annotated[
+    str, Path(description="Name of the model; slashes may stand as they are.", examples=["gpt-4o"])
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=KEY_PATTERN,
+        max_length=MOST_KEY,
+        description="Repeating a request with its key and body gives the first answer, for 24 h.",
+        examples=["0d2f7c1e"],
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Items on a page.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=1024, description="`next_cursor` of the page before; no other text is one."),
+]
+
+
+def conversation_id_from(text: str) -> str:
+    """Return the id of a path in its one spelling; what is no UUID is found nowhere."""
+    if not UUID.fullmatch(text):
+        raise NotFound.conversation(text)
+    return text.lower()
+
+
+def agent_id_from(text: str) -> str:
+    """Return the id of a path; what could be no agent's id is found nowhere."""
+    if len(text) > _MOST_NAME or not AGENT_ID.fullmatch(text):
+        raise NotFound.agent(text)
+    return text
+
+
+def model_from(text: str) -> str:
+    """Return the model of a path; what could be no model's name is found nowhere."""
+    if not 0 < len(text) <= _MOST_NAME or not is_sendable(text) or not text.isprintable():
+        raise NotFound(f"Nothing is known about the model {text!r}", {"model": text})
+    return text

@@ -1,0 +1,340 @@
+"""Errors on the wire: one status table, one shape, `application/problem+json` (M).
+
+1. The domain raises, this file answers: the status of every error class is in `STATUS`.
+2. `errors[]` names places. A pointer without a prefix is into the body; those of parameters
+   begin with where they stand: `/query/limit`, `/path/model`, `/header/idempotency-key`.
+3. What nobody expected is a 500 that says nothing of itself; the log has where it happened.
+4. A problem is at most 64 KiB, whatever the request: it tells of a hundred places at most, and cuts
+   off what is long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+
+from app.api.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter, dump
+from app.api.http.problems import ProblemAnswer
+from app.domain.common.errors import (
+    Conflict,
+    ContextError,
+    ContextLimitUnknown,
+    ContextOverflow,
+    Forbidden,
+    Gone,
+    InsufficientStorage,
+    NotFound,
+    PayloadTooLarge,
+    Problem,
+    RateLimited,
+    ServiceUnavailable,
+    StorageLimitReached,
+    Unauthenticated,
+    UnpairedToolResult,
+    ValidationError,
+)
+from app.domain.common.messages import sendable_json
+from app.logs import places, request_id
+
+MEDIA_TYPE = "application/problem+json"
+MAX_PROBLEM_BYTES = 65_536
+"""The size of the largest problem document."""
+_MAX_PLACES = 100
+_MAX_CHARACTERS = 1_000
+_OWN_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
+
+STATUS: Mapping[type[ContextError], int] = {
+    ValidationError: 422,
+    MalformedJson: 400,
+    MalformedRequest: 400,
+    EncodedBody: 415,
+    UnknownParameter: 422,
+    NotFound: 404,
+    Conflict: 409,
+    UnpairedToolResult: 409,
+    ContextLimitUnknown: 422,
+    ContextOverflow: 422,
+    Gone: 410,
+    PayloadTooLarge: 413,
+    StorageLimitReached: 413,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    RateLimited: 429,
+    ServiceUnavailable: 503,
+    InsufficientStorage: 507,
+}
+"""The HTTP status of every error class."""
+
+_EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
+    ValidationError: (
+        "/expected_seq must be a whole number",
+        {"errors": [{"pointer": "/expected_seq", "detail": "must be a whole number"}]},
+    ),
+    MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
+    MalformedRequest: ("A request has one Host header", {}),
+    EncodedBody: (
+        "A body is sent as it is, without Content-Encoding: gzip",
+        {
+            "errors": [
+                {
+                    "pointer": "/header/content-encoding",
+                    "detail": "A body is sent as it is, without Content-Encoding: gzip",
+                }
+            ]
+        },
+    ),
+    UnknownParameter: (
+        "/query/limt is no parameter here; did you mean `limit`?",
+        {
+            "errors": [
+                {
+                    "pointer": "/query/limt",
+                    "detail": "is no parameter here; did you mean `limit`?",
+                }
+            ]
+        },
+    ),
+    NotFound: (
+        "No conversation 0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+        {"conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"},
+    ),
+    Conflict: ("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
+    UnpairedToolResult: (
+        "Tool result for call 'call_7' answers no open call; nothing was stored",
+        {"tool_call_id": "call_7"},
+    ),
+    ContextLimitUnknown: (
+        "The context window of 'my-model', the model of the conversation, is unknown: set"
+        " budget.context_window in the policy, describe the model with PUT /v1/models/{model}, or"
+        " set budget.on_unknown_model to derive",
+        {"model": "my-model", "model_source": "conversation"},
+    ),
+    ContextOverflow: (
+        "No valid payload fits the window: 40,012 tokens are needed and 3,904 are there, 40,004 of"
+        " them for the user message with seq 12",
+        {
+            "budget": {
+                "total": 8000,
+                "max_output_tokens": 4096,
+                "system_prompt": 8,
+                "skill_prompts": 0,
+                "tool_descriptions": 0,
+                "summary": 0,
+                "conversation": 40004,
+                "effective_window": 3904,
+                "used_tokens": 40012,
+                "remaining_tokens": -36108,
+                "used_percentage": 1024.9,
+            },
+            "largest": [
+                {
+                    "kind": "message",
+                    "tokens": 40004,
+                    "id": "msg_7",
+                    "seq": 12,
+                    "role": "user",
+                    "pinned": False,
+                },
+                {"kind": "section", "tokens": 8, "name": "rules"},
+            ],
+            "suggestions": [
+                {
+                    "action": "offload_oversized",
+                    "detail": "Set messages.offload_oversized in the policy to true",
+                },
+                {
+                    "action": "larger_window",
+                    "detail": "Take a window of at least 44,108 tokens: a model with a larger one,"
+                    " or a larger budget.context_window or max_context_tokens",
+                },
+            ],
+        },
+    ),
+    Gone: (
+        "Output blob_9f86d081884c7d659a2feaa0 was collected",
+        {"ref": "blob_9f86d081884c7d659a2feaa0"},
+    ),
+    PayloadTooLarge: ("A body holds at most 33,554,432 bytes", {"limit": 33554432}),
+    StorageLimitReached: (
+        "The tenant may store 1,000,000 bytes, and 999,990 are stored: delete conversations or"
+        " outputs, or ask for more room",
+        {"limit": 1000000, "stored": 999990},
+    ),
+    Unauthenticated: ("The API key is unknown, revoked or expired", {}),
+    Forbidden: ("Without an API key this service answers to its address only", {}),
+    RateLimited: (
+        "The 600 requests of this minute are spent",
+        {"limit": 600, "kind": "requests", "retry_after": 23},
+    ),
+    ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
+    InsufficientStorage: ("The disk of the database is full", {"reason": "DiskFullError"}),
+}
+_REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
+_HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
+_RETRY_SECONDS = 1
+_RETRY_AFTER = ("Retry-After", "Seconds to wait before the next try.")
+_HEADERS = {
+    STATUS[ServiceUnavailable]: _RETRY_AFTER,
+    STATUS[InsufficientStorage]: _RETRY_AFTER,
+    STATUS[RateLimited]: _RETRY_AFTER,
+    STATUS[EncodedBody]: ("Accept-Encoding", "What a body may be coded as: `identity`."),
+    STATUS[Unauthenticated]: ("WWW-Authenticate", "How to say who asks: `Bearer`."),
+}
+_log = logging.getLogger("app.api")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app in the one shape."""
+
+    async def on_context_error(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, ContextError)
+        return answer_error(error)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(sorted(_methods(app.routes, request)))
+        code = _HTTP_CODES.get(error.status_code, ValidationError.code)
+        return problem(error.status_code, code, _http_detail(error, request), headers=headers)
+
+    app.add_exception_handler(ContextError, on_context_error)
+    app.add_exception_handler(HTTPException, on_http)
+
+
+def answer_error(error: ContextError) -> Response:
+    """Return the answer to an error of the domain."""
+    headers = {}
+    if isinstance(error, ServiceUnavailable | RateLimited):
+        headers["Retry-After"] = str(error.facts.get("retry_after", _RETRY_SECONDS))
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, EncodedBody):
+        headers["Accept-Encoding"] = "identity"
+    return problem(
+        STATUS[type(error)],
+        error.code,
+        error.sentence,
+        error.problems,
+        error.facts,
+        headers=headers,
+    )
+
+
+def answer_unexpected(request: Request, error: Exception) -> Response:
+    """Return a 500 without internals; the log gets the place, never the error's own words."""
+    route = getattr(request.scope.get("route"), "path", None)
+    data = {"route": route, "error": type(error).__name__, "places": places(error)}
+    _log.error("request_failed", extra={"data": data})
+    detail = "Something went wrong here; the log of the service has more"
+    return problem(500, ContextError.code, detail)
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    problems: Sequence[Problem] = (),
+    facts: Mapping[str, Any] | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return one problem document."""
+    body = _document(status, code, _cut(detail), problems[:_MAX_PLACES])
+    body["request_id"] = request_id.get()
+    for name, value in (facts or {}).items():
+        body.setdefault(name, _cut(value) if isinstance(value, str) else value)
+    return Response(_bounded(body), status, headers, MEDIA_TYPE)
+
+
+def _bounded(body: dict[str, Any]) -> bytes:
+    """Write a document of at most `MAX_PROBLEM_BYTES`: without some places, at last without facts.
+
+    What is wrong can be told of a hundred places, and a place can have a long name (rule 4).
+    """
+    written = dump(sendable_json(body))
+    while len(written) > MAX_PROBLEM_BYTES and body["errors"]:
+        body["errors"] = body["errors"][: len(body["errors"]) // 2]
+        written = dump(sendable_json(body))
+    if len(written) > MAX_PROBLEM_BYTES:
+        written = dump(sendable_json({name: body[name] for name in _OWN_FIELDS}))
+    return written
+
+
+def _cut(text: str) -> str:
+    """Return a text without its end, should it be long: it may repeat what the request holds."""
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
+
+
+def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of an operation that can end in these errors."""
+    by_status: dict[int, list[type[ContextError]]] = {}
+    if ServiceUnavailable in kinds:
+        kinds = (*kinds, InsufficientStorage)  # whatever needs the database may need its disk
+    for kind in kinds:
+        by_status.setdefault(STATUS[kind], []).append(kind)
+    return {status: _response(status, found) for status, found in by_status.items()}
+
+
+def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any]:
+    codes = dict.fromkeys(kind.code for kind in kinds)
+    response: dict[str, Any] = {
+        "description": " or ".join(f"`{code}`" for code in codes),
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"},
+                "examples": {kind.__name__: {"value": _example(kind)} for kind in kinds},
+            }
+        },
+    }
+    if status in _HEADERS:
+        name, about = _HEADERS[status]
+        response["headers"] = {name: {"description": about, "schema": {"type": "string"}}}
+    return response
+
+
+def _example(kind: type[ContextError]) -> dict[str, Any]:
+    detail, facts = _EXAMPLES[kind]
+    return _document(STATUS[kind], kind.code, detail, ()) | {"request_id": _REQUEST_ID, **facts}
+
+
+def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) -> dict[str, Any]:
+    return {
+        "type": f"urn:context-service:problem:{code.lower().replace('_', '-')}",
+        "title": code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "errors": [
+            {"pointer": _cut(place.pointer), "detail": _cut(place.detail)} for place in problems
+        ],
+    }
+
+
+def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
+    """Return the methods of the path, not those of one with a parameter in the place of a word."""
+    found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    paths = [getattr(route, "path", "") for route in found]
+    nearest = min(paths, key=lambda path: path.count("{"), default="")
+    return {
+        method
+        for route, path in zip(found, paths, strict=True)
+        if path == nearest
+        for method in getattr(route, "methods", None) or ()
+    }
+
+
+def _http_detail(error: HTTPException, request: Request) -> str:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return "No such path; /docs lists all there are"
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{request.method} is not among the methods of this path"
+    return str(error.detail)

@@ -1,0 +1,35 @@
+"""What every list and every deletion answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
+
+from app.api.http.fields import Answered
+
+Item = TypeVar("Item")
+
+RowCounts = TypeAliasType(
+    "RowCounts", Annotated[dict[str, int], Field(description="Numbers of rows by their table.")]
+)
+
+
+class Page(Answered, Generic[Item]):
+    """One page of a list."""
+
+    data: list[Item] = Field(description="The items of this page.")
+    next_cursor: str | None = Field(
+        description="Send it as `cursor` for the next page; null on the last one."
+    )
+
+
+class Deleted(Answered):
+    """What a deletion took with it (A7)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"deleted": {"conversations": 1, "messages": 42}}]}
+    )
+
+    deleted: RowCounts = Field(description="Rows deleted, by table.")

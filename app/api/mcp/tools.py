@@ -1,0 +1,178 @@
+"""The service's own tools as MCP lists and calls them (L1); imported by the first request.
+
+1. The tools are those of `app.domain.prompt.agent_tools`, executed by the service that answers
+   `…/tool-calls`: nothing is defined or done a second time.
+2. What the model can mend is a result with `isError`. What only the caller can mend, a conversation
+   its client is bound to or a database that is away, is an error of JSON-RPC.
+3. A conversation of another tenant is answered as one that never was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any, Final
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from starlette.requests import Request
+
+from app.api.http.dependencies import conversation_id_from, services, tenant_of
+from app.api.http.errors import answer_error, answer_unexpected
+from app.api.mcp.endpoint import CONVERSATION, conversation_of
+from app.domain.common.errors import ContextError, NotFound, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.prompt.agent_tools import AGENT_TOOLS, AgentTool, Parameter
+from app.domain.tool_output.preview import COMPACT_CONTEXT, TOOL_SEARCH
+
+INSTRUCTIONS: Final = (
+    "Tools to look at what a conversation no longer shows: whole tool outputs, messages that were"
+    " summarised, and tools that were held back. Call them when a note in the conversation names"
+    " them, with the refs exactly as it gives them."
+)
+UNEXPECTED: Final = "Something went wrong here; the log of the service has more"
+
+_MOST_ID = 64
+_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
+_CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation, a UUID.", least=1)
+
+_Context = ServerRequestContext[Any, Request]
+
+
+def manager_of(
+    version: str, max_body_bytes: int, deadline_seconds: float
+) -> StreamableHTTPSessionManager:
+    """Return the SDK's server, stateless and answering in JSON; its `run` is entered once."""
+
+    async def call_tool(context: _Context, asked: CallToolRequestParams) -> CallToolResult:
+        return await _call(_request_of(context), asked, deadline_seconds)
+
+    server: Server[Any] = Server(
+        "context-service",
+        version=version,
+        title="Context Service",
+        instructions=INSTRUCTIONS,
+        on_list_tools=_list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=_no_schema,
+    )
+    # Spans are the service's: these would be named by whatever a client sends.
+    server.middleware.clear()
+    # The SDK's events quote what clients send, which no log of the service does.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    return StreamableHTTPSessionManager(
+        server, json_response=True, stateless=True, max_request_body_size=max_body_bytes
+    )
+
+
+async def _list_tools(context: _Context, _asked: PaginatedRequestParams | None) -> ListToolsResult:
+    return ListToolsResult(tools=_FREE if conversation_of(_request_of(context)) is None else _BOUND)
+
+
+async def _call(
+    request: Request, asked: CallToolRequestParams, deadline_seconds: float
+) -> CallToolResult:
+    if asked.name not in AGENT_TOOLS:
+        detail = f"There is no tool of that name; there are {', '.join(AGENT_TOOLS)}"
+        raise MCPError(INVALID_PARAMS, detail)
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            return await _answered(request, AGENT_TOOLS[asked.name], asked.arguments or {})
+    except TimeoutError:
+        return _failed(f"{asked.name} took longer than {deadline_seconds:g} s and was given up.")
+    except ContextError as error:
+        raise _rpc_error(error) from error
+    except Exception as error:
+        answer_unexpected(request, error)  # for its line in the log
+        raise MCPError(INTERNAL_ERROR, UNEXPECTED) from None
+
+
+async def _answered(request: Request, tool: AgentTool, arguments: dict[str, Any]) -> CallToolResult:
+    bound = conversation_of(request)
+    if bound is not None:
+        return await _executed(request, tool, bound, arguments)
+    own = dict(arguments)
+    named = own.pop(CONVERSATION, None)
+    if not isinstance(named, str):
+        takes = ", ".join(item.usage for item in _free(tool).parameters)
+        return _failed(f"{tool.name} was not run: {CONVERSATION} is required. It takes {takes}.")
+    try:
+        return await _executed(request, tool, named, own)
+    except NotFound as error:
+        return _failed(error.detail)
+
+
+async def _executed(
+    request: Request, tool: AgentTool, named: str, arguments: dict[str, Any]
+) -> CallToolResult:
+    """Have the call answered as one of Anthropic's, whose results tell failures as MCP's do."""
+    conversation_id = conversation_id_from(named[:_MOST_ID])
+    call = {"type": "tool_use", "id": tool.name, "name": tool.name, "input": arguments}
+    answered = await services(request).tool_calls.answer(
+        tenant_of(request), conversation_id, FormatName.ANTHROPIC, call
+    )
+    (result,) = answered.message["content"]
+    return CallToolResult(content=[TextContent(text=result["content"])], is_error=answered.is_error)
+
+
+def _failed(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+
+
+def _rpc_error(error: ContextError) -> MCPError:
+    """Return an error as JSON-RPC tells it; `data.code` is the word that problems have (M)."""
+    data: dict[str, Any] = {"code": error.code}
+    if (seconds := answer_error(error).headers.get("retry-after")) is not None:
+        data["retry_after"] = int(seconds)
+    is_callers = isinstance(error, NotFound | ValidationError)
+    return MCPError(INVALID_PARAMS if is_callers else INTERNAL_ERROR, error.sentence, data)
+
+
+def _request_of(context: _Context) -> Request:
+    assert context.request is not None
+    return context.request
+
+
+def _no_schema(_name: str) -> None:
+    """No argument of ours is repeated in a header, so none has to be compared with one."""
+
+
+def _free(tool: AgentTool) -> AgentTool:
+    """Return a tool for clients that are bound to no conversation."""
+    return replace(tool, parameters=(_CONVERSATION, *tool.parameters))
+
+
+def _listed(tool: AgentTool) -> Tool:
+    definition = tool.definition
+    title = tool.name.replace("_", " ").capitalize()
+    return Tool(
+        name=definition.name,
+        title=title,
+        description=definition.description,
+        input_schema=dict(definition.parameters),
+        annotations=ToolAnnotations(
+            title=title,
+            read_only_hint=tool.name not in _CHANGING,
+            destructive_hint=False,
+            idempotent_hint=tool.name != COMPACT_CONTEXT,
+            open_world_hint=False,
+        ),
+    )
+
+
+_BOUND = [_listed(tool) for tool in AGENT_TOOLS.values()]
+_FREE = [_listed(_free(tool)) for tool in AGENT_TOOLS.values()]

@@ -1,0 +1,71 @@
+"""`/v1/models`: what is known about models, and a tenant's own entries (J5)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http import cursors
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import Cursor, Limit, ModelPath, model_from, services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.pages import Deleted
+from app.api.http.routing import WireRoute
+from app.api.models.model_schemas import ModelEntry, ModelPage, ModelShown
+from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
+
+router = APIRouter(route_class=WireRoute, tags=["models"])
+
+
+@router.get(
+    "/v1/models",
+    operation_id="list_models",
+    summary="List models",
+    response_model=ModelPage,
+    responses=problems_of(ValidationError, ServiceUnavailable),
+)
+async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
+    """Return every known model by name, with the source of each number."""
+    after = cursors.decode_name(cursor, "models") if cursor else None
+    page = await services(request).registry.list(tenant_of(request), limit, after)
+    following = cursors.encode("models", page.last) if page.last is not None else None
+    return Json({"data": page.models, "next_cursor": following})
+
+
+@router.get(
+    "/v1/models/{model:path}",
+    operation_id="get_model",
+    summary="Read a model",
+    response_model=ModelShown,
+    responses=problems_of(NotFound, ServiceUnavailable),
+)
+async def get_model(request: Request, model: ModelPath) -> Response:
+    """Return a model's limits and prices, your own entry laid over the bundled one."""
+    return Json(await services(request).registry.get(tenant_of(request), model_from(model)))
+
+
+@router.put(
+    "/v1/models/{model:path}",
+    operation_id="set_model",
+    summary="Set a model's entry",
+    response_model=ModelShown,
+    responses=problems_of(
+        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def put_model(request: Request, model: ModelPath, body: ModelEntry) -> Response:
+    """Add or replace your own entry for a model; fields left out stay with the bundled entry."""
+    entry = body.model_dump(exclude_none=True)
+    return Json(await services(request).registry.put(tenant_of(request), model_from(model), entry))
+
+
+@router.delete(
+    "/v1/models/{model:path}",
+    operation_id="delete_model",
+    summary="Delete a model's entry",
+    response_model=Deleted,
+    responses=problems_of(NotFound, ServiceUnavailable),
+)
+async def delete_model(request: Request, model: ModelPath) -> Response:
+    """Delete your own entry for a model; the bundled one counts again."""
+    await services(request).registry.remove(tenant_of(request), model_from(model))
+    return Json({"deleted": {"models": 1}})

@@ -1,0 +1,39 @@
+"""`/v1/tokens/count`: what something costs (J1, J2)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.payload.stateless_schemas import TokenCount, TokensAsk
+from app.domain.common.errors import PayloadTooLarge, ValidationError
+from app.services.payload.stateless import CountAsk
+
+router = APIRouter(route_class=WireRoute, tags=["models"])
+
+
+@router.post(
+    "/v1/tokens/count",
+    operation_id="count_tokens",
+    summary="Count tokens",
+    response_model=TokenCount,
+    responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge),
+)
+async def count_tokens(request: Request, body: TokensAsk) -> Response:
+    """Count messages, a text and tool definitions as a build counts them.
+
+    Usage reported for `model` corrects the count. `margin` is the share to add for safety where
+    the model's own tokenizer is another one.
+    """
+    ask = CountAsk(
+        messages=body.messages,
+        text=body.text,
+        tools=body.tools,
+        format=body.format,
+        counter=body.counter,
+        model=body.model,
+    )
+    return Json(await services(request).stateless.count(tenant_of(request), ask))

@@ -1,0 +1,17 @@
+"""Health on the wire."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.http.fields import Answered
+
+
+class Health(Answered):
+    """The service lives."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+
+    status: Literal["ok"] = Field(description="Always `ok`; an error says what is wrong.")

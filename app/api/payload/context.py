@@ -1,0 +1,213 @@
+"""`/v1/conversations/{id}/context` and what belongs to it: budget, state, overflow."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.fields import NAME_PATTERN
+from app.api.http.routing import DirectRoute, WireRoute
+from app.api.payload.budget_schemas import Reading
+from app.api.payload.context_schemas import (
+    BuiltContext,
+    ContextAsk,
+    EarlierBuild,
+    OverflowAnswer,
+    OverflowAsk,
+    StateShown,
+)
+from app.api.prompt.section_schemas import given
+from app.domain.common import json_text
+from app.domain.common.errors import (
+    Conflict,
+    ContextLimitUnknown,
+    ContextOverflow,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.compaction.overflow_errors import overflow_in
+from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
+from app.services.payload.build_state import Known
+from app.services.prompt import budget_status
+
+router = APIRouter(route_class=WireRoute, tags=["context"])
+hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
+
+_PATH = "/v1/conversations/{conversation_id}"
+_READ = problems_of(NotFound, ServiceUnavailable)
+_ASK = Ask()
+
+
+@hot_router.post(
+    f"{_PATH}/context",
+    operation_id="build_context",
+    summary="Build the payload for the next model call",
+    response_model=BuiltContext,
+    responses=problems_of(
+        NotFound,
+        Conflict,
+        ValidationError,
+        ContextLimitUnknown,
+        ContextOverflow,
+        MalformedJson,
+        PayloadTooLarge,
+        ServiceUnavailable,
+    ),
+)
+async def build_context(
+    request: Request, conversation_id: ConversationPath, body: ContextAsk | None = None
+) -> Response:
+    """Return a payload that is valid for the provider and inside the window.
+
+    `payload` can be splatted into the SDK's call. The body may be left out. Over the window the
+    build compacts, or gives up what it must and says so in `degraded`; `422` `CONTEXT_OVERFLOW`
+    when not even that fits: `largest` names the largest messages, sections and tools with their
+    tokens, `suggestions` what would help.
+    """
+    known_id = conversation_id_from(conversation_id)
+    if body is None:
+        return Json(
+            (await services(request).context.build(tenant_of(request), known_id, _ASK)).body
+        )
+    known = Known(**body.known.model_dump()) if body.known is not None else None
+    built = await services(request).context.build(tenant_of(request), known_id, _ask(body), known)
+    return Json(built.body)
+
+
+@router.get(
+    f"{_PATH}/context",
+    operation_id="get_context",
+    summary="Read the payload of an earlier build",
+    response_model=EarlierBuild,
+    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+)
+async def get_context(
+    request: Request,
+    conversation_id: ConversationPath,
+    as_of: Annotated[
+        str, Query(max_length=256, pattern=NAME_PATTERN, description="The `build_id` of a build.")
+    ],
+) -> Response:
+    """Return the exact payload that an earlier build answered, whatever happened since.
+
+    A build that was answered as a delta is read whole.
+    """
+    known_id = conversation_id_from(conversation_id)
+    earlier = await services(request).earlier.get(tenant_of(request), known_id, as_of)
+    return Json(earlier.body)
+
+
+@router.get(
+    f"{_PATH}/budget",
+    operation_id="get_budget",
+    summary="Read the budget",
+    response_model=Reading,
+    responses=_READ,
+)
+async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return the budget and pressure of the stored settings; nulls while no window is known."""
+    known_id = conversation_id_from(conversation_id)
+    return Json(_reading(await services(request).context.budget(tenant_of(request), known_id)))
+
+
+@router.get(
+    f"{_PATH}/state",
+    operation_id="get_state",
+    summary="Read the context state",
+    response_model=StateShown,
+    responses=_READ,
+)
+async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return the active summary and the seqs it stands for; nulls before any compaction.
+
+    `summariser_problem` says why the policy's model may not summarise, and `last_failure` why the
+    last automatic compaction failed, until one succeeds.
+    """
+    known_id, tenant_id = conversation_id_from(conversation_id), tenant_of(request)
+    state = await services(request).receipts.state(tenant_id, known_id)
+    nothing = dict.fromkeys(("strategy", "summary", "summary_range", "compressed_at"))
+    return Json(
+        {
+            **(asdict(state) if state is not None else nothing),
+            "summariser_problem": await services(request).compaction.summariser_problem(
+                tenant_id, known_id
+            ),
+            "last_failure": await services(request).receipts.failure(tenant_id, known_id),
+        }
+    )
+
+
+@router.post(
+    f"{_PATH}/overflow",
+    operation_id="overflow",
+    summary="Cut what a provider found too long",
+    response_model=OverflowAnswer,
+    responses=problems_of(
+        NotFound,
+        Conflict,
+        ValidationError,
+        ContextLimitUnknown,
+        ContextOverflow,
+        MalformedJson,
+        PayloadTooLarge,
+        ServiceUnavailable,
+    ),
+)
+async def overflow(
+    request: Request, conversation_id: ConversationPath, body: OverflowAsk | None = None
+) -> Response:
+    """Drop the oldest half of the turns, and return the payload to try again with.
+
+    A text that takes more than all the rest is shortened to half before turns go.
+    For when the provider refuses a payload as too long. No model is needed. The log keeps
+    everything, a note in the context tells what is missing, and the compaction can be undone.
+    Send the provider's `error` to have it checked: another one is `422` and cuts nothing.
+    """
+    known_id = conversation_id_from(conversation_id)
+    ask = _ASK
+    if body is not None:
+        if body.error is not None and not overflow_in(body.error):
+            raise ValidationError.at("/error", "This error does not say that the input is too long")
+        ask = _ask(body)
+    result, built = await services(request).context.overflow(tenant_of(request), known_id, ask)
+    return Json({**asdict(result), "context": built.body})
+
+
+def _ask(body: ContextAsk) -> Ask:
+    sections = given(body.sections)
+    dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
+    static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
+    # A stored section of that name gives way, whatever its kind (decision 21).
+    replaced = [{"name": raw["name"], "content": ""} for raw in dynamic]
+    return Ask(
+        format=body.format,
+        model=body.model,
+        max_output_tokens=body.max_output_tokens,
+        max_context_tokens=body.max_context_tokens,
+        sections=json_text.dumps(static + replaced) if static or replaced else _ASK.sections,
+        tools=json_text.dumps(body.tools) if body.tools else _ASK.tools,
+        dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
+        status=body.status,
+    )
+
+
+def _reading(reading: budget_status.Reading | None) -> dict[str, Any]:
+    if reading is None:
+        names = ("budget", "pressure", "notice", "next_threshold", "tokens_to_next")
+        return dict.fromkeys(names)
+    pressure = reading.pressure
+    return {
+        "budget": reading.budget,
+        "pressure": pressure.pressure,
+        "notice": pressure.notice,
+        "next_threshold": pressure.next_threshold,
+        "tokens_to_next": pressure.tokens_to_next,
+    }

@@ -1,0 +1,329 @@
+"""Builds, compactions and their state on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.http.fields import (
+    MOST_SEQ,
+    MOST_TOKENS,
+    Answered,
+    AnyObject,
+    Asked,
+    Format,
+    ModelName,
+    PayloadItem,
+    PayloadObject,
+    Threshold,
+    Tokens,
+    Tools,
+)
+from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
+from app.api.prompt.section_schemas import MOST_CONTENT_CHARS, Sections
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import StrategyName
+from app.domain.conversations.records import Trigger
+from app.domain.models.budget import Pressure
+
+_HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_STATE: dict[str, Any] = {
+    "strategy": "sandwich",
+    "summary": "The user plans a trip to Bergen in May; trains were compared.",
+    "summary_range": [6, 41],
+    "compressed_at": "2026-01-05T09:31:12.000123+00:00",
+}
+_STATE_SHOWN: dict[str, Any] = {
+    **_STATE,
+    "summariser_problem": None,
+    "last_failure": {
+        "failed_at": "2026-01-05T10:02:44.000123+00:00",
+        "trigger": "background",
+        "code": "SERVICE_UNAVAILABLE",
+        "reason": "rate_limited",
+        "detail": "The model's provider limits the calls",
+        "calls": 2,
+        "failures": 1,
+        "retry_at": "2026-01-05T10:03:14.000123+00:00",
+    },
+}
+_RESULT: dict[str, Any] = {
+    "compacted": True,
+    "reason": None,
+    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+    "before_tokens": 9120,
+    "after_tokens": 3980,
+    "before_msg_count": 46,
+    "after_msg_count": 12,
+    "strategies_run": ["sandwich"],
+    "summary_range": [6, 41],
+    "model": "extractive",
+    "summary_tokens": 420,
+    "cost_usd": 0.0,
+    "duration_ms": 12,
+    "estimated": False,
+    "degraded": [],
+}
+
+
+_BUILT: dict[str, Any] = {
+    "format": "openai_chat",
+    "payload": {
+        "model": "gpt-4o",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_completion_tokens": 4096,
+    },
+    "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
+    "epoch": 1,
+    "through_seq": 1,
+    "stable_items": 1,
+    "base_items": 0,
+    "prefix_hash": _HASH,
+    "cache_break_reason": None,
+    "breakpoints": [{"after": "message", "index": 0}],
+    "tail": [],
+    "tokens_used": 2146,
+    "budget": BUDGET,
+    "pressure": "ok",
+    "notice": False,
+    "next_threshold": "due",
+    "tokens_to_next": 84587,
+    "estimate": {"tokens": 2146, "method": "tokenizer", "margin": 0.0, "factor": 1.0},
+    "summary_used": False,
+    "new_state": None,
+    "compaction": None,
+    "degraded": [],
+    "deferred_tools": 0,
+    "defers_natively": False,
+    "delta": False,
+}
+_EARLIER: dict[str, Any] = {
+    name: _BUILT[name]
+    for name in (
+        "format",
+        "payload",
+        "build_id",
+        "epoch",
+        "through_seq",
+        "stable_items",
+        "prefix_hash",
+        "breakpoints",
+        "tail",
+    )
+}
+
+
+class Known(Asked):
+    """What the caller already holds of an earlier build."""
+
+    epoch: int = Field(ge=0, le=MOST_SEQ, description="The epoch of that build.")
+    through_seq: int = Field(ge=0, le=MOST_SEQ, description="The newest message in it.")
+    build_id: str | None = Field(
+        default=None,
+        max_length=256,
+        description="Its name: epochs are numbered apart for each format and model.",
+    )
+
+
+class ContextAsk(Asked):
+    """What the next call of a model needs; every field has a default."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-4-5"}]}
+    )
+
+    format: Format = FormatName.OPENAI_CHAT
+    model: ModelName | None = Field(
+        default=None, description="Model of this call; the conversation's by default."
+    )
+    max_output_tokens: Tokens | None = Field(
+        default=None, description="Tokens to keep free for the answer; the policy's by default."
+    )
+    max_context_tokens: int | None = Field(
+        default=None,
+        ge=-MOST_TOKENS,
+        le=MOST_TOKENS,
+        description="A window for this call, where it should be smaller than the model's.",
+    )
+    sections: Sections = Field(
+        default_factory=list, description="Sections for this call, merged by name."
+    )
+    tools: Tools = Field(default_factory=list, description="Tools for this call, merged by name.")
+    status: str | None = Field(
+        default=None,
+        max_length=MOST_CONTENT_CHARS,
+        description=(
+            "What goes on elsewhere, in the place of the stored sections of kind `status`; it"
+            " stands where `dynamic_position` says, by default in the tail."
+        ),
+    )
+    known: Known | None = Field(
+        default=None,
+        description=(
+            "What you hold of this lane. The answer then has `delta: true` and only what is new:"
+            " keep your first `base_items` items, append those of the payload, and put `tail`"
+            " behind them for this call. Where it is of no use, the payload is whole."
+        ),
+    )
+
+
+class Breakpoint(Answered):
+    """Where a provider's cached prefix may end."""
+
+    after: Literal["section", "message"] = Field(description="What it follows.")
+    index: int = Field(description="Index of that section, or of that payload item.")
+
+
+class ContextState(Answered):
+    """The summary a build shows, and the seqs it stands for."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_STATE]})
+
+    strategy: StrategyName | None = Field(description="The strategy that made it.")
+    summary: str | None = Field(description="Its text; null when there is none.")
+    summary_range: list[int] | None = Field(description="Seqs it stands for, the end excluded.")
+    compressed_at: datetime | None = Field(description="When it was made.")
+
+
+class CompactionFailure(Answered):
+    """Why a compaction failed."""
+
+    failed_at: datetime = Field(description="When it failed.")
+    trigger: Trigger = Field(description="What had made it run.")
+    code: str = Field(description="Code of the error.")
+    reason: str = Field(description="Why, in a word, as `rate_limited`, `timeout`, `bad_answer`.")
+    detail: str = Field(description="Why, in a sentence.")
+    calls: int = Field(description="Calls of a model that were made.")
+    failures: int = Field(description="Automatic compactions that failed in a row.")
+    retry_at: datetime | None = Field(
+        description="When the next automatic one runs; null when none waits."
+    )
+
+
+class StateShown(ContextState):
+    """The summary a build shows, and what stands in the way of the next one."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_STATE_SHOWN]})
+
+    summariser_problem: str | None = Field(
+        description="Why the policy's `compaction.model` may not summarise; null when it may."
+    )
+    last_failure: CompactionFailure | None = Field(
+        description="The last automatic compaction that failed; null once one has succeeded since."
+    )
+
+
+class CompactResult(Answered):
+    """What a compaction did, or why it did nothing; tokens are of the whole payload."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_RESULT]})
+
+    compacted: bool = Field(description="Whether the context changed.")
+    reason: str | None = Field(description="Why nothing was done.")
+    compaction_id: str | None = Field(description="Id of the receipt.")
+    before_tokens: int = Field(description="Tokens of the payload before.")
+    after_tokens: int = Field(description="Tokens of the payload after.")
+    before_msg_count: int = Field(description="Messages of the payload before.")
+    after_msg_count: int = Field(description="Messages of the payload after.")
+    strategies_run: list[str] = Field(description="Strategies that ran, in order.")
+    summary_range: list[int] | None = Field(description="Seqs the summary stands for.")
+    model: str | None = Field(description="Model that summarised; `extractive` is built in.")
+    summary_tokens: int = Field(description="Tokens of the summary.")
+    cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
+    duration_ms: int = Field(description="How long it took.")
+    estimated: bool = Field(
+        description="Whether the tokens afterwards are estimated: a dry run does not call the model"
+        " that would write the summary, and takes it to be of `summary_tokens`. Without a model"
+        " they are exact."
+    )
+    degraded: list[str] = Field(
+        description="What it had to do without: `summariser_unavailable` where messages were left"
+        " out, or stay, without the summary that the policy wants."
+    )
+
+
+class EarlierBuild(Answered):
+    """The payload of an earlier build, byte for byte."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EARLIER]})
+
+    format: FormatName = Field(description="The format of the payload.")
+    payload: PayloadObject = Field(description="Splat it into the SDK's call.")
+    build_id: str = Field(description="Names this build; `as_of` reads it again.")
+    epoch: int = Field(description="Payloads of one epoch extend one another.")
+    through_seq: int = Field(description="The newest message in the payload.")
+    stable_items: int = Field(description="So many first items will stay as they are.")
+    prefix_hash: str = Field(description="Hash of what is promised to stay.")
+    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
+    tail: list[PayloadItem] = Field(
+        description="The last items of the payload, which the next build replaces."
+    )
+
+
+class BuiltContext(EarlierBuild):
+    """The payload for the next call, and everything about it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_BUILT]})
+
+    base_items: int = Field(description="Items a delta is appended after; 0 for a full payload.")
+    cache_break_reason: str | None = Field(
+        description="Why this epoch began; null for the first. One of `compaction`,"
+        " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
+        " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
+        " `model_changed`, `cleared`, `restored`, `undone`."
+    )
+    tokens_used: int = Field(description="Tokens of the payload.")
+    budget: Budget = Field(description="The window and its use by this payload.")
+    pressure: Pressure = Field(description="The highest level reached.")
+    notice: bool = Field(description="Whether `notice_at` is reached.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
+    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    estimate: Estimate = Field(description="How `tokens_used` was counted.")
+    summary_used: bool = Field(description="Whether a summary stands for older messages.")
+    new_state: ContextState | None = Field(description="The state a compaction here made.")
+    compaction: CompactResult | None = Field(description="The compaction this build ran.")
+    degraded: list[str] = Field(
+        description="What had to be given up to fit, or could not be done as asked, in order."
+        " `content_not_carried:` and a type name content that the format cannot carry: a label in"
+        " the payload says what stood there.",
+    )
+    deferred_tools: int = Field(description="Tool definitions held back.")
+    defers_natively: bool = Field(
+        description="Whether the provider itself holds them back: then answer searches natively."
+    )
+    delta: bool = Field(description="Whether the payload holds only what is new.")
+
+
+class OverflowAsk(ContextAsk):
+    """The payload wanted after the cut, as for a build, and what the provider said."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"error": {"code": "context_length_exceeded"}}]}
+    )
+
+    error: str | AnyObject | None = Field(
+        default=None, description="The provider's error, as text or as the JSON it sent."
+    )
+
+
+class OverflowAnswer(CompactResult):
+    """What was cut, and the payload that is left."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    **_RESULT,
+                    "strategies_run": ["emergency"],
+                    "summary_range": None,
+                    "model": None,
+                    "summary_tokens": 18,
+                    "context": _BUILT,
+                }
+            ]
+        }
+    )
+
+    context: BuiltContext = Field(description="The build after the cut.")

@@ -1,0 +1,48 @@
+"""`/v1/conversations/{id}/usage`: what a provider reported, and whether to compact (E2, J4)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.payload.usage_schemas import UsageAnswer, UsageAsk
+from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
+from app.services.payload.reported_usage import Judged, Report
+
+router = APIRouter(route_class=WireRoute, tags=["context"])
+
+
+@router.post(
+    "/v1/conversations/{conversation_id}/usage",
+    operation_id="report_usage",
+    summary="Report a call's usage",
+    response_model=UsageAnswer,
+    responses=problems_of(
+        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def report_usage(
+    request: Request, conversation_id: ConversationPath, body: UsageAsk | None = None
+) -> Response:
+    """Take in the usage of a model call, and say whether to compact.
+
+    Send the provider's usage object as it came, after each call. Reports make later estimates
+    truer. Without `usage`, the last report is judged again: after tools have run, or before the
+    final answer. A compaction that is due starts in the background.
+    """
+    known_id = conversation_id_from(conversation_id)
+    asked = body or UsageAsk()
+    report = Report(**{name: getattr(asked, name) for name in UsageAsk.model_fields})
+    return Json(_answer(await services(request).usage.report(tenant_of(request), known_id, report)))
+
+
+def _answer(judged: Judged) -> dict[str, Any]:
+    usage = judged.token_usage
+    told = asdict(usage) | {"total_tokens": usage.total_tokens} if usage is not None else None
+    return asdict(judged) | {"token_usage": told}

@@ -1,0 +1,83 @@
+"""`/v1/context/…`: S0's operations on messages that are sent along (K6)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.payload.stateless_schemas import (
+    CachedState,
+    CompressedMessages,
+    Compression,
+    CompressionNeed,
+    ContextResult,
+    StatelessBuild,
+    StatelessMessages,
+)
+from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
+from app.domain.common.policy import SandwichPolicy
+from app.domain.compaction.summaries import ContextState
+from app.services.payload.stateless import StatelessAsk
+
+router = APIRouter(route_class=WireRoute, tags=["stateless"])
+
+_PLAIN = problems_of(ValidationError, MalformedJson, PayloadTooLarge)
+_SUMMARY = problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
+
+
+@router.post(
+    "/v1/context/build",
+    operation_id="build_stateless_context",
+    summary="Build a context of messages sent along",
+    response_model=ContextResult,
+    responses=_SUMMARY,
+)
+async def build_stateless_context(request: Request, body: StatelessBuild) -> Response:
+    """Return all messages or, over the threshold, top, a summary of the middle, and bottom.
+
+    Nothing is stored: keep `new_state` and send it as `cached_state` next time. `503` when the
+    model fails; the state you have stays valid then.
+    """
+    return Json(await services(request).stateless.build(tenant_of(request), _ask(body)))
+
+
+@router.post(
+    "/v1/context/needs-compression",
+    operation_id="needs_compression",
+    summary="Ask whether messages need compression",
+    response_model=CompressionNeed,
+    responses=_PLAIN,
+)
+async def needs_compression(request: Request, body: StatelessMessages) -> Response:
+    """Tell whether the messages are over the threshold and have a middle to compress."""
+    return Json(await services(request).stateless.needs_compression(_ask(body)))
+
+
+@router.post(
+    "/v1/context/compress",
+    operation_id="compress",
+    summary="Summarise messages",
+    response_model=CompressedMessages,
+    responses=_SUMMARY,
+)
+async def compress(request: Request, body: Compression) -> Response:
+    """Return a summary of all the messages; `503` when the model fails."""
+    made = await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
+    return Json({"summary": made.text, "model": made.model})
+
+
+def _ask(body: StatelessMessages) -> StatelessAsk:
+    policy = SandwichPolicy(body.preserve_top, body.preserve_bottom, body.compression_threshold)
+    ask = StatelessAsk(body.messages, body.max_context_tokens, policy)
+    if not isinstance(body, StatelessBuild):
+        return ask
+    state = _state(body.cached_state) if body.cached_state else None
+    return StatelessAsk(body.messages, body.max_context_tokens, policy, state, body.model)
+
+
+def _state(state: CachedState) -> ContextState:
+    start, end = state.summary_range
+    return ContextState(state.strategy, state.summary, (start, end), state.compressed_at)

@@ -1,0 +1,42 @@
+"""`/v1/context/validate`: payloads against the rules of their providers (K2)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.payload.validation_schemas import PayloadCheck, PayloadVerdict
+from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
+from app.services.payload.validation import ValidationAsk
+
+router = APIRouter(route_class=WireRoute, tags=["stateless"])
+
+
+@router.post(
+    "/v1/context/validate",
+    operation_id="validate_payload",
+    summary="Validate a payload",
+    response_model=PayloadVerdict,
+    responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable),
+)
+async def validate_payload(request: Request, body: PayloadCheck) -> Response:
+    """Tell which rules of its provider a payload breaks, and where; nothing is stored.
+
+    The payload may come from anywhere. With `model`, its size is judged against the model's
+    window; with `previous`, whether it extends the payload of the build before. A payload without
+    a list of items is `422`, every other one gets a verdict.
+    """
+    ask = ValidationAsk(
+        payload=body.payload,
+        format=body.format,
+        model=body.model,
+        max_context_tokens=body.max_context_tokens,
+        previous=body.previous,
+        previous_stable=body.previous_stable_items,
+        betas=None if body.betas is None else tuple(body.betas),
+        prefill=body.prefill,
+    )
+    return Json(await services(request).validation.validate(tenant_of(request), ask))

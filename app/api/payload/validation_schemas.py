@@ -1,0 +1,107 @@
+"""Payloads to be judged, and the verdict, on the wire (K2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.http.fields import MOST_TOKENS, Answered, Asked, Format, ModelName, PayloadObject
+from app.domain.common.messages import FormatName
+from app.domain.payload.validation import MOST_VIOLATIONS, NOT_JUDGED
+
+_PAYLOAD: dict[str, Any] = {
+    "model": "claude-3-5-sonnet",
+    "max_tokens": 1024,
+    "messages": [
+        {"role": "user", "content": "What is the weather in Bergen?"},
+        {
+            "role": "assistant",
+            "content": [
+                {
+                    "type": "tool_use",
+                    "id": "toolu_1",
+                    "name": "get_weather",
+                    "input": {"city": "Bergen"},
+                }
+            ],
+        },
+        {"role": "user", "content": "Never mind."},
+    ],
+    "tools": [{"name": "get_weather", "input_schema": {"type": "object"}}],
+}
+_VIOLATION: dict[str, Any] = {
+    "rule": "A2",
+    "severity": "error",
+    "pointer": "/messages/1/content/0",
+    "message": "the call has no result in the next message",
+}
+
+
+class PayloadCheck(Asked):
+    """A payload to be judged; what is left out beside it leaves rules that need it unjudged."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"format": "anthropic", "payload": _PAYLOAD}]}
+    )
+
+    format: Format = FormatName.OPENAI_CHAT
+    payload: PayloadObject = Field(description="A payload in `format`, as it goes to the provider.")
+    model: ModelName | None = Field(
+        default=None, description="Model whose limits count (N7, A8, A16, A19)."
+    )
+    max_context_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
+        default=None, description="Window of the call in tokens, where it is below the model's."
+    )
+    previous: PayloadObject | None = Field(
+        default=None,
+        description="Payload of the build before; of one model, so that this one extends it (N9).",
+    )
+    previous_stable_items: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(
+        default=None,
+        description="Its build's `stable_items`: how many of its items were promised to stay;"
+        " all of them by default.",
+    )
+    betas: list[Annotated[str, Field(max_length=256)]] | None = Field(
+        default=None, max_length=64, description="Anthropic beta headers that go with the call."
+    )
+    prefill: bool = Field(
+        default=False, description="Whether the model continues an assistant message (A1)."
+    )
+
+
+class RuleViolation(Answered):
+    """A rule that the payload breaks, and where."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_VIOLATION]})
+
+    rule: str = Field(description="Id of the rule.")
+    severity: Literal["error", "warning"] = Field(
+        description="An `error` is refused by the provider; a `warning` costs cache or quality."
+    )
+    pointer: str = Field(description="JSON pointer into the payload.")
+    message: str = Field(description="What is wrong there.")
+
+
+class PayloadVerdict(Answered):
+    """What is wrong with a payload."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"valid": False, "violations": [_VIOLATION], "tokens": None, "capacity": None}
+            ]
+        }
+    )
+
+    valid: bool = Field(description="Whether no violation is an error.")
+    violations: list[RuleViolation] = Field(
+        description=f"The violations, {MOST_VIOLATIONS:,} at most."
+        f" Never among them: {', '.join(NOT_JUDGED)}."
+    )
+    tokens: int | None = Field(
+        description="Estimated input tokens that N7 was judged by; null when it was not."
+    )
+    capacity: int | None = Field(
+        description="The most input tokens there may be, output limit and margin taken off."
+    )

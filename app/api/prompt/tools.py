@@ -1,0 +1,115 @@
+"""The tools an LLM calls: their definitions, their calls, and the search for others (L1, H2)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api.http.bodies import Json, MalformedJson
+from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
+from app.api.http.errors import problems_of
+from app.api.http.routing import WireRoute
+from app.api.prompt.tool_schemas import (
+    ToolCallAnswer,
+    ToolCallAsk,
+    ToolDefinitions,
+    ToolSearchAnswer,
+    ToolSearchAsk,
+)
+from app.domain.common import json_text
+from app.domain.common.errors import (
+    ContextLimitUnknown,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.common.messages import FormatName
+from app.domain.formats import FORMATS
+from app.domain.prompt.agent_tools import definitions_in
+
+router = APIRouter(route_class=WireRoute, tags=["tools"])
+
+
+@router.get(
+    "/v1/tool-definitions",
+    operation_id="list_tool_definitions",
+    summary="List the service's tools",
+    response_model=ToolDefinitions,
+    responses=problems_of(ValidationError),
+)
+async def list_tool_definitions(
+    format: Annotated[
+        FormatName, Query(description="The provider's format.")
+    ] = FormatName.OPENAI_CHAT,
+) -> Response:
+    """Return the tools that read stored output, find tools and earlier messages, and free space.
+
+    Add them to the tools of the model, and send the calls it makes to `…/tool-calls`.
+    """
+    return Json({"format": format, "tools": definitions_in(format)})
+
+
+@router.post(
+    "/v1/conversations/{conversation_id}/tool-calls",
+    operation_id="answer_tool_call",
+    summary="Execute a tool call",
+    response_model=ToolCallAnswer,
+    responses=problems_of(
+        NotFound,
+        ValidationError,
+        ContextLimitUnknown,
+        MalformedJson,
+        PayloadTooLarge,
+        ServiceUnavailable,
+    ),
+)
+async def answer_tool_call(
+    request: Request, conversation_id: ConversationPath, body: ToolCallAsk
+) -> Response:
+    """Execute one call of a tool of `GET /v1/tool-definitions`, and return the tool message.
+
+    Nothing is appended: append the message yourself, beside the results of your other tools.
+    Tools that `tool_search` finds are promoted: the next builds of the turn have them.
+    What the model can mend, such as an unknown ref, is a `200` with `is_error` and a message that
+    tells the model so. A call that is malformed or of another tool is `422`.
+    """
+    known_id = conversation_id_from(conversation_id)
+    answered = await services(request).tool_calls.answer(
+        tenant_of(request), known_id, body.format, body.tool_call, native=body.native
+    )
+    return Json({"format": body.format, "message": answered.message, "is_error": answered.is_error})
+
+
+@router.post(
+    "/v1/conversations/{conversation_id}/tools/search",
+    operation_id="search_tools",
+    summary="Find tools and promote them",
+    response_model=ToolSearchAnswer,
+    responses=problems_of(
+        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+async def search_tools(
+    request: Request, conversation_id: ConversationPath, body: ToolSearchAsk
+) -> Response:
+    """Return the definitions of the tools that match, best first, and promote them.
+
+    Name, description and parameters of every tool of the conversation are searched, held back or
+    not. What is found is not held back until the next user message. Nothing matches: no tools.
+    """
+    known_id = conversation_id_from(conversation_id)
+    tools = json_text.dumps(body.tools or [])
+    found = await services(request).tools.search(
+        tenant_of(request), known_id, body.query, body.limit, tools
+    )
+    return Json(
+        {
+            "format": body.format,
+            "tools": FORMATS[body.format].tools_to_wire(found.tools),
+            "names": [tool.name for tool in found.tools],
+            "total": found.total,
+            "promoted": found.promoted,
+        }
+    )

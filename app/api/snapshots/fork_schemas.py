@@ -1,0 +1,51 @@
+"""Forks on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.conversations.conversation_schemas import CONVERSATION, ShownConversation
+from app.api.http.fields import MOST_SEQ, Answered, Asked, ConversationId, Metadata
+
+_FORKED_AT = "2026-01-05T09:45:00.123456+00:00"
+_EXAMPLE: dict[str, Any] = {
+    **CONVERSATION,
+    "conversation_id": "0199a1b2-9f8e-7d6c-8b5a-4c3d2e1f0a9b",
+    "created_at": _FORKED_AT,
+    "updated_at": _FORKED_AT,
+    "forked_from": {"conversation_id": CONVERSATION["conversation_id"], "at_seq": 12},
+}
+
+
+class ForkAsk(Asked):
+    """What to copy of a conversation, and into which."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"at_seq": 12}]})
+
+    at_seq: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_SEQ,
+        description="Seq of the last message of the fork; the head by default, 0 for an empty log.",
+    )
+    conversation_id: ConversationId | None = None
+    metadata: Metadata | None = Field(
+        default=None, description="Instead of the metadata of the conversation that is forked."
+    )
+
+
+class ForkedFrom(Answered):
+    """What a fork is a copy of."""
+
+    conversation_id: str = Field(description="UUID of the conversation that was forked.")
+    at_seq: int = Field(description="Seq of the last message that was copied.")
+
+
+class Fork(ShownConversation):
+    """A conversation that was made as a fork."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    forked_from: ForkedFrom = Field(description="Where it comes from.")

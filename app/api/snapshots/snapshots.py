@@ -1,0 +1,357 @@
+"""`/v1/snapshots`: saving windows, listing, reading, importing, restoring (I1-I4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from app.api.http import cursors
+from app.api.http.bodies import Json, MalformedJson, dump, require_small_messages
+from app.api.http.dependencies import (
+    AgentPath,
+    ConversationPath,
+    Cursor,
+    Limit,
+    agent_id_from,
+    conversation_id_from,
+    services,
+    tenant_of,
+)
+from app.api.http.errors import problems_of
+from app.api.http.fields import UUID, AgentId, ConversationId
+from app.api.http.pacing import SLICE_BYTES, read_of
+from app.api.http.pages import Deleted
+from app.api.http.routing import PageRoute, StreamRoute, WireRoute, heavy
+from app.api.snapshots.snapshot_schemas import (
+    Restored,
+    Snapshot,
+    SnapshotFile,
+    SnapshotImport,
+    SnapshotPage,
+    SnapshotRestore,
+    SnapshotSave,
+)
+from app.domain.common.errors import (
+    Conflict,
+    Gone,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    StorageLimitReached,
+    ValidationError,
+)
+from app.domain.common.pages import Page
+from app.domain.snapshots import snapshots
+from app.services.snapshots import snapshots as service
+from app.services.tool_output.stored_results import Content
+
+router = APIRouter(route_class=WireRoute, tags=["snapshots"])
+page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
+stream_router = APIRouter(route_class=StreamRoute, tags=["snapshots"])
+
+_PATH = "/v1/snapshots"
+_OF_AGENT = "/v1/agents/{agent_id}/snapshots"
+_OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
+_SAVED = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
+_COPIED = problems_of(
+    NotFound,
+    ValidationError,
+    MalformedJson,
+    PayloadTooLarge,
+    StorageLimitReached,
+    ServiceUnavailable,
+)
+_LISTED = problems_of(NotFound, ValidationError, ServiceUnavailable)
+
+SessionPath = Annotated[
+    str,
+    Path(description="Id of the snapshot.", examples=["0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"]),
+]
+
+
+@router.post(
+    _OF_AGENT,
+    status_code=201,
+    operation_id="save_agent_snapshot",
+    summary="Save an agent's windows",
+    response_model=Snapshot,
+    responses=_SAVED,
+)
+async def save_agent_snapshot(
+    request: Request, agent_id: AgentPath, body: SnapshotSave | None = None
+) -> Response:
+    """Save what is in the windows of all the agent's conversations now, with a summary.
+
+    Nothing is cleared. When the model fails, the snapshot is saved and its summary says so.
+    `422` when there is nothing to save.
+    """
+    known_id = agent_id_from(agent_id)
+    description = body.description if body is not None else None
+    return _created(
+        await services(request).snapshots.save_agent(tenant_of(request), known_id, description)
+    )
+
+
+@page_router.get(
+    _OF_AGENT,
+    operation_id="list_agent_snapshots",
+    summary="List an agent's snapshots",
+    response_model=SnapshotPage,
+    responses=_LISTED,
+)
+async def list_agent_snapshots(
+    request: Request, agent_id: AgentPath, limit: Limit = 50, cursor: Cursor = None
+) -> Response:
+    """Return the snapshots of the agent and of its conversations, newest first."""
+    known_id = agent_id_from(agent_id)
+    page = await services(request).snapshots.page_of_agent(
+        tenant_of(request), known_id, limit, _before(cursor), read_of(request)
+    )
+    return _listed(page)
+
+
+@router.post(
+    _OF_CONVERSATION,
+    status_code=201,
+    operation_id="save_conversation_snapshot",
+    summary="Save a conversation's window",
+    response_model=Snapshot,
+    responses=_SAVED,
+)
+async def save_conversation_snapshot(
+    request: Request, conversation_id: ConversationPath, body: SnapshotSave | None = None
+) -> Response:
+    """Save what is in the conversation's window now, with a summary.
+
+    Nothing is cleared. When the model fails, the snapshot is saved and its summary says so.
+    `422` when there is nothing to save.
+    """
+    known_id = conversation_id_from(conversation_id)
+    description = body.description if body is not None else None
+    saved = await services(request).snapshots.save_conversation(
+        tenant_of(request), known_id, description
+    )
+    return _created(saved)
+
+
+@page_router.get(
+    _OF_CONVERSATION,
+    operation_id="list_conversation_snapshots",
+    summary="List a conversation's snapshots",
+    response_model=SnapshotPage,
+    responses=_LISTED,
+)
+async def list_conversation_snapshots(
+    request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
+) -> Response:
+    """Return the snapshots that hold messages of the conversation, newest first."""
+    known_id = conversation_id_from(conversation_id)
+    page = await services(request).snapshots.page_of_conversation(
+        tenant_of(request), known_id, limit, _before(cursor), read_of(request)
+    )
+    return _listed(page)
+
+
+@page_router.get(
+    _PATH,
+    operation_id="list_snapshots",
+    summary="List snapshots",
+    response_model=SnapshotPage,
+    responses=problems_of(ValidationError, ServiceUnavailable),
+)
+async def list_snapshots(
+    request: Request,
+    agent_id: Annotated[
+        AgentId | None, Query(description="Only those of this agent and its conversations.")
+    ] = None,
+    conversation_id: Annotated[
+        ConversationId | None, Query(description="Only those with messages of this conversation.")
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return snapshots without their messages, newest first."""
+    page = await services(request).snapshots.page(
+        tenant_of(request),
+        limit,
+        _before(cursor),
+        agent_id=agent_id,
+        conversation_id=conversation_id,
+        read=read_of(request),
+    )
+    return _listed(page)
+
+
+@router.post(
+    _PATH,
+    status_code=201,
+    operation_id="import_snapshot",
+    summary="Import a snapshot",
+    response_model=Snapshot,
+    responses=problems_of(
+        Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
+    ),
+)
+@heavy
+async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
+    """Store a snapshot that was downloaded, or one made elsewhere in the same shape.
+
+    Its messages are checked as an append checks them. It keeps its `session_id`: `409` when that
+    is taken.
+    """
+    await require_small_messages(request, body.messages)
+    await services(request).storage.take(tenant_of(request), len(await request.body()))
+    given = service.SnapshotImport(
+        messages=body.messages,
+        session_id=body.session_id.lower() if body.session_id is not None else None,
+        timestamp=body.timestamp,
+        description=body.description,
+        summary=body.summary,
+        message_count=body.message_count,
+        window_start=body.window_start,
+        window_end=body.window_end,
+        agent_id=body.agent_id,
+        models=[
+            (item.conversation_id.lower() if item.conversation_id else None, item.model)
+            for item in body.models or ()
+        ],
+    )
+    return _created(await services(request).snapshots.add_import(tenant_of(request), given))
+
+
+@stream_router.get(
+    f"{_PATH}/{{session_id}}",
+    operation_id="get_snapshot",
+    summary="Read or download a snapshot",
+    response_model=SnapshotFile,
+    responses=problems_of(NotFound, ValidationError, Gone, ServiceUnavailable),
+)
+async def get_snapshot(
+    request: Request,
+    session_id: SessionPath,
+    download: Annotated[
+        bool, Query(description="true: as a file, with large tool results whole.")
+    ] = False,
+) -> Response:
+    """Return a snapshot with its messages as they came, streamed.
+
+    Tool results up to 64 KiB are whole, larger ones only in a download; `content_truncated` tells
+    that a view stands in the place of one. An answer that is broken off is no valid JSON.
+    """
+    known_id = _session_id_from(session_id)
+    content = Content.FULL if download else Content.AUTO
+    snapshot, pages = await services(request).snapshots.read(
+        tenant_of(request), known_id, content, read_of(request)
+    )
+    kind = "attachment" if download else "inline"
+    # Without colons, which no file's name may have on Windows.
+    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{known_id}.json"
+    headers = {
+        "Content-Disposition": f'{kind}; filename="{name}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    # A database that is away is an error and no broken answer.
+    first: list[bytes] = await anext(pages, [])
+    body = _written(snapshot, first, pages)
+    return StreamingResponse(body, headers=headers, media_type="application/json")
+
+
+@router.delete(
+    f"{_PATH}/{{session_id}}",
+    operation_id="delete_snapshot",
+    summary="Delete a snapshot",
+    response_model=Deleted,
+    responses=problems_of(NotFound, ServiceUnavailable),
+)
+async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
+    """Delete a snapshot, and say how much that was; the logs it was taken of stay."""
+    known_id = _session_id_from(session_id)
+    return Json({"deleted": await services(request).snapshots.remove(tenant_of(request), known_id)})
+
+
+@page_router.post(
+    f"{_PATH}/{{session_id}}/restore",
+    operation_id="restore_snapshot",
+    summary="Restore a snapshot",
+    response_model=Restored,
+    responses=_COPIED | problems_of(Conflict, Gone),
+)
+@heavy
+async def restore_snapshot(
+    request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
+) -> Response:
+    """Bring the messages back into the windows they came from, or copy them to another one.
+
+    What is in a window already is skipped, so restoring twice changes nothing. Copies have ids of
+    their own and say in `restored_from` what they were made of. `422` for several conversations
+    that would become one.
+    """
+    known_id = _session_id_from(session_id)
+    target_id = None
+    if body is not None and body.conversation_id is not None:
+        target_id = body.conversation_id.lower()
+    return Json(await services(request).snapshots.restore(tenant_of(request), known_id, target_id))
+
+
+async def _written(
+    snapshot: snapshots.Snapshot, first: list[bytes], pages: AsyncGenerator[list[bytes]]
+) -> AsyncIterator[bytes]:
+    """Write a snapshot as JSON, which is whole only at the last byte."""
+    yield dump(asdict(snapshot))[:-1] + b',"messages":['
+    async with aclosing(pages):
+        page, between = first, b""
+        while page:
+            yield between
+            for piece in _pieces(page):
+                yield piece
+            page, between = await anext(pages, []), b","
+    yield b"]}"
+
+
+def _pieces(page: list[bytes]) -> Iterator[bytes]:
+    """Take the entries out of a page, and yield them with commas in pieces of a slice or so.
+
+    A sender of one piece holds no other piece, and a page that is sent holds nothing.
+    """
+    small: list[bytes] = []
+    while page:
+        entry = page.pop(0)
+        if len(entry) <= SLICE_BYTES:
+            small.append(entry)
+        if small and (len(entry) > SLICE_BYTES or sum(map(len, small)) > SLICE_BYTES):
+            yield b",".join(small) + (b"," if page or entry is not small[-1] else b"")
+            small = []
+        if len(entry) > SLICE_BYTES:
+            for start in range(0, len(entry), SLICE_BYTES):
+                yield entry[start : start + SLICE_BYTES]
+            yield b"," if page else b""
+    yield b",".join(small)
+
+
+def _session_id_from(text: str) -> str:
+    """Return the id of a path in its one spelling; what is no UUID is found nowhere."""
+    if not UUID.fullmatch(text):
+        raise NotFound(f"No snapshot {text!r}", {"session_id": text})
+    return text.lower()
+
+
+def _before(cursor: str | None) -> tuple[datetime, str] | None:
+    return cursors.decode_time(cursor, "snapshots") if cursor else None
+
+
+def _created(saved: snapshots.Snapshot) -> Response:
+    return Json(asdict(saved), 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
+
+
+def _listed(page: Page[snapshots.Snapshot]) -> Response:
+    following = None
+    if page.has_more:
+        last = page[-1]
+        following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
+    return Json({"data": [asdict(item) for item in page], "next_cursor": following})

@@ -1,0 +1,116 @@
+"""JSON text in and out, one way for the log, the wire and the hashes.
+
+orjson does the work; the standard library takes what orjson refuses: lone surrogates (decision
+3). NaN, Infinity and numbers too large for a double are refused, as RFC 8259 does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from app.domain.common.messages import sendable_json
+
+_SLICE = 1 << 18
+"""Characters that are written in well under a millisecond."""
+
+
+def loads(text: bytes | str) -> Any:
+    """Parse one JSON document; raises ValueError (RecursionError included) when it is none."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        written = text if isinstance(text, bytes) else text.encode()
+        if b"\\ud" not in written and b"\\uD" not in written:
+            raise ValueError(str(error)) from error
+    return loads_exact(text)
+
+
+def loads_exact(text: bytes | str) -> Any:
+    """Parse as `loads` does, with whole numbers of any size and lone surrogates, but slower."""
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def dumps(value: Any) -> str:
+    """Write one JSON document, compact, keys in their given order, as `dump_stored` does."""
+    return dump_stored(value).decode()
+
+
+def dump_stored(value: Any) -> bytes:
+    """Write one JSON document as UTF-8, compact, keys in their given order.
+
+    NUL is escaped, and where a lone surrogate occurs everything beyond ASCII is, so that the
+    text can be stored as Postgres text and comes back with identical strings.
+    """
+    try:
+        return b"".join(_pieces(value)) if _is_long(value) else orjson.dumps(value)
+    except TypeError:
+        text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+        return text.encode()
+
+
+def _is_long(value: Any) -> bool:
+    """Whether one of the strings near the top is long: only those are worth writing in slices."""
+    match value:
+        case str():
+            return len(value) > _SLICE
+        case dict():
+            return any(_is_long(item) for item in value.values())
+        case list():
+            return any(_is_long(item) for item in value)
+        case _:
+            return False
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    """Write a document piece by piece: one call on a long string would hold up all threads."""
+    match value:
+        case str() if len(value) > _SLICE:
+            yield b'"'
+            for start in range(0, len(value), _SLICE):
+                yield orjson.dumps(value[start : start + _SLICE])[1:-1]
+            yield b'"'
+        case dict() if value:
+            opening = b"{"
+            for key, item in value.items():
+                yield opening + orjson.dumps(key) + b":"
+                yield from _pieces(item)
+                opening = b","
+            yield b"}"
+        case list() if value:
+            opening = b"["
+            for item in value:
+                yield opening
+                yield from _pieces(item)
+                opening = b","
+            yield b"]"
+        case _:
+            yield orjson.dumps(value)
+
+
+def dump_payload(value: Any) -> bytes:
+    """Write a document for a provider: lone surrogates become U+FFFD (decision 3)."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        text = json.dumps(
+            sendable_json(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
+        return text.encode()
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is too large a number")
+    return number

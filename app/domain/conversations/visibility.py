@@ -1,0 +1,222 @@
+"""Visibility: how the current context shows each message of a log (A6).
+
+1. The current context is that of the policy's own window: the active window as it is now, what the
+   active compaction shows of it, and of that the last messages where the policy slides.
+2. Every message has one state. It is shown, `verbatim` or `cleared`; it is in the active window
+   and hidden, `summarised` or `left_out`; or it is `outside`.
+3. A summary tells of what the compaction that made it hid. What that one still showed in the middle
+   of its range was either taken into another summary when it was hidden, or left out.
+4. What hid or cleared a message is the oldest receipt of an unbroken row: those after it hide or
+   clear it as well. Receipts come newest first, as far back as they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from app.domain.common.messages import Role
+from app.domain.conversations.active_window import Restored
+from app.domain.conversations.records import Compaction
+from app.domain.conversations.turns import TRIMMED_TOKENS, Entry
+from app.domain.conversations.view import (
+    Span,
+    Summary,
+    View,
+    minus,
+    overlap,
+    spans_of,
+    spans_through,
+)
+
+
+class State(StrEnum):
+    """What has become of a message in the current context."""
+
+    VERBATIM = "verbatim"
+    CLEARED = "cleared"
+    SUMMARISED = "summarised"
+    LEFT_OUT = "left_out"
+    OUTSIDE = "outside"
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """How a message is shown, and by which compaction; None where none did, or none was found.
+
+    `restored_at` is when it was put back into the active window (I4).
+    """
+
+    state: State
+    compaction_id: str | None = None
+    restored_at: datetime | None = None
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether older receipts would add nothing to it."""
+        return self.compaction_id is not None or self.state in (State.VERBATIM, State.OUTSIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Slid:
+    """Where a sliding window begins: among what a view shows, and in the whole active window."""
+
+    shown_from: int = 1
+    whole_from: int = 1
+
+
+NOT_SLID = Slid()
+
+
+def last_from(spans: Sequence[Span], head_seq: int, count: int) -> int:
+    """Return the seq at which the last `count` messages of these spans begin, 1 if all do."""
+    for span in reversed(spans_through(spans, head_seq)):
+        size = span.end - span.start
+        if count <= size:
+            return span.end - count
+        count -= size
+    return 1
+
+
+def visibilities(
+    entries: Iterable[Entry],
+    view: View,
+    receipts: Sequence[Compaction],
+    restored: Sequence[Restored] = (),
+    slid: Slid = NOT_SLID,
+) -> dict[int, Visibility]:
+    """Return the visibility of messages by seq.
+
+    `view` is what the conversation shows when nothing has to be reduced, and `receipts` led to
+    it, the active one first. Those that are pinned are shown wherever a window slides.
+    """
+    states = {item.seq: _state_of(item, view, slid) for item in entries}
+    causes: dict[int, Compaction] = {}
+    untold: set[int] = set()
+    for summary, seqs in _by_summary(states, view.summaries).items():
+        maker = _maker_of(summary, receipts)
+        if maker is not None:
+            told = {seq for seq in seqs if _is_hidden(maker.view, seq)}
+            causes |= dict.fromkeys(told, maker)
+            untold |= seqs - told
+    left_out = _in_state(states, State.LEFT_OUT)
+    causes |= _causes([*left_out, *untold], receipts, _hidden_in)
+    causes |= _causes(_in_state(states, State.CLEARED), receipts, _cleared_in)
+    for seq in untold:
+        if seq not in causes or not _tells_of(causes[seq], seq):
+            states[seq] = State.LEFT_OUT
+    return {
+        seq: Visibility(
+            state,
+            causes[seq].compaction_id if seq in causes else None,
+            _restored_at(seq, restored),
+        )
+        for seq, state in states.items()
+    }
+
+
+def _state_of(item: Entry, view: View, slid: Slid) -> State:
+    """Return the state of a message as the view alone tells it (rule 2)."""
+    seq = item.seq
+    if not _holds(view.window, seq):
+        return State.OUTSIDE
+    if view.shows(seq):
+        if seq < slid.shown_from and not item.pinned:
+            return State.OUTSIDE
+        is_large = item.role is Role.TOOL and item.tokens > TRIMMED_TOKENS
+        return State.CLEARED if is_large and view.trims(seq) else State.VERBATIM
+    if seq < slid.whole_from:
+        return State.OUTSIDE
+    return State.LEFT_OUT if _summary_of(seq, view.summaries) is None else State.SUMMARISED
+
+
+def _by_summary(
+    states: Mapping[int, State], summaries: Sequence[Summary]
+) -> Mapping[Summary, set[int]]:
+    """Return the summarised seqs by the summary that stands for each."""
+    found: dict[Summary, set[int]] = {}
+    for seq in _in_state(states, State.SUMMARISED):
+        summary = _summary_of(seq, summaries)
+        if summary is not None:
+            found.setdefault(summary, set()).add(seq)
+    return found
+
+
+def _in_state(states: Mapping[int, State], wanted: State) -> list[int]:
+    return [seq for seq, state in states.items() if state is wanted]
+
+
+def _summary_of(seq: int, summaries: Iterable[Summary]) -> Summary | None:
+    return next((summary for summary in summaries if summary.span.holds(seq)), None)
+
+
+def _maker_of(summary: Summary, receipts: Iterable[Compaction]) -> Compaction | None:
+    """Return the newest receipt that made a summary, None if it is older than those read.
+
+    Where it was made its span may have reached further than what is hidden now.
+    """
+    for receipt in receipts:
+        for made in receipt.made:
+            if (made.level, made.text) == (summary.level, summary.text) and (
+                made.span.start <= summary.span.start and summary.span.end <= made.span.end
+            ):
+                return receipt
+    return None
+
+
+def _is_hidden(view: View, seq: int) -> bool:
+    return _holds(view.window, seq) and not view.shows(seq)
+
+
+def _tells_of(receipt: Compaction, seq: int) -> bool:
+    """Whether a summary that this one made took in a message from beside its range (rule 3)."""
+    return any(_holds(made.sources, seq) for made in receipt.made)
+
+
+def _causes(
+    seqs: Sequence[int],
+    receipts: Sequence[Compaction],
+    reach: Callable[[View], tuple[Span, ...]],
+) -> dict[int, Compaction]:
+    """Return the receipt that hid, or cleared, each of these messages first (rule 4).
+
+    Of those that all receipts did it to nothing is said, unless there is no older receipt.
+    """
+    found: dict[int, Compaction] = {}
+    left = spans_of(seqs)
+    for place, receipt in enumerate(receipts):
+        if not left:
+            break
+        before: tuple[Span, ...] = ()
+        if place + 1 < len(receipts):
+            before = overlap(left, reach(receipts[place + 1].view))
+        elif receipt.parent_id is not None:
+            break
+        here = minus(left, before)
+        found |= dict.fromkeys(_seqs_of(here), receipt)
+        left = before
+    return found
+
+
+def _hidden_in(view: View) -> tuple[Span, ...]:
+    hidden = view.hidden
+    return () if hidden is None else minus((hidden,), view.spans)
+
+
+def _cleared_in(view: View) -> tuple[Span, ...]:
+    whole = spans_of(view.untrimmed)
+    return minus((Span(1, view.trimmed_through + 1),), whole)
+
+
+def _seqs_of(spans: Iterable[Span]) -> Iterable[int]:
+    return (seq for span in spans for seq in range(span.start, span.end))
+
+
+def _restored_at(seq: int, restored: Sequence[Restored]) -> datetime | None:
+    return next((item.at for item in restored if item.span.holds(seq)), None)
+
+
+def _holds(spans: Sequence[Span], seq: int) -> bool:
+    return any(span.holds(seq) for span in spans)

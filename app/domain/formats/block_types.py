@@ -1,0 +1,82 @@
+"""Whose a message or a content part is, told by its shape (A5, N12).
+
+A type that is in no table is left alone: providers add some all the time, and what one understands
+is replayed to it as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from app.domain.common.errors import Problem, ValidationError
+from app.domain.common.messages import FormatName
+
+_CHAT, _RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
+_ANTHROPIC = FormatName.ANTHROPIC
+
+_OWNERS: Final[Mapping[str, tuple[FormatName, ...]]] = {
+    "text": (_CHAT, _ANTHROPIC),
+    "image_url": (_CHAT,),
+    "file": (_CHAT,),
+    "input_audio": (_CHAT, _RESPONSES),
+    "refusal": (_CHAT, _RESPONSES),
+    "input_text": (_RESPONSES,),
+    "output_text": (_RESPONSES,),
+    "input_image": (_RESPONSES,),
+    "input_file": (_RESPONSES,),
+    "reasoning": (_RESPONSES,),
+    "compaction": (_RESPONSES, _ANTHROPIC),
+    "image": (_ANTHROPIC,),
+    "document": (_ANTHROPIC,),
+    "tool_use": (_ANTHROPIC,),
+    "tool_result": (_ANTHROPIC,),
+    "server_tool_use": (_ANTHROPIC,),
+    "thinking": (_ANTHROPIC,),
+    "redacted_thinking": (_ANTHROPIC,),
+}
+_HOLDERS = ("content", "parts", "output")
+_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+"""Types of what is a message by itself in OpenAI Responses."""
+
+
+def owners_of(kind: object, format: FormatName) -> tuple[FormatName, ...]:
+    """Return the formats that a part of this type belongs to; none if it may be this one's."""
+    owners = _OWNERS.get(kind, ()) if isinstance(kind, str) else ()
+    return () if format in owners else owners
+
+
+def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
+    """Raise ValidationError at a part of another format: no payload could ever show it."""
+    for place, part in _parts(raw, pointer):
+        kind = part.get("type")
+        if owners := owners_of(kind, format):
+            named = " or ".join(owners)
+            detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
+            raise ValidationError.at(f"{place}/type", detail)
+
+
+def doubted(error: ValidationError, raw: Mapping[str, Any], format: FormatName) -> ValidationError:
+    """Return a refusal that doubts the format, too, where the message has the shape of another."""
+    shape = _shape_of(raw)
+    if shape is None or shape is format:
+        return error
+    doubt = f"; this has the shape of {shape}, not of {format}: is `format` right?"
+    problems = tuple(Problem(item.pointer, item.detail + doubt) for item in error.problems)
+    return ValidationError(error.detail + doubt, error.facts, problems)
+
+
+def _shape_of(raw: Mapping[str, Any]) -> FormatName | None:
+    if raw.get("type") in _ITEMS:
+        return _RESPONSES
+    return FormatName.GEMINI if "parts" in raw and "content" not in raw else None
+
+
+def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield an object and all that it holds, with their places."""
+    yield pointer, raw
+    for key in _HOLDERS:
+        held = raw.get(key)
+        for index, part in enumerate(held if isinstance(held, list) else ()):
+            if isinstance(part, Mapping):
+                yield from _parts(part, f"{pointer}/{key}/{index}")

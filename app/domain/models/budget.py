@@ -1,0 +1,180 @@
+"""The budget: which part of the window is used by what, and how much pressure that makes.
+
+1. `effective_window = total - max_output_tokens`; every ratio is of it (C1, decision 11).
+2. The components sum to `used_tokens`; the numbers are those of the payload returned.
+3. `used >= ratio x effective_window` reaches a level; pressure is the highest level reached.
+4. `notice` stands beside the levels: it never changes what is built (C3).
+5. A payload fits when used tokens plus the safety margin are within the effective window (C4).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.domain.common.policy import BudgetPolicy
+
+
+class Pressure(StrEnum):
+    """How full the window is, in rising order."""
+
+    OK = "ok"
+    DUE = "due"
+    COMPACT = "compact"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens by component, each already rounded, so that sums agree (rule 2)."""
+
+    system_prompt: int = 0
+    skill_prompts: int = 0
+    tool_descriptions: int = 0
+    summary: int = 0
+    conversation: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens of the whole payload."""
+        return self.fixed + self.summary + self.conversation
+
+    @property
+    def fixed(self) -> int:
+        """Tokens that no reduction of the history can free."""
+        return self.system_prompt + self.skill_prompts + self.tool_descriptions
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBudget:
+    """The window and its use, in tokens; percentages from 0 to 100 (C1)."""
+
+    total: int
+    max_output_tokens: int
+    system_prompt: int
+    skill_prompts: int
+    tool_descriptions: int
+    summary: int
+    conversation: int
+    effective_window: int
+    used_tokens: int
+    remaining_tokens: int
+    used_percentage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a payload for one model may use; `due_at` is None for strategies without a trigger.
+
+    `margin` is the share of the count added for safety, 0 for an exact counter (C4).
+    """
+
+    total: int
+    max_output_tokens: int
+    notice_at: float
+    due_at: float | None
+    compact_trigger: float
+    hard_block: float
+    margin: float = 0.0
+
+    @property
+    def effective_window(self) -> int:
+        """Tokens the input may take."""
+        return self.total - self.max_output_tokens
+
+    @property
+    def capacity(self) -> int:
+        """The largest count that still fits once the margin is added (rule 5)."""
+        return math.floor(self.effective_window / (1 + self.margin))
+
+    def reached(self, used: int, ratio: float) -> bool:
+        """Whether `used` tokens reach this share of the effective window (rule 3)."""
+        return used >= ratio * self.effective_window
+
+
+@dataclass(frozen=True, slots=True)
+class PressureReading:
+    """The pressure of one payload; `tokens_to_next` counts down to the next threshold."""
+
+    pressure: Pressure
+    notice: bool
+    next_threshold: str | None
+    tokens_to_next: int | None
+
+
+def limits_for(
+    policy: BudgetPolicy, total: int, max_output_tokens: int, due_at: float | None, margin: float
+) -> Limits:
+    """Return the limits that a policy sets inside a window of `total` tokens."""
+    return Limits(
+        total=total,
+        max_output_tokens=max_output_tokens,
+        notice_at=policy.notice_at,
+        due_at=due_at,
+        compact_trigger=policy.compact_trigger,
+        hard_block=policy.hard_block,
+        margin=margin,
+    )
+
+
+def measure(usage: Usage, limits: Limits) -> ContextBudget:
+    """Return the budget a payload with this usage has."""
+    window = limits.effective_window
+    return ContextBudget(
+        total=limits.total,
+        max_output_tokens=limits.max_output_tokens,
+        system_prompt=usage.system_prompt,
+        skill_prompts=usage.skill_prompts,
+        tool_descriptions=usage.tool_descriptions,
+        summary=usage.summary,
+        conversation=usage.conversation,
+        effective_window=window,
+        used_tokens=usage.total,
+        remaining_tokens=window - usage.total,
+        used_percentage=round(100 * usage.total / window, 2),
+    )
+
+
+def read_pressure(used: int, limits: Limits) -> PressureReading:
+    """Return the highest level that `used` tokens reach, and the way to the next (C3)."""
+    levels = [
+        (Pressure.DUE, limits.due_at),
+        (Pressure.COMPACT, limits.compact_trigger),
+        (Pressure.BLOCKED, limits.hard_block),
+    ]
+    pressure = Pressure.OK
+    for level, ratio in levels:
+        if ratio is not None and limits.reached(used, ratio):
+            pressure = level
+    ahead = sorted(
+        (math.ceil(ratio * limits.effective_window), name)
+        for name, ratio in (
+            ("notice", limits.notice_at),
+            *((str(level), ratio) for level, ratio in levels),
+        )
+        if ratio is not None and not limits.reached(used, ratio)
+    )
+    return PressureReading(
+        pressure=pressure,
+        notice=limits.reached(used, limits.notice_at),
+        next_threshold=ahead[0][1] if ahead else None,
+        tokens_to_next=ahead[0][0] - used if ahead else None,
+    )
+
+
+def is_over_context_budget(
+    message_tokens: int, tool_tokens: int, max_output_tokens: int, total: int
+) -> bool:
+    """Whether messages, tools and the output reserve together exceed the window (C5, S3)."""
+    return message_tokens + tool_tokens + max_output_tokens > total
+
+
+def history_budget(usage: Usage, limits: Limits) -> int:
+    """Return the tokens left for history beside everything else (C5)."""
+    return limits.capacity - usage.fixed - usage.summary
+
+
+def scaled(tokens: int, factor: float) -> int:
+    """Return a raw count corrected by the model's factor, rounded up (decision 12)."""
+    return tokens if factor == 1 else math.ceil(tokens * factor)

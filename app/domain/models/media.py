@@ -1,0 +1,190 @@
+"""What images, documents, audio and video cost, by what is known of them (J1).
+
+1. An image costs its pixels / 750 between 85 and 1600 tokens, read from its header; 1000 tokens
+   where its size is not known.
+2. Plain text costs its text, whether it came as text or as base64.
+3. A document costs 2 000 tokens for each page: providers charge about 1 500 to 3 000 for the text
+   and the picture of a page. A PDF's pages are counted in its first megabytes, and the rest of it
+   is taken to be like these. Where no page can be seen, 20 KB count as a page.
+4. Audio and video cost by their bytes: 32 tokens a second of sound at the usual rates.
+5. A flat value is taken only where nothing is known: for a URL or a provider's file id. A name
+   counts on top. All the work is bounded, and so is what a document may cost.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final
+
+import imagesize
+
+from app.domain.common.messages import File, Image
+from app.domain.formats import json_fields
+
+CountText = Callable[[str], int]
+
+IMAGE_TOKENS: Final = 1000
+FILE_TOKENS: Final = 2000
+"""What a page costs, and a file of which nothing is known."""
+MAX_PAGES: Final = 1000
+MAX_GUESSED_PAGES: Final = 100
+"""The most that are taken for granted where none can be counted; providers take 100 to 1000."""
+
+_PIXELS_PER_TOKEN = 750
+_IMAGE_RANGE = (85, 1600)
+_HEADER_CHARS = 1 << 18  # base64 characters read for the size; a JPEG's comes after its metadata
+_BYTES_PER_PAGE = 20_000
+_BYTES_PER_TOKEN = 250
+_RAW_BYTES_PER_TOKEN = 1_500
+_RAW_AUDIO = ("audio/wav", "audio/x-wav", "audio/wave", "audio/pcm", "audio/pcm16", "audio/l16")
+_TEXTS = ("application/json", "application/xml", "application/yaml", "application/javascript")
+_PDF = "application/pdf"
+_URLS = ("url", "image_url", "file_data", "video_url")
+
+_SCANNED_CHARS = 1 << 22
+_PAGE = re.compile(rb"/Type\s{0,8}/Page(?![A-Za-z])")
+_OBJECTS = re.compile(rb"/ObjStm")
+_STREAM = re.compile(rb"[^>]{0,400}>>\s{0,8}stream\r?\n")
+_MAX_STREAMS = 64
+_MAX_PACKED = 1 << 18
+_MAX_UNPACKED = 1 << 19
+
+
+def image_tokens(image: Image, count: CountText) -> int:
+    """Count an image by its pixels, one by URL as a flat value."""
+    if image.data is None:
+        return max(IMAGE_TOKENS, count(image.url or ""))
+    return _picture_tokens(image.data)
+
+
+def file_tokens(file: File, count: CountText) -> int:
+    """Count a document, with its name."""
+    named = count(file.name) if file.name else 0
+    if file.data is not None:
+        return named + data_tokens(json_fields.media_type_of(file) or "", file.data, count)
+    if file.text is not None and file.text.strip():
+        return named + count(file.text)
+    return named + max(FILE_TOKENS, count(file.url or file.file_id or ""))
+
+
+def data_tokens(media_type: str, data: str, count: CountText) -> int:
+    """Count base64 data of a media type, which may be empty."""
+    kind = media_type.lower()
+    size = len(data) * 3 // 4
+    if kind.startswith("image/"):
+        return _picture_tokens(data)
+    if kind.startswith(("audio/", "video/")):
+        return -(-size // (_RAW_BYTES_PER_TOKEN if kind in _RAW_AUDIO else _BYTES_PER_TOKEN))
+    if kind.startswith("text/") or kind in _TEXTS:
+        text = _text(data)
+        return count(text) if text is not None else -(-size // 4)
+    return FILE_TOKENS * (_pdf_pages(data) if kind == _PDF else _guessed_pages(data))
+
+
+def without_media(value: Any, count: CountText) -> tuple[Any, int]:
+    """Take base64 media out of a provider's own block; return the rest, and what they cost."""
+    match value:
+        case list():
+            pairs = [without_media(item, count) for item in value]
+            return [rest for rest, _ in pairs], sum(tokens for _, tokens in pairs)
+        case Mapping():
+            media = _media_in(value)
+            tokens = sum(data_tokens(kind, data, count) for kind, data in media.values())
+            pairs = [without_media(item, count) for key, item in value.items() if key not in media]
+            keys = (key for key in value if key not in media)
+            rest = dict(zip(keys, (item for item, _ in pairs), strict=True))
+            return rest, tokens + sum(cost for _, cost in pairs)
+        case _:
+            return value, 0
+
+
+def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the fields of a block that hold base64, each with its media type and its data."""
+    found: dict[str, tuple[str, str]] = {}
+    for key in _URLS:
+        url = block.get(key)
+        inline = json_fields.split_data_url(url) if isinstance(url, str) else None
+        if inline is not None and json_fields.is_base64(inline[1]):
+            found[key] = (inline[0] or "", inline[1])
+    kind, data = _kind_of(block), block.get("data")
+    if kind is not None and isinstance(data, str) and json_fields.is_base64(data):
+        found["data"] = (kind, data)
+    return found
+
+
+def _kind_of(block: Mapping[str, Any]) -> str | None:
+    """Give the media type that a block names, None where it names none or holds text."""
+    if block.get("type") == "text":
+        return None
+    for key in ("media_type", "mimeType", "mime_type"):
+        if isinstance(block.get(key), str):
+            return str(block[key])
+    return f"audio/{block['format']}" if isinstance(block.get("format"), str) else None
+
+
+def _picture_tokens(data: str) -> int:
+    size = _pixel_size(data)
+    if size is None:
+        return IMAGE_TOKENS
+    low, high = _IMAGE_RANGE
+    return min(high, max(low, math.ceil(size[0] * size[1] / _PIXELS_PER_TOKEN)))
+
+
+def _pixel_size(data: str) -> tuple[int, int] | None:
+    """Only the common kinds are looked into; the package knows more, with larger parsers."""
+    if json_fields.sniffed_type(data) is None:
+        return None
+    try:
+        width, height = imagesize.get(io.BytesIO(_decoded(data[:_HEADER_CHARS])))
+    except (ValueError, struct.error):
+        return None
+    return (width, height) if width > 0 and height > 0 else None
+
+
+def _text(data: str) -> str | None:
+    try:
+        return base64.b64decode(data).decode()
+    except ValueError:
+        return None
+
+
+def _decoded(data: str) -> bytes:
+    """Decode whole groups of base64 characters; a cut may leave less than one."""
+    return base64.b64decode(data[: len(data) // 4 * 4])
+
+
+def _guessed_pages(data: str) -> int:
+    return min(MAX_GUESSED_PAGES, max(1, -(-len(data) * 3 // 4 // _BYTES_PER_PAGE)))
+
+
+def _pdf_pages(data: str) -> int:
+    scanned = data[:_SCANNED_CHARS]
+    try:
+        content = _decoded(scanned)
+    except ValueError:
+        return _guessed_pages(data)
+    found = len(_PAGE.findall(content)) or _packed_pages(content)
+    if not found:
+        return _guessed_pages(data)
+    return min(MAX_PAGES, math.ceil(found * len(data) / len(scanned)))
+
+
+def _packed_pages(content: bytes) -> int:
+    """Count the pages that stand in compressed object streams."""
+    found = 0
+    for objects in islice(_OBJECTS.finditer(content), _MAX_STREAMS):
+        start = _STREAM.match(content, objects.end())
+        if start is None:
+            continue
+        packed = memoryview(content)[start.end() : start.end() + _MAX_PACKED]
+        with suppress(zlib.error):
+            found += len(_PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED)))
+    return found

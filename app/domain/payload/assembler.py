@@ -1,0 +1,363 @@
+"""The prompt: the sole assembler of a payload's items (G2, S3).
+
+1. An assembler folds rows into wire items in log order. What it folded never changes, so a later
+   build extends an earlier one byte for byte (N8, N9, G3).
+2. Calls without a result are closed when the next user or assistant message comes. At the end of
+   the log they are closed outside the stable items, because a result may still come (decision 17).
+3. Call ids are unique in a payload and short enough; later ones are rewritten where a log uses an
+   id again (N3). A result of a call that is not shown is not shown either (N1).
+4. A payload starts with a user message: where it would not, a note stands first (N5, A1).
+5. Text that names one of the agent's own tools stands in a payload only where the tool does (L1).
+6. Every token is counted as it is added, from the counts stored with the rows (decision 12).
+7. What changes with every build stands in the tail, after everything that is promised to stay (G5).
+8. What was stable and where a provider's cache was marked is known for every row folded, so that
+   a caller who has an earlier payload needs only what is new (G4).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
+from app.domain.compaction.text_shortening import preview_of
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.conversations.view import Short, View
+from app.domain.formats.json_fields import sendable_id
+from app.domain.formats.reasoning_fields import in_format
+from app.domain.models.tokens import CountText
+from app.domain.prompt.sections import NO_TAIL, Tail
+from app.domain.tool_output.offloading import Output, inline_output, message_ref, viewed
+from app.domain.tool_output.preview import READ_LINES, TOOL_NAMES, placeholder
+
+ALL_TOOLS = frozenset(TOOL_NAMES)
+NO_NAMES: frozenset[str] = frozenset()
+WINDOW_NOTE = "[Earlier messages are not shown.]"
+START_NOTE = "[The conversation starts here.]"
+CONTINUE_NOTE = "[Continue.]"
+MAX_KINDS = 16
+"""Types of content that a payload names as not carried."""
+MOST_MARKS = 4
+"""Providers take at most this many cache marks in a payload (A7, C8)."""
+
+
+class Mark(NamedTuple):
+    """A place for a cache mark: in which item, before which of its bytes, after how many tokens."""
+
+    item: int
+    offset: int
+    tokens: int
+
+
+class Point(NamedTuple):
+    """How far the stable items reached after a row, and what was marked then, newest first."""
+
+    stable: int
+    marks: tuple[Mark, ...]
+
+
+def placeholder_of(row: LogRow, *, named: bool = True) -> str:
+    """Return the text that stands for a trimmed tool result (F3, N11)."""
+    output = output_of(row)
+    return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=named)
+
+
+def output_of(row: LogRow) -> Output:
+    """Return what a row says of its result; what does not say it shows it all."""
+    if (output := row.output) is not None:
+        return output
+    return inline_output(row.message())
+
+
+@dataclass(slots=True)
+class CallIds:
+    """Gives every call of a payload an id that is valid and unique there (N3)."""
+
+    used: set[str] = field(default_factory=set)
+
+    def assign(self, call_id: str) -> str:
+        """Return the id to send; the original wherever that is possible."""
+        wire = sendable_id(call_id)
+        if wire in self.used:
+            number = 2
+            while True:
+                digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
+                wire = f"call_{digest.hexdigest()[:24]}"
+                if wire not in self.used:
+                    break
+                number += 1
+        self.used.add(wire)
+        return wire
+
+
+class Assembler(ABC):
+    """Folds rows into the items of one payload; `tokens` is what they cost so far.
+
+    `tools` are own tools that may be named in it; `mentions` are those that are. `defined` are all
+    tools that the payload defines; `references` are those that a search has shown the model.
+    """
+
+    says_system = False
+    """Whether the format can say a note as system text inside a conversation."""
+
+    def __init__(
+        self,
+        view: View,
+        count: CountText,
+        tools: Collection[str] = ALL_TOOLS,
+        opening: Tail = NO_TAIL,
+        defined: Collection[str] = NO_NAMES,
+    ) -> None:
+        self.view = view
+        self.count = count
+        self.tools = tools
+        self.opening = opening
+        self.defined = defined
+        self.mentions: set[str] = set()
+        self.references: set[str] = set()
+        self.opening_tokens = 0
+        self.tokens = 0
+        self.summary_tokens = 0
+        self.folded_through = 0
+        self.size_bytes = 0
+        self.has_calls = False
+        self.has_reasoning = False
+        self._not_carried: dict[str, None] = {}
+        self._ids = CallIds()
+        self._open: dict[str, str] = {}
+        self._summary_texts = view.summary_texts()
+        self._short = {short.seq: short for short in view.shortened}
+        self._started = False
+        self._is_open = False
+        self._seqs: list[int] = []
+        self._stables: list[int] = []
+
+    def feed(self, row: LogRow) -> None:
+        """Fold one row; rows come in log order, each once, only those the view shows."""
+        self._put_opening()
+        if self._summary_texts and self._summary_goes_before(row.seq):
+            self._put_summary()
+        if row.role is Role.TOOL:
+            call_id = row.call_ids[0]
+            if call_id in self._open:
+                self._feed_result(row, self._open.pop(call_id))
+        else:
+            self._end_group()
+            if not self._started and row.role is Role.ASSISTANT:
+                self._put_note(WINDOW_NOTE if self.view.cuts_the_start else START_NOTE)
+            self._started = True
+            self._feed_message(row)
+            self.has_calls = self.has_calls or bool(row.call_ids)
+        self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
+        self.folded_through = row.seq
+        self.size_bytes += len(row.text)
+        self._note_point(row.seq)
+
+    def finish(self) -> None:
+        """Fold what stands after the last row: a summary of everything before."""
+        self._put_opening()
+        if self._summary_texts:
+            self._put_summary()
+
+    def point_at(self, seq: int) -> Point | None:
+        """Return what a payload through this seq promised, None where nothing was folded yet."""
+        place = bisect_right(self._seqs, seq) - 1
+        return Point(self._stables[place], self._marks_at(place)) if place >= 0 else None
+
+    def _note_point(self, seq: int) -> None:
+        self._seqs.append(seq)
+        self._stables.append(self.stable)
+        self._after_row()
+
+    def _after_row(self) -> None:  # noqa: B027  # some have nothing to note
+        """Note what `_marks_at` has to know of the payload that ends with this row."""
+
+    def _marks_at(self, place: int) -> tuple[Mark, ...]:
+        """Return the marks of a payload that ended with the row folded at this place."""
+        return ()
+
+    def _put_opening(self) -> None:
+        if self._is_open:
+            return
+        self._is_open = True
+        before, started = self.tokens, self._started
+        for text in self.opening.texts:
+            self._put_note(text, as_system=self.opening.as_system)
+        if self.opening.as_system and self.says_system:
+            self._started = started  # the conversation still has to begin with the user (N5)
+        self.opening_tokens = self.tokens - before
+        self.tokens = before
+
+    def _summary_goes_before(self, seq: int) -> bool:
+        hidden = self.view.hidden
+        return hidden is None or seq >= hidden.start
+
+    def _put_summary(self) -> None:
+        texts, self._summary_texts = self._summary_texts, ()
+        self._end_group()
+        before = self.tokens
+        for text in texts:
+            self._put_note(text, as_system=self.view.summary_as_system)
+        self.summary_tokens = self.tokens - before
+        self.tokens = before
+        # Every payload of this view that has the last row before the summary has the summary too.
+        self._note_point(self._seqs[-1] if self._seqs else 0)
+
+    def _end_group(self) -> None:
+        for wire_id in self._open.values():
+            self._put_result(wire_id)
+        self._open.clear()
+        self._flush_media()
+
+    def _trimmed(self, row: LogRow) -> bool:
+        return row.tokens > TRIMMED_TOKENS and self.view.trims(row.seq)
+
+    def _placeholder(self, row: LogRow) -> str:
+        named = READ_LINES in self.tools
+        if named:
+            self.mentions.add(READ_LINES)
+        return placeholder_of(row, named=named)
+
+    def _is_plain(self, row: LogRow) -> bool:
+        """Whether a row is shown in other words than it is stored in, and so counted anew.
+
+        A result's view may have to be shown in the words that name no tool (rule 5), a large text
+        as its beginning and its end.
+        """
+        if row.seq in self._short:
+            return True
+        output = row.output
+        if output is None or not output.mentions:
+            return False
+        if all(name in self.tools for name in output.mentions):
+            self.mentions.update(output.mentions)
+            return False
+        return True
+
+    def _message(self, row: LogRow) -> Message:
+        if (short := self._short.get(row.seq)) is not None:
+            return self._shortened(row, short)
+        message = row.message()
+        return _plain(message, output_of(row)) if self._is_plain(row) else message
+
+    def _shortened(self, row: LogRow, short: Short) -> Message:
+        """Return a message with the middle of its texts left out (rule 5)."""
+        message, ref = row.message(), message_ref(row.id, row.seq)
+        preview = preview_of(message, short, ref)
+        if all(name in self.tools for name in preview.mentions):
+            self.mentions.update(preview.mentions)
+            return preview.message
+        return preview_of(message, short, ref, named=False).message
+
+    def _in_format(self, row: LogRow, message: Message, format: FormatName) -> Message:
+        """Return a message with the reasoning that came in the Chat format as this one has it."""
+        if not row.reasoning_tokens or row.format is not FormatName.OPENAI_CHAT:
+            return message
+        accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
+        return in_format(message, format, accepts)
+
+    def _note_labels(self, shown: Message, format: FormatName) -> None:
+        """Note what a message as it is shown has labels for."""
+        for part in shown.parts:
+            if isinstance(part, Text) and part.stands_for and part.format is not format:
+                for kind in part.stands_for:
+                    if len(self._not_carried) < MAX_KINDS:
+                        self._not_carried[kind] = None
+
+    def _feed_message(self, row: LogRow) -> None:
+        rewritten: dict[str, str] = {}
+        for call_id in row.call_ids:
+            wire_id = self._ids.assign(call_id)
+            self._open[call_id] = wire_id
+            rewritten |= renamed(call_id, wire_id)
+        self._put_row(row, rewritten)
+
+    def _feed_result(self, row: LogRow, wire_id: str) -> None:
+        if self._trimmed(row):
+            self._put_result(wire_id, self._placeholder(row))
+        else:
+            self._put_row(row, renamed(row.call_ids[0], wire_id))
+
+    @abstractmethod
+    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None: ...
+
+    @abstractmethod
+    def _put_note(self, text: str, *, as_system: bool = False) -> None: ...
+
+    @abstractmethod
+    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None: ...
+
+    def _flush_media(self) -> None:  # noqa: B027  # most have no media apart
+        """Put what may only stand after all results of a group."""
+
+    @property
+    @abstractmethod
+    def stable(self) -> int:
+        """How many items will stay as they are, whatever comes (decision 17)."""
+
+    @abstractmethod
+    def items(self, tail: Tail = NO_TAIL) -> Items:
+        """Return the payload's items as they stand, open calls closed, without changing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The wire items of a payload's history: the first `stable` of them are promised to stay.
+
+    `tokens` counts the history without summary, opening and tail. The last `tail` items hold what
+    the next build replaces. `marks` are the places worth a cache mark, newest first. `has_calls`
+    tells whether any tool call is among the items, `mentions` which of the agent's own tools they
+    name, and `references` which tools a search has shown in them. `not_carried` are the types of
+    content that labels stand for.
+    """
+
+    wire: list[bytes]
+    stable: int
+    tokens: int
+    summary_tokens: int
+    prefix_digest: str
+    folded_through: int
+    has_calls: bool
+    marks: tuple[Mark, ...] = ()
+    mentions: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    tail: int = 0
+    opening_tokens: int = 0
+    tail_tokens: int = 0
+    not_carried: tuple[str, ...] = ()
+
+
+def renamed(call_id: str, wire_id: str) -> dict[str, str]:
+    """Map a call's id to the one to send, as the log has it and as its chat item has it."""
+    if wire_id == call_id:
+        return {}
+    return {call_id: wire_id, sendable_id(call_id): wire_id}
+
+
+class MisplacedMark(ValueError):
+    """A cache mark would not stand at the end of a block."""
+
+
+def with_marks(item: bytes, mark: bytes, offsets: Collection[int]) -> bytes:
+    """Return an item with a mark put in before each of these bytes, the ends of its blocks."""
+    for offset in sorted(offsets, reverse=True):
+        if item[offset : offset + 1] != b"}":
+            raise MisplacedMark(f"No block of the item ends at byte {offset}")
+        item = item[:offset] + mark + item[offset:]
+    return item
+
+
+def _plain(message: Message, output: Output) -> Message:
+    """Return a cut result in the words that name no tool: its last text has the note."""
+    parts: list[Part] = list(message.parts)
+    for place in reversed(range(len(parts))):
+        part = parts[place]
+        if isinstance(part, Text):
+            parts[place] = Text(viewed(part.text, output))
+            break
+    return replace(message, parts=tuple(parts))

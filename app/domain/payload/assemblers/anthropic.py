@@ -1,0 +1,90 @@
+"""Payload items for Anthropic Messages (rules HA): neighbours of one role share a message.
+
+Thinking goes back verbatim as long as its prefix is unchanged, and never again after (A9 to A11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from app.domain.common import json_text
+from app.domain.common.messages import FormatName, Message, Opaque, Part, Role, Text
+from app.domain.conversations.log import LogRow
+from app.domain.formats import anthropic
+from app.domain.models.tokens import (
+    MESSAGE_OVERHEAD,
+    count_message,
+    count_rendered,
+    count_replayed,
+    counts_alike,
+    thoughts_of,
+)
+from app.domain.payload.assemblers.merging import Block, MergingAssembler
+from app.domain.prompt.sections import Tail
+
+CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
+_FORMAT = FormatName.ANTHROPIC
+_THINKING = ("thinking", "redacted_thinking")
+
+
+class AnthropicAssembler(MergingAssembler):
+    """Items for Anthropic Messages."""
+
+    user = "user"
+
+    def _head(self, role: str) -> bytes:
+        return b'{"role":"%s","content":[' % role.encode()
+
+    def _text_block(self, text: str) -> bytes:
+        return json_text.dump_payload({"type": "text", "text": text})
+
+    def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
+        message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
+        _, (block,) = anthropic.render(message)
+        tokens = count_message(message, self.count).visible - MESSAGE_OVERHEAD
+        return json_text.dump_payload(block), tokens
+
+    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
+        given, is_plain = self._message(row), self._is_plain(row)
+        stored = self._with_known_tools(given)
+        message = self._in_format(row, stored, _FORMAT)
+        replays = row.seq > self.view.reasoning_after
+        role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
+        tokens = row.tokens
+        # With ids the message is counted anew, so that the comparison below sees none replaced.
+        adapted = anthropic.adapt(message, ids)
+        is_other = ids or row.has_media or is_plain or stored is not given
+        if is_other or not counts_alike(message, adapted, _FORMAT):
+            tokens = count_rendered(_FORMAT, message, self.count, ids)
+        if replays and row.reasoning_tokens:
+            sent = filter(anthropic.is_sent, thoughts_of(message).parts)
+            shown = replace(message, parts=tuple(sent))
+            tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
+        self._note_labels(adapted, _FORMAT)
+        wire = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
+        self._put(role, wire, tokens - MESSAGE_OVERHEAD)
+
+    def _with_known_tools(self, message: Message) -> Message:
+        """Show what a search found: tools that are defined by reference, others by name (A6)."""
+        names = [_referenced(part) for part in message.parts]
+        if not any(names):
+            return message
+        self.references.update(name for name in names if name in self.defined)
+        parts = (
+            Text(f"[tool: {name}]") if name and name not in self.defined else part
+            for part, name in zip(message.parts, names, strict=True)
+        )
+        return replace(message, parts=tuple(parts))
+
+    def _tail_item(self, tail: Tail) -> bytes | None:
+        if not (tail.texts and tail.as_system):
+            return None
+        return self._item("system", [self._text_block(text) for text in tail.texts])
+
+
+def _referenced(part: Part) -> str:
+    """Return the name of the tool that a part refers to, empty where it is no reference."""
+    if not isinstance(part, Opaque) or part.block.get("type") != "tool_reference":
+        return ""
+    return str(part.block.get("tool_name", ""))

@@ -1,0 +1,189 @@
+"""Payload items for formats in which neighbours of one role share an item (rules HA, HG).
+
+1. An item is closed when the other role speaks. The one that is still open may grow, so it is
+   never among the stable ones; what is in it already stays where it is.
+2. Cache marks stand at the last block that came from the log, and at every `GRID`th block before.
+   The latter never move, so that an earlier payload differs only near its end (A8, G4).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from app.domain.common.messages import NO_RESULT
+from app.domain.conversations.view import View
+from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
+from app.domain.payload.assembler import (
+    ALL_TOOLS,
+    CONTINUE_NOTE,
+    MOST_MARKS,
+    NO_NAMES,
+    Assembler,
+    Items,
+    Mark,
+)
+from app.domain.prompt.sections import NO_TAIL, Tail
+
+GRID = 15
+"""Blocks from one lasting mark to the next; Anthropic looks back 20 from a mark."""
+_CLOSING = b"]}"
+
+
+class Block(NamedTuple):
+    """One part of an item as JSON; no mark may stand on some (A7)."""
+
+    json: bytes
+    markable: bool = True
+
+
+class MergingAssembler(Assembler):
+    """Folds rows into items of alternating roles."""
+
+    user: str
+    """The role that users and tool results share."""
+
+    def __init__(
+        self,
+        view: View,
+        count: CountText,
+        tools: Collection[str] = ALL_TOOLS,
+        opening: Tail = NO_TAIL,
+        defined: Collection[str] = NO_NAMES,
+    ) -> None:
+        super().__init__(view, count, tools, opening, defined)
+        self._closed: list[bytes] = []
+        self._role = ""
+        self._blocks: list[bytes] = []
+        self._end = 0  # bytes of the open item so far, without its closing
+        self._hash = hashlib.sha256()
+        self._since_mark = 0
+        self._lasting: list[Mark] = []
+        self._newest: Mark | None = None
+        self._history: list[tuple[int, Mark | None]] = []
+
+    @abstractmethod
+    def _head(self, role: str) -> bytes:
+        """Return what an item of a role begins with, up to its first block."""
+
+    @abstractmethod
+    def _text_block(self, text: str) -> bytes:
+        """Return a block that says a text."""
+
+    @abstractmethod
+    def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
+        """Return a block that answers a call with a text, and its tokens."""
+
+    @property
+    def stable(self) -> int:
+        """The items that are closed."""
+        return len(self._closed)
+
+    def _put(self, role: str, blocks: Sequence[Block], tokens: int) -> None:
+        """Add blocks; `tokens` is their cost without the overhead of an item."""
+        if role != self._role:
+            self._close()
+            self._role = role
+            self._end = len(self._head(role))
+            self.tokens += MESSAGE_OVERHEAD
+        self.tokens += tokens
+        for block in blocks:
+            self._end += len(block.json) + (1 if self._blocks else 0)
+            self._blocks.append(block.json)
+            self._since_mark += 1
+            if block.markable:
+                self._mark()
+
+    def _mark(self) -> None:
+        """Note the place behind the last block; every `GRID`th lasts."""
+        self._newest = Mark(len(self._closed), self._end - 1, self.tokens + self.summary_tokens)
+        if self._since_mark >= GRID:
+            self._since_mark = 0
+            self._lasting.append(self._newest)
+
+    def _close(self) -> None:
+        if self._blocks:
+            item = self._item(self._role, self._blocks)
+            self._closed.append(item)
+            self._hash.update(item)
+            self._blocks = []
+
+    def _item(self, role: str, blocks: Sequence[bytes]) -> bytes:
+        return self._head(role) + b",".join(blocks) + _CLOSING
+
+    def _after_row(self) -> None:
+        self._history.append((len(self._lasting), self._newest))
+
+    def _marks_at(self, place: int) -> tuple[Mark, ...]:
+        lasting, newest = self._history[place]
+        return self._marks(lasting, newest)
+
+    def _marks(self, lasting: int, newest: Mark | None) -> tuple[Mark, ...]:
+        found = [] if newest is None else [newest]
+        recent = self._lasting[max(0, lasting - MOST_MARKS) : lasting]
+        found += [mark for mark in reversed(recent) if mark != newest]
+        return tuple(found[:MOST_MARKS])
+
+    def _put_note(self, text: str, *, as_system: bool = False) -> None:
+        self._started = True
+        self._put(self.user, [Block(self._text_block(text))], self.count(text))
+
+    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
+        block, tokens = self._result_block(wire_id, text)
+        self._put(self.user, [Block(block)], tokens)
+
+    def items(self, tail: Tail = NO_TAIL) -> Items:
+        """Return the items; the last one is the user's, as these providers want it (A1, G3)."""
+        wire, tokens = list(self._closed), self.tokens
+        role, blocks = self._role, list(self._blocks)
+
+        def say(block: bytes, cost: int) -> int:
+            """Add what is not stable as the user's; return what it costs."""
+            nonlocal role, blocks
+            overhead = 0
+            if role != self.user:
+                if blocks:
+                    wire.append(self._item(role, blocks))
+                role, blocks, overhead = self.user, [], MESSAGE_OVERHEAD
+            blocks.append(block)
+            return cost + overhead
+
+        for block, cost in self._closing():
+            tokens += say(block, cost)
+        if role != self.user:
+            tokens += say(self._text_block(CONTINUE_NOTE), self.count(CONTINUE_NOTE))
+        tail_tokens = 0
+        apart = self._tail_item(tail)
+        if apart is None:
+            for text in tail.texts:
+                tail_tokens += say(self._text_block(text), self.count(text))
+        wire.append(self._item(role, blocks))
+        if apart is not None:
+            wire.append(apart)
+            tail_tokens = MESSAGE_OVERHEAD + sum(map(self.count, tail.texts))
+        return Items(
+            wire=wire,
+            stable=len(self._closed),
+            tokens=tokens,
+            summary_tokens=self.summary_tokens,
+            prefix_digest=self._hash.hexdigest(),
+            folded_through=self.folded_through,
+            has_calls=self.has_calls,
+            marks=self._marks(len(self._lasting), self._newest),
+            mentions=tuple(sorted(self.mentions)),
+            references=tuple(sorted(self.references)),
+            tail=1 if tail.texts else 0,
+            opening_tokens=self.opening_tokens,
+            tail_tokens=tail_tokens,
+            not_carried=tuple(self._not_carried),
+        )
+
+    def _closing(self) -> list[tuple[bytes, int]]:
+        """Return the blocks, with their tokens, that close the open call group."""
+        return [self._result_block(wire_id, NO_RESULT) for wire_id in self._open.values()]
+
+    def _tail_item(self, tail: Tail) -> bytes | None:
+        """Return the tail as an item of its own, None where it joins the last one."""
+        return None

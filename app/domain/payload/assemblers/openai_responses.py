@@ -1,0 +1,162 @@
+"""Payload items for OpenAI Responses (rules HC).
+
+1. One row is one item or more, and an item never changes once it is put, so all are stable (C9).
+2. Reasoning and compaction go back verbatim as long as their prefix is unchanged (C2, C3).
+3. A result has the type that its call went out as, whatever format it came in (C1).
+4. Cache marks stand at the last part of user and developer messages: the two newest, since OpenAI
+   finds what it cached only at marks that stand there still, and every `GRID`th item or so (C8).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from app.domain.common import json_text
+from app.domain.common.messages import NO_RESULT, FormatName, Message, Role, Text
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.view import View
+from app.domain.formats import openai_responses
+from app.domain.models.tokens import (
+    MESSAGE_OVERHEAD,
+    CountText,
+    count_message,
+    count_replayed,
+    counts_alike,
+    thoughts_of,
+)
+from app.domain.payload.assembler import ALL_TOOLS, MOST_MARKS, NO_NAMES, Assembler, Items, Mark
+from app.domain.payload.assemblers.merging import GRID
+from app.domain.prompt.sections import NO_TAIL, Tail
+
+CACHE_MARK: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
+_FORMAT = FormatName.OPENAI_RESPONSES
+_MARKABLE = ("input_text", "input_image", "input_file")
+_CLOSING = len("}]}")
+
+
+class ResponsesAssembler(Assembler):
+    """Items for OpenAI Responses."""
+
+    says_system = True
+
+    def __init__(
+        self,
+        view: View,
+        count: CountText,
+        tools: Collection[str] = ALL_TOOLS,
+        opening: Tail = NO_TAIL,
+        defined: Collection[str] = NO_NAMES,
+    ) -> None:
+        super().__init__(view, count, tools, opening, defined)
+        self._items: list[bytes] = []
+        self._hash = hashlib.sha256()
+        self._is_model = False  # who made the last item
+        self._calls: dict[str, str] = {}
+        self._found: list[Mark] = []
+        self._lasting: list[Mark] = []
+        self._history: list[tuple[int, int]] = []
+
+    @property
+    def stable(self) -> int:
+        """All items put so far: an item never grows."""
+        return len(self._items)
+
+    def _put(self, items: Sequence[dict[str, Any]], tokens: int, *, is_model: bool = False) -> None:
+        """Add items; those of the model cost one overhead with the model's before them."""
+        self.tokens += tokens - (MESSAGE_OVERHEAD if is_model and self._is_model else 0)
+        self._is_model = is_model
+        for item in items:
+            wire = json_text.dump_payload(item)
+            self._items.append(wire)
+            self._hash.update(wire)
+            content = item.get("content")
+            if not is_model and isinstance(content, list) and content[-1]["type"] in _MARKABLE:
+                self._mark(len(wire) - _CLOSING)
+
+    def _mark(self, offset: int) -> None:
+        mark = Mark(len(self._items) - 1, offset, self.tokens + self.summary_tokens)
+        self._found.append(mark)
+        if mark.item >= GRID + (self._lasting[-1].item if self._lasting else 0):
+            self._lasting.append(mark)
+
+    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
+        stored, is_plain = self._message(row), self._is_plain(row)
+        message = self._in_format(row, stored, FormatName.OPENAI_RESPONSES)
+        replays = row.seq > self.view.reasoning_after
+        shown = openai_responses.shown(message, ids, keep_reasoning=replays)
+        self._note_labels(shown, FormatName.OPENAI_RESPONSES)
+        answers = self._calls.get(shown.tool_call_id or "")
+        items = openai_responses.render(shown, keep_reasoning=replays, answers=answers)
+        if row.role is Role.ASSISTANT:
+            self._calls = openai_responses.call_types(items)
+        tokens = row.tokens
+        if answers not in (None, openai_responses.FUNCTION):
+            tokens = self._counted(items[0])
+        elif ids or row.has_media or is_plain or not counts_alike(message, shown, _FORMAT):
+            tokens = count_message(shown, self.count, _FORMAT).visible
+        tokens += count_replayed(row.reasoning_tokens, stored, thoughts_of(shown), self.count)
+        self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
+
+    def _counted(self, item: dict[str, Any]) -> int:
+        """Count a result as it reads: some types have no place for texts."""
+        (message,) = openai_responses.parse(item, "")
+        return count_message(message, self.count, _FORMAT).visible
+
+    def _put_note(self, text: str, *, as_system: bool = False) -> None:
+        self._started = True
+        self._put([_says((text,), as_system=as_system)], MESSAGE_OVERHEAD + self.count(text))
+
+    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
+        item = self._result_item(wire_id, text)
+        self._put([item], self._counted(item))
+
+    def _result_item(self, wire_id: str, text: str) -> dict[str, Any]:
+        message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
+        (item,) = openai_responses.render(message, answers=self._calls.get(wire_id))
+        return item
+
+    def _after_row(self) -> None:
+        self._history.append((len(self._found), len(self._lasting)))
+
+    def _marks_at(self, place: int) -> tuple[Mark, ...]:
+        return self._marks(*self._history[place])
+
+    def _marks(self, found: int, lasting: int) -> tuple[Mark, ...]:
+        newest = self._found[max(0, found - 2) : found]
+        recent = self._lasting[max(0, lasting - MOST_MARKS) : lasting]
+        return tuple(sorted({*newest, *recent}, reverse=True)[:MOST_MARKS])
+
+    def items(self, tail: Tail = NO_TAIL) -> Items:
+        """Return the items; open calls are closed after the stable ones."""
+        wire, tokens = list(self._items), self.tokens
+        for wire_id in self._open.values():
+            item = self._result_item(wire_id, NO_RESULT)
+            wire.append(json_text.dump_payload(item))
+            tokens += self._counted(item)
+        tail_tokens = 0
+        if tail.texts:
+            wire.append(json_text.dump_payload(_says(tail.texts, as_system=tail.as_system)))
+            tail_tokens = MESSAGE_OVERHEAD + sum(map(self.count, tail.texts))
+        return Items(
+            wire=wire,
+            stable=len(self._items),
+            tokens=tokens,
+            summary_tokens=self.summary_tokens,
+            prefix_digest=self._hash.hexdigest(),
+            folded_through=self.folded_through,
+            has_calls=self.has_calls,
+            marks=self._marks(len(self._found), len(self._lasting)),
+            mentions=tuple(sorted(self.mentions)),
+            references=tuple(sorted(self.references)),
+            tail=1 if tail.texts else 0,
+            opening_tokens=self.opening_tokens,
+            tail_tokens=tail_tokens,
+            not_carried=tuple(self._not_carried),
+        )
+
+
+def _says(texts: Sequence[str], *, as_system: bool) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text} for text in texts]
+    return {"type": "message", "role": "developer" if as_system else "user", "content": content}

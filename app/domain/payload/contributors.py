@@ -1,0 +1,163 @@
+"""Contributors: what makes a payload too large for its window, and what would help.
+
+1. The largest sections, tools, messages and the summary are named with their tokens, by what the
+   build counts; of a payload that no reduction can make fit, the messages that have to stay.
+2. A suggestion is made only where it can help; its `action` is a stable word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import StrategyName
+from app.domain.compaction.text_shortening import MIN_TOKENS
+from app.domain.conversations.turns import Entry
+from app.domain.models.budget import Limits, Usage, scaled
+from app.domain.prompt.resolved_settings import Frame, Offer
+
+MAX_NAMED = 5
+"""Contributors that an error names."""
+_MAX_NAME = 128
+_LARGE_SHARE = 0.1
+"""The share of the window from which a contributor is worth a suggestion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributor:
+    """One part of a payload: `kind` is section, tool, summary or message."""
+
+    kind: str
+    tokens: int
+    name: str = ""
+    seq: int = 0
+    role: Role | None = None
+    pinned: bool = False
+
+    def as_json(self, ids: Mapping[int, str]) -> dict[str, object]:
+        """Return it as an error shows it."""
+        shown: dict[str, object] = {"kind": self.kind, "tokens": self.tokens}
+        if self.role is not None:
+            shown |= {"id": ids.get(self.seq), "seq": self.seq, "role": self.role}
+            shown |= {"pinned": self.pinned}
+        elif self.name:
+            shown["name"] = self.name[:_MAX_NAME]
+        return shown
+
+    @property
+    def words(self) -> str:
+        """What it is in a sentence."""
+        if self.role is not None:
+            return f"the {self.role} message with seq {self.seq}"
+        return f"the {self.kind} {self.name[:_MAX_NAME]!r}" if self.name else f"the {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Something that would help, for programs and for people."""
+
+    action: str
+    detail: str
+
+
+def contributors(
+    frame: Frame, offer: Offer, usage: Usage, entries: Iterable[Entry]
+) -> list[Contributor]:
+    """Return the largest parts of a payload that shows these entries, the largest first."""
+    hidden = set(offer.deferred)
+    costs = zip(frame.tools, frame.tool_costs, strict=True)
+    found = [
+        Contributor("section", scaled(frame.section_tokens(section), frame.factor), section.name)
+        for section in frame.sections
+    ]
+    found += [
+        Contributor("tool", scaled(cost, frame.factor), tool.name)
+        for tool, cost in costs
+        if tool.name not in hidden
+    ]
+    found += [
+        Contributor("tool", scaled(frame.extra_tokens((name,)), frame.factor), name)
+        for name in offer.extra
+    ]
+    found += [
+        Contributor(
+            "message",
+            scaled(item.tokens, frame.factor),
+            seq=item.seq,
+            role=item.role,
+            pinned=item.pinned,
+        )
+        for item in entries
+    ]
+    if usage.summary:
+        found.append(Contributor("summary", usage.summary))
+    found.sort(key=lambda part: -part.tokens)
+    return [part for part in found[:MAX_NAMED] if part.tokens]
+
+
+def overflow_detail(used: int, limits: Limits, largest: Sequence[Contributor]) -> str:
+    """Return in one sentence what does not fit."""
+    if used > limits.capacity:
+        detail = "No valid payload fits the window"
+        needed = f"{used:,} tokens are needed and {limits.capacity:,} are there"
+    else:
+        detail = "No smaller valid payload can be made"
+        needed = f"{used:,} tokens are left"
+    if not largest:
+        return f"{detail}: {needed}"
+    most = largest[0]
+    return f"{detail}: {needed}, {most.tokens:,} of them for {most.words}"
+
+
+def suggestions(
+    frame: Frame, limits: Limits, usage: Usage, largest: Sequence[Contributor]
+) -> list[Suggestion]:
+    """Return what would help, what is simplest first."""
+    return [Suggestion(action, detail) for action, detail in _suggested(frame, limits, largest)] + [
+        Suggestion(action, detail) for action, detail in _window_wishes(limits, usage)
+    ]
+
+
+def _suggested(
+    frame: Frame, limits: Limits, largest: Sequence[Contributor]
+) -> Iterator[tuple[str, str]]:
+    policy = frame.policy
+    large = [part for part in largest if part.tokens >= _LARGE_SHARE * limits.effective_window]
+    texts = [
+        part for part in large if part.role not in (None, Role.TOOL) and part.tokens > MIN_TOKENS
+    ]
+    if texts and not policy.messages.offload_oversized:
+        yield "offload_oversized", "Set messages.offload_oversized in the policy to true"
+    if any(part.role is not None for part in large):
+        if policy.strategy is StrategyName.FULL_HISTORY:
+            yield "change_strategy", "Choose a strategy that reduces the history"
+        elif not policy.compaction.enabled:
+            yield "enable_compaction", "Set compaction.enabled in the policy to true"
+        if any(part.pinned for part in large):
+            yield "unpin", "Unpin the large messages: a pinned message is never left out"
+        yield "overflow", "POST …/overflow leaves out the oldest half of the turns"
+    for part in large:
+        if part.kind == "section":
+            yield "shorten_section", f"Shorten the section {part.name[:_MAX_NAME]!r}"
+    if any(part.kind == "tool" for part in large):
+        yield (
+            "defer_tools",
+            "Give fewer tools, or give tools the category mcp or skill, so that they can be held"
+            " back until a search finds them",
+        )
+
+
+def _window_wishes(limits: Limits, usage: Usage) -> Iterator[tuple[str, str]]:
+    missing = math.ceil((usage.total - limits.capacity) * (1 + limits.margin))
+    if missing <= 0:
+        return
+    if limits.max_output_tokens - missing >= 1:
+        detail = f"Lower max_output_tokens to at most {limits.max_output_tokens - missing:,}"
+        yield "lower_max_output_tokens", detail
+    detail = (
+        f"Take a window of at least {limits.total + missing:,} tokens: a model with a larger one,"
+        " or a larger budget.context_window or max_context_tokens"
+    )
+    yield "larger_window", detail

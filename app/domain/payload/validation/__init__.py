@@ -1,0 +1,84 @@
+"""Payloads against the rules of their providers, whoever built them (K2).
+
+`validate` is pure and takes any JSON: what cannot be read breaks the nearest rule. It goes through
+a payload a fixed number of times, so that its time grows with the payload alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from app.domain.common.errors import ContextError
+from app.domain.common.messages import FormatName
+from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, resolve_window
+from app.domain.payload.validation import anthropic, gemini, neutral, openai_chat, openai_responses
+from app.domain.payload.validation.neutral import Dialect
+from app.domain.payload.validation.rules import (
+    MOST_VIOLATIONS,
+    NO_CONTEXT,
+    NOT_JUDGED,
+    RULES,
+    Context,
+    Findings,
+    Severity,
+    Violation,
+)
+from app.domain.payload.validation.shapes import Shape, read
+
+__all__ = [
+    "MOST_VIOLATIONS",
+    "NOT_JUDGED",
+    "NO_CONTEXT",
+    "RULES",
+    "Context",
+    "Severity",
+    "Shape",
+    "Violation",
+    "capacity_of",
+    "read",
+    "validate",
+]
+
+DIALECTS: Final[Mapping[FormatName, Dialect]] = MappingProxyType(
+    {
+        FormatName.OPENAI_CHAT: openai_chat.DIALECT,
+        FormatName.OPENAI_RESPONSES: openai_responses.DIALECT,
+        FormatName.ANTHROPIC: anthropic.DIALECT,
+        FormatName.GEMINI: gemini.DIALECT,
+    }
+)
+
+
+def validate(
+    payload: Mapping[str, Any], format: FormatName, context: Context = NO_CONTEXT
+) -> list[Violation]:
+    """Return what is wrong with a payload, in no order that matters; nothing when it is valid.
+
+    Raises ValidationError for a payload, or a previous one, that has no list of items.
+    """
+    shape, found = read(payload, format), Findings()
+    old = read(context.previous, format) if context.previous is not None else None
+    dialect = DIALECTS[format]
+    dialect.judge(shape, context, found)
+    neutral.judge(shape, old, dialect, context, found)
+    return found.violations
+
+
+def capacity_of(shape: Shape, requested: int | None, info: ModelInfo | None) -> int | None:
+    """Return the most input tokens that this payload may have, None for an unknown window (N7).
+
+    `requested` is a smaller window than the model's; the payload's own output limit is reserved.
+    """
+    reserve = shape.max_output_tokens
+    if reserve is not None and reserve <= 0:
+        reserve = None
+    margin = info.margin if info is not None else INEXACT_MARGIN
+    try:
+        window = resolve_window(requested, None, info, None, reserve or 1, derive=False)
+    except ContextError as error:
+        return 0 if "total" in error.facts else None
+    effective = window.effective if reserve is not None else window.total
+    return math.floor(effective / (1 + margin))

@@ -1,0 +1,283 @@
+"""The rules of Anthropic Messages (A): who speaks where, tools, sizes, and settings.
+
+What concerns calls, thinking and cache marks stands in the modules beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from app.domain.common.messages import FormatName
+from app.domain.formats import json_fields
+from app.domain.formats.block_types import owners_of
+from app.domain.payload.validation import anthropic_breakpoints, anthropic_pairs, anthropic_thinking
+from app.domain.payload.validation.anthropic_pairs import SERVER_CALLS, is_server_result
+from app.domain.payload.validation.neutral import Dialect, Result, call_key
+from app.domain.payload.validation.rules import Context, Findings
+from app.domain.payload.validation.shapes import (
+    Object,
+    Shape,
+    blocks_of,
+    is_blank,
+    is_empty,
+    list_of,
+    object_of,
+    read,
+    sent,
+    sent_with_marks,
+    texts_in,
+    word,
+)
+
+MOST_MESSAGES: Final = 100_000
+MOST_BYTES: Final = 32 * 10**6
+MOST_IMAGES: Final = 600
+MOST_IMAGES_OF_SMALL: Final = 100
+SMALL_WINDOW: Final = 200_000
+"""Models with a window up to this, in tokens, take the smaller number of images (A19)."""
+CLEAR_THINKING_EDIT: Final = "clear_thinking_20251015"
+
+_ROLES = ("user", "assistant", "system")
+_CHANGES = ("tool_addition", "tool_removal")
+_GEMINI = frozenset(("thought_signature", "thoughtSignature"))
+
+
+def judge(shape: Shape, context: Context, found: Findings) -> None:
+    """Judge messages, tools and the settings that concern them."""
+    _judge_ends(shape, context, found)
+    anthropic_pairs.judge(shape, found)
+    for index, item in enumerate(shape.items):
+        _judge_message(item, f"{shape.at}/{index}", found)
+        if index and object_of(item).get("role") == "system":
+            _judge_system(shape, index, context, found)
+    for index, value in enumerate(list_of(shape.system)):
+        _judge_text(object_of(value), f"{shape.system_at}/{index}", found)
+    _judge_tools(shape, found)
+    _judge_sizes(shape, context, found)
+    _judge_edits(shape, found)
+    if shape.payload.get("compaction"):
+        _judge_compaction_request(shape, found)
+    anthropic_thinking.judge(shape, context, found)
+    anthropic_breakpoints.judge(shape, context, found)
+    _judge_restated(shape, context, found)
+
+
+def _judge_ends(shape: Shape, context: Context, found: Findings) -> None:
+    """A1: who speaks first and last; A18: how the assistant ends."""
+    if not shape.items:
+        found.add("A1", shape.at, "there is no message")
+        return
+    for index, item in enumerate(shape.items):
+        if object_of(item).get("role") not in _ROLES:
+            found.add("A1", f"{shape.at}/{index}", "a role is user, assistant or system")
+    first, last = object_of(shape.items[0]), object_of(shape.items[-1])
+    opening = [block.get("type") for _, block in blocks_of(first)][:1]
+    if first.get("role") == "system":
+        found.add("A1", f"{shape.at}/0", "system text that comes first stands in `system`")
+    elif first.get("role") == "assistant" and opening != ["compaction"]:
+        found.add("A1", f"{shape.at}/0", "the conversation starts with the assistant")
+    if last.get("role") != "assistant" or len(shape.items) == 1:
+        return
+    at, blocks = f"{shape.at}/{len(shape.items) - 1}", blocks_of(last)
+    if not (context.prefill or _may_be_last(shape, blocks)):
+        found.add("A1", at, "the assistant has the last word")
+    text = word(blocks[-1][1].get("text")) if blocks else ""
+    if text[-1:].isspace() and not is_blank(text):
+        found.add("A18", f"{at}{blocks[-1][0]}", "the last text ends with white space")
+
+
+def _may_be_last(shape: Shape, blocks: list[tuple[str, Object]]) -> bool:
+    """Whether the assistant may be last: with tools under way, or to be compacted."""
+    under_way = {word(block.get("type")) for _, block in blocks} & {"tool_use", *SERVER_CALLS}
+    return bool(under_way or shape.payload.get("compaction"))
+
+
+def _judge_system(shape: Shape, index: int, context: Context, found: Findings) -> None:
+    """A16: a system message follows the user or a server's tool, and precedes the assistant."""
+    at, before = f"{shape.at}/{index}", shape.items[index - 1]
+    roles = [object_of(item).get("role") for item in shape.items[index - 1 : index + 2]]
+    ending = [block for _, block in blocks_of(before)][-1:]
+    is_hosted = any(
+        block.get("type") in SERVER_CALLS or is_server_result(block) for block in ending
+    )
+    if context.model is not None and not context.model.mid_conversation_system:
+        found.add("A16", at, "the model takes no system message inside a conversation")
+    elif any(block.get("type") == "tool_use" for _, block in blocks_of(before)):
+        return  # stands between a call and its result: A2
+    elif roles[0] != "user" and not (roles[0] == "assistant" and is_hosted):
+        found.add("A16", at, "a system message follows a user message")
+    elif roles[2:] == ["user"]:
+        found.add("A16", at, "a system message comes last, or before the assistant")
+
+
+def _judge_message(item: Any, at: str, found: Findings) -> None:
+    raw = object_of(item)
+    content = raw.get("content")
+    if raw.get("role") in _ROLES and is_empty(content):
+        found.add("N6", f"{at}/content", "the message is empty")
+        return
+    for place, block in blocks_of(item):
+        pointer, kind = f"{at}{place}", word(block.get("type"))
+        if not kind:
+            found.add("N6", pointer, "is no block")
+        elif owners_of(kind, FormatName.ANTHROPIC) or _GEMINI & block.keys():
+            found.add("N12", pointer, "only another provider understands this")
+        _judge_text(block, pointer, found)
+        if kind == "tool_use":
+            if not isinstance(block.get("input"), dict):
+                found.add("A17", f"{pointer}/input", "the input is an object")
+            _judge_name(block, pointer, found)
+        for index, nested in enumerate(list_of(block.get("content"))):
+            _judge_text(object_of(nested), f"{pointer}/content/{index}", found)
+
+
+def _judge_text(block: Object, pointer: str, found: Findings) -> None:
+    if block.get("type") == "text" and is_blank(block.get("text", "")):
+        found.add("A18", pointer, "the text is empty")
+
+
+def _judge_name(raw: Object, pointer: str, found: Findings) -> None:
+    if not json_fields.is_name(word(raw.get("name"))):
+        found.add("A19", f"{pointer}/name", f"a name matches {json_fields.TOOL_NAME_PATTERN}")
+
+
+def _judge_tools(shape: Shape, found: Findings) -> None:
+    """A6: the tools that a history needs; A19: their names."""
+    names: set[str] = set()
+    loaded = 0
+    for index, item in enumerate(shape.tools):
+        tool, at = object_of(item), f"{shape.tools_at}/{index}"
+        if "name" in tool or tool.get("type") in (None, "custom"):
+            _judge_name(tool, at, found)
+        if word(tool.get("name")) in names:
+            found.add("A19", f"{at}/name", "another tool has this name")
+        names |= {word(tool.get("name"))} - {""}
+        loaded += not tool.get("defer_loading")
+    if shape.tools and not loaded:
+        found.add("A6", shape.tools_at, "at least one tool is not deferred")
+    used, references = _used(shape, names)
+    if used and not shape.tools and not shape.payload.get("mcp_servers"):
+        found.add("A6", shape.tools_at, "the history calls tools, and none is defined")
+    for pointer, name in references:
+        if name not in names:
+            found.add("A6", pointer, f"no tool is named {name!r}")
+
+
+def _used(shape: Shape, names: set[str]) -> tuple[bool, list[tuple[str, str]]]:
+    """Return whether tools are called, and the references; `names` gets what was added inline."""
+    used, references = False, []
+    for index, item in enumerate(shape.items):
+        for place, block in blocks_of(item):
+            used = used or block.get("type") in ("tool_use", "tool_result")
+            if block.get("type") == "tool_addition":
+                names.add(
+                    word(object_of(object_of(block.get("tool")).get("definition")).get("name"))
+                )
+            content = block.get("content")
+            at = f"{shape.at}/{index}{place}/content"
+            if isinstance(content, dict):  # what the provider's own search found
+                content, at = content.get("tool_references"), f"{at}/tool_references"
+            for step, nested in enumerate(map(object_of, list_of(content))):
+                if nested.get("type") == "tool_reference":
+                    references.append((f"{at}/{step}", word(nested.get("tool_name"))))
+    return used, references
+
+
+def _judge_sizes(shape: Shape, context: Context, found: Findings) -> None:
+    """A19: messages, bytes and images."""
+    if len(shape.items) > MOST_MESSAGES:
+        found.add("A19", shape.at, f"at most {MOST_MESSAGES:,} messages are taken")
+    if len(sent_with_marks(shape.payload)) > MOST_BYTES:
+        found.add("A19", "", f"at most {MOST_BYTES:,} bytes are taken")
+    window = context.model.context_window if context.model is not None else None
+    most = MOST_IMAGES_OF_SMALL if window and window <= SMALL_WINDOW else MOST_IMAGES
+    images = 0
+    for item in shape.items:
+        for _, block in blocks_of(item):
+            nested = (object_of(part) for part in list_of(block.get("content")))
+            images += sum(part.get("type") == "image" for part in (block, *nested))
+    if images > most:
+        found.add("A19", shape.at, f"{images} images, and at most {most} are taken")
+
+
+def _judge_edits(shape: Shape, found: Findings) -> None:
+    """A15: thinking is cleared before anything else."""
+    edits = list_of(object_of(shape.payload.get("context_management")).get("edits"))
+    for index, edit in enumerate(edits):
+        if index and object_of(edit).get("type") == CLEAR_THINKING_EDIT:
+            found.add(
+                "A15", f"/context_management/edits/{index}", "clears thinking, so comes first"
+            )
+
+
+def _judge_compaction_request(shape: Shape, found: Findings) -> None:
+    """A14: nothing shapes a reply that is not written."""
+    payload = shape.payload
+    if payload.get("stop_sequences"):
+        found.add("A14", "/stop_sequences", "does not go with a compaction")
+    if object_of(payload.get("output_config")).get("format") is not None:
+        found.add("A14", "/output_config/format", "does not go with a compaction")
+    if object_of(payload.get("tool_choice")).get("type") in ("any", "tool"):
+        found.add("A14", "/tool_choice", "no call is forced in a compaction")
+
+
+def _judge_restated(shape: Shape, context: Context, found: Findings) -> None:
+    """A21: system text and tool changes that were summarised are said again."""
+    if context.previous is None:
+        return
+    old = read(context.previous, FormatName.ANTHROPIC)
+    promised = (
+        old.items if context.previous_stable is None else old.items[: context.previous_stable]
+    )
+    missing = {key for item in promised for key in _directives(item)}
+    kept = {key for item in shape.items for key in (*_directives(item), *_restated(item))}
+    found.add_all(
+        "A21",
+        [shape.at] * len(missing - kept),
+        "an instruction of an earlier build is neither there nor restated",
+    )
+
+
+def _directives(item: Any) -> Iterator[bytes]:
+    """Yield what a system message orders, texts and changes of tools, as keys."""
+    is_system = object_of(item).get("role") == "system"
+    for _, block in blocks_of(item):
+        for change in (block, *map(object_of, list_of(block.get("tool_changes")))):
+            if change.get("type") in _CHANGES:
+                yield sent((change.get("type"), change.get("tool")))
+        if is_system and block.get("type") == "text":
+            yield sent(block.get("text"))
+
+
+def _restated(item: Any) -> Iterator[bytes]:
+    """Yield the texts of a user message, without a tag around them, as keys."""
+    for _, block in blocks_of(item):
+        if block.get("type") == "text":
+            text = word(block.get("text"))
+            is_tagged = text.startswith("<") and text.endswith(">")
+            yield sent(text.partition(">")[2].rpartition("</")[0].strip() if is_tagged else text)
+
+
+def _results(shape: Shape) -> Iterator[Result]:
+    for index, item in enumerate(shape.items):
+        for place, block in blocks_of(item):
+            if block.get("type") == "tool_result":
+                text = "\n".join(texts_in(block.get("content")))
+                yield f"{shape.at}/{index}{place}", word(block.get("tool_use_id")), text
+
+
+def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
+    for item in shape.items:
+        calls = [block for _, block in blocks_of(item) if block.get("type") == "tool_use"]
+        if calls:
+            yield tuple(map(call_key, calls))
+
+
+def _changed_rule(old: Any, new: Any) -> str:
+    return "N9"
+
+
+DIALECT = Dialect(
+    judge, _results, _groups, anthropic_thinking.opaque, _changed_rule, frame_rule="A20"
+)

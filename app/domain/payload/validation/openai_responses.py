@@ -1,0 +1,390 @@
+"""The rules of OpenAI Responses (C).
+
+1. A call and its output are items of their own. With a response or a conversation to go on from,
+   the call of an output may be there instead of in the input.
+2. A call that is flagged `async` needs no output.
+3. Stored items tell what was flattened on the way: a phase, a namespace, a message's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from app.domain.common.messages import FormatName
+from app.domain.formats.block_types import owners_of
+from app.domain.payload.validation.neutral import Dialect, Opaque, Result, call_key, is_new_epoch
+from app.domain.payload.validation.rules import Context, Findings
+from app.domain.payload.validation.shapes import (
+    MARKS,
+    Object,
+    Shape,
+    alike,
+    is_blank,
+    is_empty,
+    is_summary,
+    list_of,
+    object_of,
+    read,
+    texts_in,
+    word,
+)
+
+MOST_ID: Final = 64
+MOST_WRITES: Final = 4
+"""How many cache breakpoints a request writes, an implicit one included (C8)."""
+OUTPUT_OF: Final[Mapping[str, str]] = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "computer_call": "computer_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+}
+OUTPUTS: Final = frozenset(OUTPUT_OF.values())
+PRODUCED: Final = frozenset(OUTPUT_OF) | {
+    "reasoning",
+    "web_search_call",
+    "file_search_call",
+    "mcp_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "code_interpreter_call",
+    "image_generation_call",
+    "local_shell_call",
+    "tool_search_call",
+    "compaction",
+    "program",
+}
+"""What a model makes after it has reasoned (C2)."""
+
+_ROLES = ("user", "assistant", "system", "developer")
+_SYSTEM = ("system", "developer")
+_PHASES = (None, "commentary", "final_answer")
+
+
+class _Call(NamedTuple):
+    place: int
+    kind: str
+    is_async: bool
+
+
+def judge(shape: Shape, context: Context, found: Findings) -> None:
+    """Judge the items of a payload."""
+    chained = _is_chained(shape.payload)
+    _judge_start(shape, chained, found)
+    _judge_pairs(shape, chained, found)
+    for index, item in enumerate(shape.items):
+        _judge_item(item, f"{shape.at}/{index}", found)
+    _judge_order(shape, found)
+    _judge_searches(shape, found)
+    _judge_namespaces(shape, found)
+    _judge_kept(shape, context, found)
+    _judge_state(shape, context, found)
+    _judge_marks(shape, context, found)
+
+
+def _is_chained(payload: Object) -> bool:
+    return bool(payload.get("previous_response_id") or payload.get("conversation"))
+
+
+def kind_of(item: object) -> str:
+    """Return the type of an item; what has a role alone is a message."""
+    raw = object_of(item)
+    return word(raw.get("type")) or ("message" if "role" in raw else "")
+
+
+def _judge_start(shape: Shape, chained: bool, found: Findings) -> None:
+    if chained:
+        return
+    if not shape.items:
+        found.add("N5", shape.at, "there is no item")
+    for index, item in enumerate(shape.items):
+        kind, role = kind_of(item), object_of(item).get("role")
+        if role == "assistant" or kind in OUTPUT_OF or kind == "reasoning":
+            found.add("N5", f"{shape.at}/{index}", "the conversation starts with the assistant")
+        if (kind != "additional_tools" and role not in _SYSTEM) or is_summary(item):
+            return
+
+
+def _judge_pairs(shape: Shape, chained: bool, found: Findings) -> None:
+    """C1: every call has its output and every output its call, of types that match."""
+    calls: dict[str, _Call] = {}
+    answered: set[str] = set()
+    last_user = -1
+    for index, item in enumerate(shape.items):
+        at, raw, kind = f"{shape.at}/{index}", object_of(item), kind_of(item)
+        call_id = word(raw.get("call_id"))
+        if raw.get("role") == "user":
+            last_user = index
+        elif kind in OUTPUT_OF:
+            _judge_call_id(call_id, at, call_id in calls, found)
+            calls.setdefault(call_id, _Call(index, kind, raw.get("async") is True))
+        elif kind in OUTPUTS and not call_id:
+            found.add("N1", at, "the output names no call")
+        elif kind in OUTPUTS and call_id in answered:
+            found.add("N2", at, "the call has an output already")
+        elif kind in OUTPUTS:
+            answered.add(call_id)
+            if call_id in calls:
+                _judge_output(calls[call_id], kind, at, last_user, found)
+            elif not chained:
+                found.add("C1", at, "no call before it has this call_id")
+    for call_id, call in calls.items():
+        if call_id and call_id not in answered and not call.is_async:
+            found.add("C1", f"{shape.at}/{call.place}", "the call has no output")
+
+
+def _judge_call_id(call_id: str, at: str, is_known: bool, found: Findings) -> None:
+    if not call_id:
+        found.add("C1", at, "the call has no call_id")
+    elif is_known:
+        found.add("N3", f"{at}/call_id", "another call has this call_id")
+    elif len(call_id) > MOST_ID:
+        found.add("N3", f"{at}/call_id", f"a call_id has at most {MOST_ID} characters")
+
+
+def _judge_output(call: _Call, kind: str, at: str, last_user: int, found: Findings) -> None:
+    if OUTPUT_OF[call.kind] != kind:
+        found.add("C1", at, f"a {call.kind} is answered by a {OUTPUT_OF[call.kind]}")
+    elif last_user > call.place and not call.is_async:
+        found.add("N2", at, "the user spoke between the call and its output")
+
+
+def _judge_item(item: Any, at: str, found: Findings) -> None:
+    raw, kind = object_of(item), kind_of(item)
+    if not kind:
+        found.add("N6", at, "is no item")
+    elif owners_of(kind, FormatName.OPENAI_RESPONSES):
+        found.add("N12", at, f"only another provider understands a {kind}")
+    elif kind == "message":
+        _judge_message(raw, at, found)
+    elif kind in OUTPUTS and raw.get("output") in (None, []):
+        found.add("N6", at, "the output is empty")
+
+
+def _judge_message(raw: Object, at: str, found: Findings) -> None:
+    role, content = raw.get("role"), raw.get("content")
+    if role == "tool":
+        found.add("C1", at, "a result is an item of type function_call_output")
+        return
+    if role not in _ROLES:
+        found.add("N5", f"{at}/role", f"a role is one of {', '.join(_ROLES)}")
+    if is_empty(content):
+        found.add("N6", f"{at}/content", "the message is empty")
+    for index, value in enumerate(content if isinstance(content, list) else ()):
+        part, pointer = object_of(value), f"{at}/content/{index}"
+        kind = word(part.get("type"))
+        if not part or is_blank(part.get("text")):
+            found.add("N6", pointer, "the part is empty")
+        elif role == "assistant" and kind in ("text", "input_text"):
+            found.add("C6", pointer, "what the assistant said is output_text")
+        elif owners_of(kind, FormatName.OPENAI_RESPONSES):
+            found.add("N12", pointer, f"only another provider understands a {kind} part")
+    if role == "assistant" and "tool_calls" in raw:
+        found.add("C6", f"{at}/tool_calls", "calls are items of their own")
+    if raw.get("phase") not in _PHASES:
+        found.add("C6", f"{at}/phase", "a phase is commentary or final_answer")
+
+
+def _judge_kept(shape: Shape, context: Context, found: Findings) -> None:
+    """C6, C7: what the model made is replayed as it made it."""
+    stored = {word(block.get("id")): block for block in context.opaque or ()}
+    missing = stored.keys() - {word(object_of(item).get("id")) for item in shape.items}
+    lost = {said for key in missing if (said := _said(stored[key]))}
+    for index, item in enumerate(shape.items):
+        at, raw, kind = f"{shape.at}/{index}", object_of(item), kind_of(item)
+        original = stored.get(word(raw.get("id")), {})
+        if kind == "message" and raw.get("role") == "assistant":
+            if not raw.get("id") and _said(raw) in lost:
+                found.add("C6", at, "the item that the model made was flattened")
+            elif original and raw.get("phase") != original.get("phase"):
+                found.add("C6", at, "the phase of the message was lost")
+        elif kind == "function_call" and original:
+            is_other = raw.get("namespace") != original.get("namespace")
+            if is_other and not found.touches(at):
+                found.add("C7", at, "the namespace of the call was lost")
+
+
+def _said(raw: Object) -> tuple[str, ...]:
+    return tuple(texts_in(raw.get("content"))) if kind_of(raw) == "message" else ()
+
+
+def _judge_order(shape: Shape, found: Findings) -> None:
+    """C2, C4: what follows a reasoning item, and that nothing follows a compaction trigger."""
+    last = len(shape.items) - 1
+    for index, item in enumerate(shape.items):
+        at, kind = f"{shape.at}/{index}", kind_of(item)
+        if kind == "compaction_trigger" and index != last:
+            found.add("C4", at, "a compaction trigger is the last item")
+        elif kind == "reasoning":
+            following = shape.items[index + 1] if index < last else None
+            is_answer = object_of(following).get("role") == "assistant"
+            if not is_answer and kind_of(following) not in PRODUCED:
+                found.add("C2", at, "the item that the reasoning led to does not follow it")
+
+
+def _judge_searches(shape: Shape, found: Findings) -> None:
+    """C7: tool searches and their outputs come in pairs, hosted ones next to each other."""
+    waiting: dict[str, str] = {}
+    hosted: str | None = None
+    for index, item in enumerate(shape.items):
+        at, raw, kind = f"{shape.at}/{index}", object_of(item), kind_of(item)
+        call_id = word(raw.get("call_id"))
+        if kind == "tool_search_call" and call_id:
+            waiting[call_id] = at
+        elif kind == "tool_search_output" and call_id:
+            if waiting.pop(call_id, None) is None:
+                found.add("C7", at, "no tool search before it has this call_id")
+        elif kind == "tool_search_output":
+            if hosted is None:
+                found.add("C7", at, "the hosted tool search that found this is gone")
+            hosted = None
+        elif kind == "tool_search_call":
+            if hosted is not None:
+                found.add("C7", hosted, "what the hosted tool search found is gone")
+            hosted = at
+    rest = waiting.values() if hosted is None else (*waiting.values(), hosted)
+    found.add_all("C7", rest, "the tool search has no output")
+
+
+def _judge_namespaces(shape: Shape, found: Findings) -> None:
+    """C7: a call of a tool that only a namespace has names that namespace."""
+    plain: set[str] = set()
+    inside: set[str] = set()
+    lists = [shape.tools, *(list_of(object_of(item).get("tools")) for item in shape.items)]
+    for tool in map(object_of, (tool for tools in lists for tool in tools)):
+        if tool.get("type") == "namespace":
+            inside |= {word(object_of(nested).get("name")) for nested in list_of(tool.get("tools"))}
+        else:
+            plain.add(word(tool.get("name")))
+    for index, item in enumerate(shape.items if inside else ()):
+        raw = object_of(item)
+        is_bare = kind_of(item) == "function_call" and not raw.get("namespace")
+        if is_bare and word(raw.get("name")) in inside - plain:
+            found.add("C7", f"{shape.at}/{index}", "the call does not name its namespace")
+
+
+def _judge_state(shape: Shape, context: Context, found: Findings) -> None:
+    """C5, C3: what is kept at the provider, and what a compaction item stands for."""
+    payload = shape.payload
+    if payload.get("previous_response_id") and payload.get("conversation"):
+        found.add("C5", "/conversation", "goes on from a response and from a conversation")
+    if context.previous is None:
+        return
+    if context.previous.get("instructions") and not payload.get("instructions"):
+        found.add("C5", "/instructions", "the instructions are not sent again")
+    old = read(context.previous, FormatName.OPENAI_RESPONSES)
+    if is_new_epoch(shape, old, context):
+        _judge_after_compaction(shape, old, context.previous_stable, found)
+
+
+def _judge_after_compaction(shape: Shape, old: Shape, stable: int | None, found: Findings) -> None:
+    """C3: only what stands before the latest compaction item may be left out."""
+    before = list(old.items if stable is None else old.items[:stable])
+    start, start_before = _latest_compaction(shape.items), _latest_compaction(before)
+    if start is None or start_before is None:
+        return
+    if not alike(shape.items[start], before[start_before]):
+        return
+    for step, item in enumerate(before[start_before:]):
+        index = start + step
+        if index >= len(shape.items) or not alike(shape.items[index], item):
+            pointer = f"{shape.at}/{index}" if index < len(shape.items) else shape.at
+            found.add("C3", pointer, "an item after the compaction was left out or changed")
+            return
+
+
+def _latest_compaction(items: Any) -> int | None:
+    places = (index for index, item in enumerate(items) if kind_of(item) == "compaction")
+    return max(places, default=None)
+
+
+def _judge_marks(shape: Shape, context: Context, found: Findings) -> None:
+    """C8: at most four cache writes, and breakpoints where the provider reads them."""
+    marks = _marks(shape)
+    if not isinstance(shape.system, str | None):
+        found.add("C8", shape.system_at, "instructions are a string, and take no breakpoint")
+    elif marks and shape.system:
+        found.add("C8", shape.system_at, "stable text stands in a developer message")
+    written = set()
+    if context.previous is not None:
+        written = {at for at, _ in _marks(read(context.previous, FormatName.OPENAI_RESPONSES))}
+    new = [at for at, is_part in marks if is_part and at not in written]
+    options = object_of(shape.payload.get("prompt_cache_options"))
+    most = MOST_WRITES if options.get("mode") == "explicit" else MOST_WRITES - 1
+    if len(new) > most:
+        found.add("C8", new[most], f"a request writes {most} explicit breakpoints at most")
+    misplaced = (at for at, is_part in marks if not is_part)
+    found.add_all("C8", misplaced, "a breakpoint stands on a content part")
+
+
+def _marks(shape: Shape) -> list[tuple[str, bool]]:
+    """Return where cache breakpoints stand, and whether that is on a content part."""
+    found = [
+        (f"{shape.tools_at}/{index}", False)
+        for index, tool in enumerate(shape.tools)
+        if MARKS & object_of(tool).keys()
+    ]
+    for index, item in enumerate(shape.items):
+        at, raw = f"{shape.at}/{index}", object_of(item)
+        if MARKS & raw.keys():
+            found.append((at, False))
+        for field in ("content", "output", "tools"):
+            for place, part in enumerate(list_of(raw.get(field))):
+                if MARKS & object_of(part).keys():
+                    found.append((f"{at}/{field}/{place}", field != "tools"))
+    return found
+
+
+def _results(shape: Shape) -> Iterator[Result]:
+    for index, item in enumerate(shape.items):
+        raw = object_of(item)
+        if kind_of(item) in OUTPUTS:
+            text = "\n".join(texts_in(raw.get("output")))
+            yield f"{shape.at}/{index}", word(raw.get("call_id")), text
+
+
+def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
+    group: list[bytes] = []
+    for item in shape.items:
+        raw, kind = object_of(item), kind_of(item)
+        if kind in OUTPUT_OF:
+            group.append(call_key(raw.get("call_id"), raw.get("name"), raw.get("arguments")))
+        elif group and kind in OUTPUTS:
+            yield tuple(group)
+            group = []
+    if group:
+        yield tuple(group)
+
+
+def _opaque(shape: Shape, context: Context) -> Iterator[Opaque]:
+    for index, item in enumerate(shape.items):
+        kind = kind_of(item)
+        if kind in ("reasoning", "compaction"):
+            yield f"{shape.at}/{index}", item, "C3" if kind == "compaction" else "N12"
+
+
+def _changed_rule(old: Any, new: Any) -> str:
+    """C9: what is new is an item of its own, never more of an earlier one."""
+    before, after = object_of(old), object_of(new)
+    if kind_of(old) != kind_of(new) or before.get("role") != after.get("role"):
+        return "N9"
+    for field in ("content", "output"):
+        if _extends(after.get(field), before.get(field)):
+            return "C9"
+    return "N9"
+
+
+def _extends(new: Any, old: Any) -> bool:
+    if isinstance(new, str) and isinstance(old, str):
+        return len(new) > len(old) and new.startswith(old)
+    if not (isinstance(new, list) and isinstance(old, list) and old) or len(new) < len(old):
+        return False
+    if not alike(new[: len(old) - 1], old[:-1]):
+        return False
+    last, was = object_of(new[len(old) - 1]), object_of(old[-1])
+    is_longer = _extends(last.get("text"), was.get("text"))
+    return is_longer or (len(new) > len(old) and alike(last, was))
+
+
+DIALECT = Dialect(judge, _results, _groups, _opaque, _changed_rule)

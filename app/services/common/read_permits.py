@@ -1,0 +1,162 @@
+"""How much of what is stored the answers of one process hold in memory at once.
+
+1. A page holds at most `page_bytes`, unless its first item alone is larger.
+2. `MAX_PAGES` answers hold a page at once, from before it is read until it is sent; half of them
+   may be of one tenant. Others wait for `WAIT_SECONDS`, and are then refused with
+   ServiceUnavailable.
+3. One answer at a time holds an item that is larger than a page. It may have a place of rule 2
+   already: who has such an item waits for nothing more, so that no two wait for each other.
+4. What is streamed is read in batches of `BATCH_BYTES`, by `MAX_STREAMS` answers at once. A stream
+   that has begun is not refused: it waits for rule 3 as long as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from functools import partial
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+
+PAGE_BYTES = 8 * 2**20
+BATCH_BYTES = 2**20
+MAX_PAGES = 8
+MAX_STREAMS = 16
+WAIT_SECONDS = 10.0
+
+_Item = TypeVar("_Item")
+
+
+class Reads:
+    """Gives answers their places in the memory of a process."""
+
+    def __init__(self, page_bytes: int = PAGE_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
+        self.page_bytes = page_bytes
+        self._wait_seconds = wait_seconds
+        self._pages = _Places(MAX_PAGES)
+        self._streams = _Places(MAX_STREAMS)
+        self._large = asyncio.Semaphore(1)
+
+    @asynccontextmanager
+    async def page(self, tenant_id: str) -> AsyncIterator[Read]:
+        """Hold a place for one page until the end of the block; raises ServiceUnavailable."""
+        async with self._place(self._pages, tenant_id), AsyncExitStack() as held:
+            large = partial(self._held, self._large, self._wait_seconds)
+            yield Read(self.page_bytes, self.page_bytes, large, held)
+
+    @asynccontextmanager
+    async def stream(self, tenant_id: str) -> AsyncIterator[Read]:
+        """Hold a place for one stream until the end of the block; raises ServiceUnavailable."""
+        batch = min(BATCH_BYTES, self.page_bytes)
+        async with self._place(self._streams, tenant_id), AsyncExitStack() as held:
+            yield Read(batch, self.page_bytes, partial(self._held, self._large, None), held)
+
+    @asynccontextmanager
+    async def _place(self, places: _Places, tenant_id: str) -> AsyncIterator[None]:
+        share = places.share_of(tenant_id)
+        async with (
+            self._held(share, self._wait_seconds),
+            self._held(places.all, self._wait_seconds),
+        ):
+            yield
+
+    @asynccontextmanager
+    async def _held(self, places: asyncio.Semaphore, seconds: float | None) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                await places.acquire()
+        except TimeoutError:
+            raise ServiceUnavailable(
+                "Too many large answers are being sent at once",
+                {"reason": "too_many_reads", "retry_after": 1},
+            ) from None
+        try:
+            yield
+        finally:
+            places.release()
+
+
+class _Places:
+    """Places of one kind, of which a tenant may hold half."""
+
+    def __init__(self, most: int) -> None:
+        self.all = asyncio.Semaphore(most)
+        self._most = most
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def share_of(self, tenant_id: str) -> asyncio.Semaphore:
+        """Return the places of a tenant, which are kept as long as it holds or awaits one."""
+        share = self._shares.get(tenant_id)
+        if share is None:
+            share = self._shares[tenant_id] = asyncio.Semaphore(max(1, self._most // 2))
+        return share
+
+
+class Read:
+    """What one answer may hold: pages, or batches of a stream, of `max_bytes` each.
+
+    A single item may have `item_bytes`; with a larger one the answer enters what `large` returns.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        item_bytes: int,
+        large: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        held: AsyncExitStack | None = None,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self._item_bytes = item_bytes
+        self._large = large
+        self._held = held or AsyncExitStack()
+        self._has_large = False
+
+    async def page(self, ask: Callable[[Bound], Awaitable[Page[_Item]]]) -> Page[_Item]:
+        """Return the page that `ask` finds within a bound, with at least one item if there is any.
+
+        Where that item is larger than a page, its place is held until the answer is sent.
+        """
+        for max_bytes in sorted({self.max_bytes, self._item_bytes}):
+            page = await ask(Bound(max_bytes, whole_first=False))
+            if page or not page.has_more:
+                return page
+        await self.make_room(self._item_bytes + 1)
+        return await ask(Bound(self.max_bytes))
+
+    async def make_room(self, size_bytes: int) -> None:
+        """Hold the place for a large item until the answer is sent, if an item is large."""
+        if size_bytes > self._item_bytes and not self._has_large:
+            await self._held.enter_async_context(self._large())
+            self._has_large = True
+
+    async def let_go(self) -> None:
+        """Give up the place for a large item: it is sent, and the stream goes on."""
+        await self._held.aclose()
+        self._has_large = False
+
+
+def batches(sizes: Mapping[int, int], max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of seqs, the second exclusive, that hold up to so many bytes, or one item."""
+    start, end, held = 0, 0, 0
+    for seq, size in sizes.items():
+        if end and held + size > max_bytes:
+            yield start, end
+            end = 0
+        if not end:
+            start, held = seq, 0
+        end, held = seq + 1, held + size
+    if end:
+        yield start, end
+
+
+UNLIMITED = Read(UNBOUNDED.max_bytes, UNBOUNDED.max_bytes)
+"""For callers inside the process that bound what they read by its number."""

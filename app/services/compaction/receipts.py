@@ -1,0 +1,209 @@
+"""Receipts of compactions: read, expanded to the original messages, undone (E8, decision 24)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from app.domain.common import json_text
+from app.domain.common.errors import Conflict, NotFound
+from app.domain.common.pages import Bound, Page
+from app.domain.compaction.planning import kept_of, newly_kept, resume_at
+from app.domain.compaction.summaries import ContextState
+from app.domain.conversations.events import EventType
+from app.domain.conversations.records import Compaction, Conversation, Failure, StoredMessage
+from app.domain.conversations.view import overlap, spans_through
+from app.services.common.read_permits import UNLIMITED, Read
+from app.services.conversations.active_windows import ActiveWindows, shown_of
+from app.services.ports import Database, Records
+from app.services.prompt.settings_resolver import Frames
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A receipt with what has become of it: active, superseded or undone."""
+
+    compaction: Compaction
+    status: str
+
+
+class ReceiptService:
+    """Reads what compactions did, and takes the newest one back."""
+
+    def __init__(self, database: Database, frames: Frames, active: ActiveWindows) -> None:
+        self._database = database
+        self._frames = frames
+        self._active = active
+
+    async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
+        """Return why the last compaction failed, None since one has succeeded (E9)."""
+        async with self._database.session() as records:
+            await self._conversation(records, tenant_id, conversation_id)
+            return await records.jobs.find_failure(conversation_id)
+
+    async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
+        """Return the active summary and its range of seqs, None when there is none (D6)."""
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+        found = await self._active.settled(tenant_id, found)
+        if found.head.compaction_id is None:
+            return None
+        async with self._database.session() as records:
+            receipt = await records.contexts.find_compaction(
+                conversation_id, found.head.compaction_id
+            )
+        if receipt is None or receipt.created_at is None or receipt.summary is None:
+            return None
+        if receipt.policy_strategy != self._frames.policy_of(found).strategy:
+            return None
+        return ContextState(
+            strategy=receipt.strategy,
+            summary=receipt.summary,
+            summary_range=(receipt.span.start, receipt.span.end),
+            compressed_at=receipt.created_at.isoformat(),
+        )
+
+    async def page(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        limit: int,
+        before: str | None,
+        read: Read = UNLIMITED,
+    ) -> Page[Receipt]:
+        """Return receipts, the newest first, starting after the one with the id `before`."""
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+            page = await records.contexts.compactions(
+                conversation_id, limit, before, Bound(read.max_bytes)
+            )
+        return Page((_with_status(found, receipt) for receipt in page), has_more=page.has_more)
+
+    async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
+        """Return one receipt; raises NotFound."""
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+            receipt = await _receipt(records, conversation_id, compaction_id)
+        return _with_status(found, receipt)
+
+    async def expand(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        compaction_id: str,
+        after_seq: int,
+        limit: int,
+        read: Read = UNLIMITED,
+    ) -> tuple[Conversation, Page[StoredMessage]]:
+        """Return the original messages of a receipt's range, those after a seq (E8).
+
+        What was not in the active window then was no part of it.
+        """
+        async with self._database.session() as records:
+            found = await self._conversation(records, tenant_id, conversation_id)
+            receipt = await _receipt(records, conversation_id, compaction_id)
+        spans = overlap((receipt.span,), receipt.view.window)
+        ahead = [
+            (max(after_seq, span.start - 1), span.end)
+            for span in spans_through(spans, found.head.head_seq)
+            if span.end - 1 > after_seq
+        ]
+        page = Page[StoredMessage]()
+        for place, (first, end) in enumerate(ahead, start=1):
+            some = await self._some(conversation_id, first, end, limit - len(page), page, read)
+            has_more = some.has_more or place < len(ahead)
+            page = Page((*page, *some), has_more=has_more)
+            if some.has_more or len(page) == limit:
+                break
+        return found, page
+
+    async def _some(
+        self,
+        conversation_id: str,
+        first: int,
+        end: int,
+        limit: int,
+        page: Page[StoredMessage],
+        read: Read,
+    ) -> Page[StoredMessage]:
+        """Return more messages for a page, as many as its bytes allow."""
+
+        async def ask(bound: Bound) -> Page[StoredMessage]:
+            async with self._database.session() as records:
+                return await records.log.page(conversation_id, first, end, "asc", limit, bound)
+
+        if not page:
+            return await read.page(ask)
+        held = sum(message.byte_size for message in page)
+        return await ask(Bound(max(0, read.max_bytes - held), whole_first=False))
+
+    async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
+        """Show again what was shown before the newest compaction; the log never moved.
+
+        Automatic compaction, and clearing, then rest until the log has grown (decision 24).
+        Raises Conflict for a compaction that is not the active one.
+        """
+        async with self._database.transaction() as records:
+            found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+            if found is None:
+                raise NotFound.conversation(conversation_id)
+            receipt = await _receipt(records, conversation_id, compaction_id)
+            if found.head.compaction_id != compaction_id:
+                raise Conflict(
+                    "Only the newest active compaction can be undone",
+                    {"active": found.head.compaction_id},
+                )
+            await self._show_before(records, found, receipt)
+            await records.contexts.mark_undone(conversation_id, compaction_id)
+            told = json_text.dumps({"compaction_id": compaction_id})
+            await records.events.add(conversation_id, EventType.UNDONE, told)
+        return await self.get(tenant_id, conversation_id, compaction_id)
+
+    async def _show_before(
+        self, records: Records, conversation: Conversation, receipt: Compaction
+    ) -> None:
+        """Put the view of a receipt's parent back, with the pins that were set since (D8)."""
+        conversation_id, head = conversation.conversation_id, conversation.head
+        parent = None
+        if receipt.parent_id is not None:
+            parent = await records.contexts.find_compaction(conversation_id, receipt.parent_id)
+        frame = await self._frames.of(conversation)
+        kept: tuple[int, ...] = ()
+        if parent is not None:
+            pinned = await records.contexts.pinned(conversation_id)
+            kept, _, _ = newly_kept(parent.view, kept_of(parent.view), pinned)
+            kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
+        before = replace(conversation, head=replace(head, kept=kept))
+        shown = await shown_of(records, self._frames, before, parent)
+        limits = frame.policy_limits
+        applied = await records.contexts.show(
+            conversation_id,
+            shown,
+            view_version=head.view_version,
+            cause="undone",
+            resume_at=resume_at(head, limits) if limits is not None else head.tokens + 1,
+        )
+        assert applied, "the head is locked, and the view shows every pin"
+
+    async def _conversation(
+        self, records: Records, tenant_id: str, conversation_id: str
+    ) -> Conversation:
+        found = await records.conversations.find(
+            tenant_id, conversation_id, self._frames.default_model
+        )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+
+async def _receipt(records: Records, conversation_id: str, compaction_id: str) -> Compaction:
+    found = await records.contexts.find_compaction(conversation_id, compaction_id)
+    if found is None:
+        raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
+    return found
+
+
+def _with_status(conversation: Conversation, receipt: Compaction) -> Receipt:
+    if receipt.undone_at is not None:
+        return Receipt(receipt, "undone")
+    is_active = conversation.head.compaction_id == receipt.compaction_id
+    return Receipt(receipt, "active" if is_active else "superseded")

@@ -1,0 +1,192 @@
+"""The active window of a conversation as time goes by: moved where it has to be (B2, B3, I4).
+
+1. Nothing moves a window but somebody who looks at it: a build, a compaction, a reading. What the
+   head says is right until its oldest message is older than the rolling window, or until that is
+   given another length; both stand in the head, so that looking costs nothing (decision 9).
+2. Moving is one transaction under the head's lock. What of the active compaction is left in the
+   window stays; a summary wholly outside it is not shown any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from app.domain.common.errors import NotFound
+from app.domain.compaction.planning import as_shown, base_view, summary_cost
+from app.domain.conversations.active_window import (
+    OUT_OF_DATE,
+    ActiveWindow,
+    after_clear,
+    marker_of,
+    still_restored,
+)
+from app.domain.conversations.records import Compaction, Conversation, Head, Shown
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import Span, View, count_in, overlap, spans_through
+from app.services.ports import Database, Records
+from app.services.prompt.settings_resolver import Frames
+
+
+class ActiveWindows:
+    """Moves windows on, and puts restored messages back into them."""
+
+    def __init__(self, database: Database, frames: Frames, now: Callable[[], datetime]) -> None:
+        self._database = database
+        self._frames = frames
+        self.now = now
+
+    async def settled(self, tenant_id: str, conversation: Conversation) -> Conversation:
+        """Return the conversation with its window as it is now; raises NotFound."""
+        if not conversation.is_outdated(self.now()):
+            return conversation
+        async with self._database.transaction() as records:
+            found = await self._locked(records, tenant_id, conversation.conversation_id)
+            return await self.settle(records, found)
+
+    async def settle(self, records: Records, conversation: Conversation) -> Conversation:
+        """Do the same in a transaction that holds the head's lock."""
+        now = self.now()
+        if not conversation.is_outdated(now):
+            return conversation
+        conversation_id, head = conversation.conversation_id, conversation.head
+        seconds = conversation.rolling_window_seconds
+        # What nothing was built from yet has no prefix that a step ahead could keep.
+        is_built = await records.windows.has_epochs(conversation_id)
+        steps_ahead = is_built and head.window_seconds in (seconds, OUT_OF_DATE)
+        marker = marker_of(head.cleared_at, seconds, now, steps_ahead=steps_ahead)
+        window = ActiveWindow(head.cleared_seq + 1)
+        if marker is not None:
+            since = await records.windows.start_after(
+                conversation_id, window.since, head.head_seq, marker
+            )
+            gaps = await records.windows.late_groups(conversation_id, since, head.head_seq, marker)
+            window = ActiveWindow(since, tuple(gaps))
+        restored = still_restored(head.window.restored, window, marker)
+        window = replace(window, restored=restored)
+        oldest_at = await records.windows.oldest_at(conversation_id, window.since, marker)
+        oldest_at = _oldest(oldest_at, *(item.at for item in restored))
+        return await self._move(records, conversation, window, oldest_at, "window_moved")
+
+    async def rejoin(
+        self, records: Records, conversation: Conversation, spans: Sequence[Span]
+    ) -> Conversation:
+        """Put ranges of the log back into the window, as far as they are not in it (I4).
+
+        Call groups come back whole. Call it in a transaction that holds the head's lock.
+        """
+        conversation = await self.settle(records, conversation)
+        conversation_id, head = conversation.conversation_id, conversation.head
+        now, window, head_seq = after_clear(self.now(), head.cleared_at), head.window, head.head_seq
+        stored = overlap(spans, (Span(1, head_seq + 1),))
+        whole = await records.windows.whole_groups(conversation_id, stored, head_seq)
+        after = window.with_restored(whole, now)
+        if after == window:
+            return conversation
+        oldest_at = _oldest(head.oldest_at, now)
+        named = await records.windows.mentions_in(conversation_id, whole)
+        mentions = tuple(dict.fromkeys((*head.mentions, *sorted(named))))
+        conversation = replace(conversation, head=replace(head, mentions=mentions))
+        return await self._move(records, conversation, after, oldest_at, "restored")
+
+    async def _move(
+        self,
+        records: Records,
+        conversation: Conversation,
+        window: ActiveWindow,
+        oldest_at: datetime | None,
+        cause: str,
+    ) -> Conversation:
+        """Store a window, and return the conversation as it then is."""
+        conversation_id, head = conversation.conversation_id, conversation.head
+        moved = replace(
+            await with_window(records, conversation_id, head, window),
+            window_seconds=conversation.rolling_window_seconds,
+            oldest_at=oldest_at,
+        )
+        shown = await self._shown(records, conversation, moved)
+        changes = window.spans != head.window.spans
+        moved = _showing(moved, shown, cause if changes else None)
+        await records.windows.move(conversation_id, moved)
+        return replace(conversation, head=moved)
+
+    async def _shown(self, records: Records, conversation: Conversation, head: Head) -> Shown:
+        """Return what is shown of a moved window."""
+        active = None
+        if head.compaction_id is not None:
+            active = await records.contexts.find_compaction(
+                conversation.conversation_id, head.compaction_id
+            )
+        return await shown_of(records, self._frames, replace(conversation, head=head), active)
+
+    async def _locked(self, records: Records, tenant_id: str, conversation_id: str) -> Conversation:
+        found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+
+async def with_window(
+    records: Records, conversation_id: str, head: Head, window: ActiveWindow
+) -> Head:
+    """Return the head with this window, and with what that leaves out of the log."""
+    spans = spans_through(window.spans, head.head_seq)
+    return replace(
+        head,
+        window=window,
+        outside_tokens=head.tokens - await records.windows.tokens_in(conversation_id, spans),
+        outside_messages=head.head_seq - count_in(spans),
+    )
+
+
+async def shown_of(
+    records: Records, frames: Frames, conversation: Conversation, receipt: Compaction | None
+) -> Shown:
+    """Return what a conversation shows of its window by a receipt, or by none.
+
+    What the head keeps is kept. A receipt that has nothing to say of this window is not shown.
+    """
+    head = conversation.head
+    window = head.window.spans
+    whole = View(spans=window, window=window)
+    nothing = Shown(whole, None, 0, head.outside_tokens, head.outside_messages)
+    if receipt is None:
+        return nothing
+    view = base_view(head, receipt.view, frames.policy_of(conversation))
+    if view.hidden is None and view.trimmed_through < window[0].start and not view.shortened:
+        return nothing
+    entries: list[Entry] = []
+    for span in spans_through(view.spans, head.head_seq):
+        entries += await records.log.entries(conversation.conversation_id, span.start, span.end)
+    left = as_shown(entries, view)
+    return Shown(
+        view,
+        receipt.compaction_id,
+        summary_cost(view, frames.counter(conversation.counter)),
+        head.tokens - sum(entry.tokens for entry in left),
+        head.head_seq - len(left),
+        tuple(filter(view.shows, head.kept)),
+    )
+
+
+def _showing(head: Head, shown: Shown, cause: str | None) -> Head:
+    """Return a head with what it shows, which is something new if there is a cause."""
+    view, has_view = shown.view, shown.compaction_id is not None
+    return replace(
+        head,
+        view_version=head.view_version + (cause is not None),
+        view_cause=cause or head.view_cause,
+        compaction_id=shown.compaction_id,
+        span=view.hidden if has_view else None,
+        kept=shown.kept,
+        trimmed_through=view.trimmed_through if has_view else 0,
+        summary_tokens=shown.summary_tokens,
+        hidden_tokens=shown.hidden_tokens,
+        hidden_messages=shown.hidden_messages,
+    )
+
+
+def _oldest(*times: datetime | None) -> datetime | None:
+    found: Iterable[datetime] = (time for time in times if time is not None)
+    return min(found, default=None)

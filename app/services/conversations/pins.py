@@ -1,0 +1,100 @@
+"""Pins: messages that stay in the context verbatim, whatever happens around them (D8).
+
+1. A pin holds a message against compactions and clearing, not in the active window: what is older
+   than that, or was cleared, is not shown. Once it is restored, its pin holds again.
+"""
+
+from __future__ import annotations
+
+from app.domain.common import json_text
+from app.domain.common.errors import NotFound, ValidationError
+from app.domain.compaction.planning import base_view, newly_kept
+from app.domain.conversations.events import EventType
+from app.domain.conversations.records import Conversation
+from app.services.conversations.active_windows import ActiveWindows
+from app.services.ports import Database, Records
+from app.services.prompt.settings_resolver import Frames
+
+MOST_SHARE = 0.5
+"""The share of the history budget that pins may take."""
+
+
+class PinService:
+    """Pins and unpins messages, with their call groups or whole turns."""
+
+    def __init__(self, database: Database, frames: Frames, active: ActiveWindows) -> None:
+        self._database = database
+        self._frames = frames
+        self._active = active
+
+    async def pin(
+        self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
+    ) -> list[int]:
+        """Pin a message, and return the seqs of the call group or turn that stay with it.
+
+        What a compaction hid or cleared of them is shown again. Raises NotFound, or
+        ValidationError when the pins would take more than half of the history budget.
+        """
+        async with self._database.transaction() as records:
+            found, seq = await self._locked(records, tenant_id, conversation_id, message_id)
+            around = await records.contexts.around(conversation_id, seq, whole_turn=whole_turn)
+            seqs = [entry.seq for entry in around]
+            await records.contexts.pin(conversation_id, seqs)
+            await self._check_share(records, found)
+            receipt = None
+            if found.head.compaction_id is not None:
+                receipt = await records.contexts.find_compaction(
+                    conversation_id, found.head.compaction_id
+                )
+            if receipt is not None:
+                view = base_view(found.head, receipt.view, self._frames.policy_of(found))
+                kept, tokens, messages = newly_kept(view, found.head.kept, around)
+                if kept != found.head.kept:
+                    await records.contexts.keep(conversation_id, kept, tokens, messages)
+            told = json_text.dumps({"seqs": seqs})
+            await records.events.add(conversation_id, EventType.PINNED, told)
+        return seqs
+
+    async def unpin(
+        self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
+    ) -> list[int]:
+        """Unpin a message with its call group or turn; what is shown changes with the next
+        compaction. Raises NotFound.
+        """
+        async with self._database.transaction() as records:
+            _, seq = await self._locked(records, tenant_id, conversation_id, message_id)
+            around = await records.contexts.around(conversation_id, seq, whole_turn=whole_turn)
+            seqs = [entry.seq for entry in around]
+            if await records.contexts.unpin(conversation_id, seqs):
+                told = json_text.dumps({"seqs": seqs})
+                await records.events.add(conversation_id, EventType.UNPINNED, told)
+        return seqs
+
+    async def _locked(
+        self, records: Records, tenant_id: str, conversation_id: str, message_id: str
+    ) -> tuple[Conversation, int]:
+        found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        messages = await records.log.by_ids(conversation_id, [message_id])
+        if not messages:
+            raise NotFound(f"No message {message_id!r}", {"id": message_id})
+        return await self._active.settle(records, found), messages[0].seq
+
+    async def _check_share(self, records: Records, conversation: Conversation) -> None:
+        """Refuse pins that leave the rest of the history too little room."""
+        frame = await self._frames.of(conversation)
+        limits = frame.policy_limits
+        if limits is None:
+            return
+        window = conversation.head.window
+        every = await records.contexts.pinned(conversation.conversation_id)
+        pinned = [entry for entry in every if window.holds(entry.seq)]
+        tokens = frame.usage(sum(entry.tokens for entry in pinned), 0).conversation
+        most = int((limits.capacity - frame.usage(0, 0).fixed) * MOST_SHARE)
+        if tokens > most:
+            raise ValidationError(
+                f"Pinned messages would take {tokens} tokens, and may take {most}:"
+                " half of what the window leaves for history",
+                {"pinned_tokens": tokens, "limit": most},
+            )

@@ -1,0 +1,218 @@
+"""Full-text search over a transcript, and what a model recalls of it (A6, L1).
+
+1. Appends index nothing. Whoever searches first indexes what came since, the oldest first; the
+   worker does so beforehand with what a compaction hides.
+2. Batches are small, worked on in a thread, and stored one by one: whoever gives up loses one.
+3. Where the order of words matters, candidates are found by their words and judged by their text.
+4. What is recalled is judged by postings, bounded for every term however common it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from app.domain.common.errors import NotFound
+from app.domain.common.pages import Bound, Page
+from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.search import (
+    MOST_RECALLED,
+    Candidate,
+    Query,
+    Recalled,
+    Searched,
+    Term,
+    candidates,
+    excerpt,
+    lexemes,
+    query_from,
+    ranked,
+    recall_terms,
+    weights,
+)
+from app.services.common.read_permits import UNLIMITED, Read
+from app.services.ports import Database
+from app.services.prompt.settings_resolver import Frames
+
+BATCH = 500
+BATCH_BYTES = 2_000_000
+"""Messages, and bytes of their bodies, that are indexed at once."""
+MOST_JUDGED = 200
+"""Messages whose text is looked at in one go."""
+MOST_POSTINGS = 200
+"""Messages that each term of a question brings."""
+MOST_CANDIDATES = 40
+"""Messages of which all terms are looked up."""
+
+
+class SearchService:
+    """Finds messages by their words, and indexes them for it."""
+
+    def __init__(self, database: Database, frames: Frames) -> None:
+        self._database = database
+        self._frames = frames
+
+    async def page(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        query_text: str,
+        *,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+        read: Read = UNLIMITED,
+    ) -> tuple[Conversation, Page[StoredMessage]]:
+        """Return messages between two seqs, both exclusive, that a query finds (A6).
+
+        Raises NotFound, or ValidationError at `/query/q` for what is no query.
+        """
+        query = query_from(query_text)
+        conversation = await self._find(tenant_id, conversation_id)
+        head_seq = conversation.head.head_seq
+        await self._index(conversation_id, head_seq)
+        after_seq, before_seq = max(after_seq, 0), min(before_seq, head_seq + 1)
+        page: list[StoredMessage] = []
+        has_more = before_seq - after_seq > 1
+        while has_more and len(page) < limit and _size(page) < read.max_bytes:
+            wanted = max(limit, MOST_JUDGED) if query.needs_text else limit - len(page)
+            where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
+            found = await read.page(self._find_by(conversation_id, query, limit=wanted, **where))
+            if query.needs_text:
+                page += await asyncio.to_thread(_admitted, query, found)
+            else:
+                page += found
+            has_more = found.has_more
+            if found and order == "asc":
+                after_seq = found[-1].seq
+            elif found:
+                before_seq = found[-1].seq
+        shown = _within(page[:limit], read.max_bytes)
+        return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
+
+    def _find_by(
+        self, conversation_id: str, query: Query, **where: Any
+    ) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
+        """Return what finds messages by their words within a bound."""
+
+        async def ask(bound: Bound) -> Page[StoredMessage]:
+            async with self._database.session() as records:
+                return await records.search.find(conversation_id, query, **where, bound=bound)
+
+        return ask
+
+    async def recall(self, tenant_id: str, conversation_id: str, question: str) -> list[Recalled]:
+        """Return what of the log answers a question best, the best first (L1); raises NotFound."""
+        conversation = await self._find(tenant_id, conversation_id)
+        terms = recall_terms(question)
+        head_seq = conversation.head.head_seq
+        await self._index(conversation_id, head_seq)
+        if not terms or not head_seq:
+            return []
+        best, worth = await self._best(conversation_id, terms, head_seq)
+        if not best:
+            return []
+        shown: dict[int, Recalled] = {}
+        left = sorted(item.seq for item in best)
+        while left:
+            async with self._database.session() as records:
+                found = await records.search.by_seqs(conversation_id, left, BATCH_BYTES)
+            shown |= await asyncio.to_thread(_shown, found, terms, worth)
+            left = [seq for seq in left if found and seq > found[-1].message.seq]
+        return [shown[item.seq] for item in best if item.seq in shown]
+
+    async def prepare(self, tenant_id: str, conversation_id: str) -> None:
+        """Index what a conversation no longer shows, so that a search need not (rule 1)."""
+        head = (await self._find(tenant_id, conversation_id)).head
+        if head.span is not None:
+            await self._index(conversation_id, min(head.head_seq, head.span.end - 1))
+
+    async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
+        async with self._database.session() as records:
+            found = await records.conversations.find(
+                tenant_id, conversation_id, self._frames.default_model
+            )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+    async def _index(self, conversation_id: str, through_seq: int) -> None:
+        """Index all that is not indexed yet, up to a seq."""
+        while True:
+            async with self._database.session() as records:
+                batch = await records.search.unindexed(
+                    conversation_id, through_seq, BATCH, BATCH_BYTES
+                )
+            if not batch:
+                return
+            words = await asyncio.to_thread(_words, batch)
+            async with self._database.session() as records:
+                await records.search.add(conversation_id, words)
+
+    async def _best(
+        self, conversation_id: str, terms: Sequence[Term], head_seq: int
+    ) -> tuple[list[Candidate], list[float]]:
+        """Return the messages to show, and what each term is worth here."""
+        async with self._database.session() as records:
+            postings = await records.search.postings(
+                conversation_id, [[term] for term in terms], head_seq, MOST_POSTINGS
+            )
+            having_all: Sequence[int] = ()
+            known_terms = [term for term, item in zip(terms, postings, strict=True) if item.seqs]
+            if all(item.is_cut for item in postings if item.seqs) and len(known_terms) > 1:
+                # Every term is common, so what has all of them may be older than its postings.
+                (posting,) = await records.search.postings(
+                    conversation_id, [known_terms], head_seq, MOST_POSTINGS
+                )
+                having_all = posting.seqs
+            found = ranked(candidates(postings, having_all), postings, head_seq)
+            known = {item.seq: item for item in found[:MOST_CANDIDATES]}
+            cut = [number for number, item in enumerate(postings) if item.is_cut]
+            held = await records.search.holding(
+                conversation_id, list(known), [terms[number] for number in cut]
+            )
+        judged = [
+            replace(item, terms=known[item.seq].terms | {cut[place] for place in item.terms})
+            for item in held
+        ]
+        return ranked(judged, postings, head_seq)[:MOST_RECALLED], weights(postings, head_seq)
+
+
+def _words(batch: Sequence[Searched]) -> dict[int, tuple[str, ...]]:
+    return {item.message.seq: lexemes(*item.texts()) for item in batch}
+
+
+def _size(page: Sequence[StoredMessage]) -> int:
+    return sum(message.byte_size for message in page)
+
+
+def _within(page: Sequence[StoredMessage], max_bytes: int) -> list[StoredMessage]:
+    """Return the first messages of a page, as many as fit, but at least one."""
+    sizes = accumulate(message.byte_size for message in page)
+    fitting = sum(size <= max_bytes for size in sizes)
+    return list(page[: max(1, fitting)])
+
+
+def _admitted(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
+    return [message for message in found if query.admits(Searched(message).texts())]
+
+
+def _shown(
+    found: Sequence[Searched], terms: Sequence[Term], worth: Sequence[float]
+) -> Mapping[int, Recalled]:
+    shown = {}
+    for item in found:
+        message, output = item.message, item.message.output
+        shown[message.seq] = Recalled(
+            message.seq,
+            message.role,
+            item.tool_name,
+            message.created_at,
+            excerpt("\n".join(item.texts()), terms, worth),
+            message.output_ref if output is not None and output.is_cut else None,
+        )
+    return shown

@@ -1,0 +1,148 @@
+"""Earlier builds, read again from what was recorded when their epoch began (I6, decision 19).
+
+1. A build's id names its epoch, its newest message and, where it had one, its tail. With the log,
+   which never changes, these give the payload byte for byte.
+2. Nothing is asked of the settings as they are now, but for what the registry says of the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.common import json_text
+from app.domain.common.errors import NotFound
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import DynamicPosition
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.records import Conversation, Epoch
+from app.domain.conversations.view import spans_through
+from app.domain.payload.assembler import Items
+from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.epochs import BuildName, Start, build_name, start_from
+from app.domain.payload.rendering import Payload, Request, render_payload
+from app.domain.prompt.resolved_settings import Frame
+from app.services.ports import Database, Records
+from app.services.prompt.settings_resolver import Frames
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierBuild:
+    """A build as it was answered once, without what only counted then."""
+
+    body: dict[str, Any]
+
+
+class EarlierBuilds:
+    """Derives the payloads of earlier builds."""
+
+    def __init__(self, database: Database, frames: Frames) -> None:
+        self._database = database
+        self._frames = frames
+
+    async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> EarlierBuild:
+        """Return the payload of a build; raises NotFound for an unknown conversation or build."""
+        named = build_name(build_id)
+        async with self._database.session() as records:
+            conversation = await self._found(records, tenant_id, conversation_id)
+            epoch = None
+            if named is not None:
+                epoch = await records.contexts.find_epoch(conversation_id, named.epoch_id)
+            if named is None or epoch is None or not _holds(epoch, named, conversation):
+                raise _unknown(build_id)
+            model = epoch.lane.partition(":")[2]
+            conversation = await self._found(records, tenant_id, conversation_id, model)
+            start = start_from(epoch.frame)
+            hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic)
+            texts = await records.contexts.texts(conversation_id, [*hashes, named.tail or ""])
+            rows: list[LogRow] = []
+            for span in spans_through(start.view.spans, named.through_seq):
+                rows += await records.contexts.rows(
+                    conversation_id,
+                    span.start,
+                    span.end,
+                    as_chat=epoch.format == FormatName.OPENAI_CHAT,
+                    trimmed_through=start.view.trimmed_through,
+                    untrimmed=start.view.untrimmed,
+                )
+        known = set(filter(None, (*hashes, named.tail))) <= texts.keys()
+        if not known or (named.tail is not None and not _is_tail(texts[named.tail])):
+            raise _unknown(build_id)
+        frame = self._frames.recorded(conversation, epoch, start, texts)
+        payload = await asyncio.to_thread(
+            _rendered, conversation_id, epoch, start, frame, rows, texts, named.tail
+        )
+        return EarlierBuild(_body(epoch, named, build_id, payload))
+
+    async def _found(
+        self, records: Records, tenant_id: str, conversation_id: str, model: str | None = None
+    ) -> Conversation:
+        found = await records.conversations.find(
+            tenant_id, conversation_id, self._frames.default_model, model
+        )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        return found
+
+
+def _holds(epoch: Epoch, named: BuildName, conversation: Conversation) -> bool:
+    """Whether the epoch can have had a build through that seq."""
+    return epoch.start_seq <= named.through_seq <= conversation.head.head_seq
+
+
+def _unknown(build_id: str) -> NotFound:
+    return NotFound(f"No build {build_id!r}", {"build_id": build_id})
+
+
+def _rendered(
+    conversation_id: str,
+    epoch: Epoch,
+    start: Start,
+    frame: Frame,
+    rows: Sequence[LogRow],
+    texts: Mapping[str, str],
+    tail: str | None,
+) -> Payload:
+    fixed = _texts(texts, start.dynamic)
+    opens = frame.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+    format = FormatName(epoch.format)
+    assembler = assembler_for(
+        format,
+        start.view,
+        frame.count,
+        frame.nameable,
+        frame.tail(fixed if opens else ()),
+        frame.defined(start.offer),
+    )
+    for row in rows:
+        assembler.feed(row)
+    assembler.finish()
+    items: Items = assembler.items(frame.tail(_texts(texts, tail)))
+    request = Request(format, start.offer, conversation_id, () if opens else fixed)
+    return render_payload(request, frame, items)
+
+
+def _texts(texts: Mapping[str, str], hash: str | None) -> tuple[str, ...]:
+    return tuple(json_text.loads(texts[hash])) if hash else ()
+
+
+def _is_tail(text: str) -> bool:
+    """Whether a text was kept as a tail, not as sections, tools or a policy."""
+    value = json_text.loads(text)
+    return isinstance(value, list) and [*map(type, value)] == [str] * len(value) != []
+
+
+def _body(epoch: Epoch, named: BuildName, build_id: str, payload: Payload) -> dict[str, Any]:
+    return {
+        "format": epoch.format,
+        "payload": payload.body,
+        "build_id": build_id,
+        "epoch": epoch.epoch,
+        "through_seq": named.through_seq,
+        "stable_items": payload.stable_items,
+        "prefix_hash": payload.prefix_hash,
+        "breakpoints": payload.breakpoints,
+        "tail": payload.tail,
+    }

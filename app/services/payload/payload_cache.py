@@ -1,0 +1,81 @@
+"""The windows a process has built lately, so that a warm build reads only what is new.
+
+The log never changes, so a folded window stays true as long as its epoch lasts. What is kept
+is bounded in bytes; a window that does not fit is built anew, at the price of one read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from app.domain.compaction.tool_result_clearing import output_tokens
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.turns import Entry, entry
+from app.domain.conversations.view import View
+from app.domain.payload.assembler import Assembler
+
+_ROW_BYTES = 400
+"""What a folded row costs in memory besides its text."""
+
+
+@dataclass(slots=True)
+class Window:
+    """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`.
+
+    `frame` is the epoch's stored frame, `output_tokens` the tool output shown (F3). `tool_names`
+    are those of results up to `named_through`, as far as they were asked for. `kept_tail` names
+    the tail of its newest build.
+    """
+
+    epoch_id: str
+    frame: str
+    view: View
+    assembler: Assembler
+    entries: list[Entry] = field(default_factory=list)
+    output_tokens: int = 0
+    tool_names: dict[int, str] = field(default_factory=dict)
+    named_through: int = 0
+    kept_tail: str = ""
+    size_bytes: int = 0
+
+    def feed(self, row: LogRow) -> None:
+        """Fold one more row of what the view shows."""
+        self.assembler.feed(row)
+        item = entry(row.seq, row.role, row.tokens)
+        self.entries.append(item)
+        self.output_tokens += output_tokens(item, self.view)
+
+
+class Windows:
+    """Windows by lane, the least recently used dropped first."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._windows: OrderedDict[tuple[str, ...], Window] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, key: tuple[str, ...]) -> Window | None:
+        """Return the lane's window, if it is still held."""
+        window = self._windows.get(key)
+        if window is not None:
+            self._windows.move_to_end(key)
+        return window
+
+    def keep(self, key: tuple[str, ...], window: Window) -> None:
+        """Hold a window, in the place of the lane's earlier one."""
+        self.drop(key)
+        window.size_bytes = window.assembler.size_bytes + _ROW_BYTES * len(window.entries)
+        if window.size_bytes > self._most_bytes:
+            return
+        self._windows[key] = window
+        self._bytes += window.size_bytes
+        while self._bytes > self._most_bytes:
+            _, oldest = self._windows.popitem(last=False)
+            self._bytes -= oldest.size_bytes
+
+    def drop(self, key: tuple[str, ...]) -> None:
+        """Forget a lane's window."""
+        window = self._windows.pop(key, None)
+        if window is not None:
+            self._bytes -= window.size_bytes

@@ -1,0 +1,359 @@
+"""Taking in what providers report: stored, calibrated by, and judged (E2, J3, J4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.domain.common import json_text
+from app.domain.common.errors import ContextError, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import CompactionMode, StrategyName
+from app.domain.conversations.events import EventType
+from app.domain.conversations.records import Conversation, Epoch
+from app.domain.models.budget import ContextBudget, measure, read_pressure
+from app.domain.models.calibration import Estimate, doubt, estimate_of
+from app.domain.models.limits import INEXACT_MARGIN
+from app.domain.payload.epochs import Start, build_name, lane_of, start_from
+from app.domain.payload.reported_usage import (
+    CallUsage,
+    TokenUsage,
+    UsageReport,
+    counted_tokens,
+    incomparable,
+    read_usage,
+    unlike,
+    usage_shape,
+)
+from app.domain.prompt.resolved_settings import Ask, Frame
+from app.services.conversations.active_windows import ActiveWindows
+from app.services.ports import Database, JobQueue, Records
+from app.services.prompt.budget_status import Reported, judge, read_reported, read_shown, usage_of
+from app.services.prompt.settings_resolver import Frames
+
+_log = logging.getLogger("app.usage")
+
+MOST_USAGE_BYTES = 65_536
+"""Bytes of JSON that a usage object may have; those of providers have a few hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a caller says of its last call; without `usage` the last report is judged again.
+
+    `epoch` and `through_seq` are those of the build that was sent, by default the newest there is.
+    `build_id` says the same and more: its lane, and what its tail said.
+    """
+
+    usage: Mapping[str, Any] | None = None
+    format: FormatName | None = None
+    model: str | None = None
+    epoch: int | None = None
+    through_seq: int | None = None
+    build_id: str | None = None
+    tail: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was made of a report.
+
+    `token_usage` is None where nothing was ever reported, and `is_current` says whether it counts
+    still. Budget and pressure are None while no window is known (decision 6): the budget is the
+    own estimate, the pressure that of `judged_tokens`. `uncalibrated_reason` says why a new report
+    did not change the model's factor.
+    """
+
+    report_id: str | None
+    token_usage: TokenUsage | None
+    is_current: bool
+    should_compact: bool
+    judged_tokens: int | None
+    estimate: Estimate | None
+    is_calibrated: bool
+    uncalibrated_reason: str | None
+    pressure: str | None = None
+    notice: bool | None = None
+    next_threshold: str | None = None
+    tokens_to_next: int | None = None
+    budget: ContextBudget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What a report's payload was counted at, or why nobody knows."""
+
+    tokens: int | None
+    reason: str | None
+
+
+class UsageService:
+    """Takes usage in and says whether to compact."""
+
+    def __init__(
+        self,
+        database: Database,
+        frames: Frames,
+        queue: JobQueue,
+        active: ActiveWindows,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._database = database
+        self._frames = frames
+        self._queue = queue
+        self._active = active
+        self._new_id = new_id
+
+    async def report(self, tenant_id: str, conversation_id: str, report: Report) -> Judged:
+        """Store a report, learn from it, and judge whether to compact (J3, J4, E2).
+
+        A compaction that is due is asked for, where the policy lets it run in the background.
+        Raises NotFound, or ValidationError for usage that cannot be, or is of what is not there
+        yet.
+        """
+        given = _text(report.usage) if report.usage is not None else ""
+        async with self._database.transaction() as records:
+            report = await self._with_build(records, tenant_id, conversation_id, report)
+            conversation = await self._get(records, tenant_id, conversation_id, report)
+            format = await self._format(records, conversation_id, report)
+            ask = Ask(format or FormatName.OPENAI_CHAT, report.model)
+            frame = await self._frame(conversation, ask)
+            if report.usage is None:
+                stored = await records.usage.newest(conversation_id)
+                counted = _Counted(None, None)
+            else:
+                stored, counted = await self._store(
+                    records, conversation, frame, report, ask.format, given
+                )
+            reported = None
+            if stored is not None:
+                reported = await read_reported(records, conversation, stored)
+            shown = await read_shown(records, frame, conversation) if frame is not None else 0
+            if stored is not None and counted.tokens is not None and counted.reason is None:
+                # Last, for other reports of the model wait until this one ends.
+                calibration = await records.usage.calibrate(
+                    tenant_id,
+                    stored.model,
+                    conversation.counter,
+                    stored.usage.sent_tokens,
+                    counted.tokens,
+                )
+                conversation = replace(conversation, calibration=calibration)
+                frame = await self._frame(conversation, ask)
+        judged = _judged(conversation, frame, shown, reported, counted)
+        if frame is not None and judged.should_compact:
+            await self._wake(tenant_id, conversation_id, frame)
+        return judged
+
+    async def _with_build(
+        self, records: Records, tenant_id: str, conversation_id: str, report: Report
+    ) -> Report:
+        """Return the report with what its build's id tells."""
+        if report.build_id is None:
+            return report
+        await self._get(records, tenant_id, conversation_id, report)
+        named = build_name(report.build_id)
+        epoch = None
+        if named is not None:
+            epoch = await records.contexts.find_epoch(conversation_id, named.epoch_id)
+        if named is None or epoch is None:
+            raise ValidationError.at("/build_id", "No build of this conversation has this id")
+        hashes = [hash for hash in (named.tail, start_from(epoch.frame).dynamic) if hash]
+        texts = await records.contexts.texts(conversation_id, hashes)
+        said = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
+        return replace(
+            report,
+            format=FormatName(epoch.format),
+            model=epoch.lane.partition(":")[2],
+            epoch=epoch.epoch,
+            through_seq=named.through_seq,
+            tail=tuple(str(text) for some in said for text in some),
+        )
+
+    async def _get(
+        self, records: Records, tenant_id: str, conversation_id: str, report: Report
+    ) -> Conversation:
+        found = await records.conversations.find(
+            tenant_id, conversation_id, self._frames.default_model, report.model
+        )
+        if found is None:
+            raise NotFound.conversation(conversation_id)
+        head_seq = found.head.head_seq
+        if report.through_seq is not None and report.through_seq > head_seq:
+            raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
+        if found.is_outdated(self._active.now()):
+            locked = await records.log.lock(tenant_id, conversation_id, None)
+            if locked is not None:
+                settled = await self._active.settle(records, locked)
+                return replace(found, head=settled.head)
+        return found
+
+    async def _format(
+        self, records: Records, conversation_id: str, report: Report
+    ) -> FormatName | None:
+        """Return the format of the call: as told, else of those that its shape is usual in (J4).
+
+        Of several the one built last counts. A shape of none that was built is another provider's
+        for the lane built last, as gateways report it.
+        """
+        if report.usage is None or report.format is not None:
+            return report.format
+        usual = usage_shape(report.usage).formats
+        for formats in (usual, tuple(FormatName)):
+            if (built := await records.usage.last_format(conversation_id, formats)) is not None:
+                return built
+        return usual[0]
+
+    async def _frame(self, conversation: Conversation, ask: Ask) -> Frame | None:
+        try:
+            return await self._frames.of(conversation, ask)
+        except ContextError:  # settings that no longer work together leave nothing to judge by
+            return None
+
+    async def _store(
+        self,
+        records: Records,
+        conversation: Conversation,
+        frame: Frame | None,
+        report: Report,
+        format: FormatName,
+        given: str,
+    ) -> tuple[UsageReport, _Counted]:
+        """Store a report beside what its payload was counted at."""
+        call = read_usage(report.usage or {}, format)
+        model = report.model or conversation.model or self._frames.default_model
+        if model is None:
+            raise ValidationError.at(
+                "/model", "No model: name one in the request, the conversation or its agent"
+            )
+        conversation_id, head = conversation.conversation_id, conversation.head
+        newest = await records.usage.newest_epoch(conversation_id, lane_of(Ask(format), model))
+        epoch = newest.epoch if newest is not None else None
+        if report.epoch is not None:
+            if report.epoch > (epoch or 0):
+                raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
+            epoch = report.epoch
+        through = head.head_seq if report.through_seq is None else report.through_seq
+        made = UsageReport(self._new_id(), model, format, epoch, through, call.usage, None, given)
+        if report.through_seq is None:
+            counted = _Counted(None, "unknown_build")
+        else:
+            counted = await _counted(records, conversation, frame, newest, made, call, report.tail)
+        made = replace(made, estimated_tokens=counted.tokens)
+        if not await records.usage.add(conversation_id, made):
+            raise NotFound.conversation(conversation_id)
+        return made, counted
+
+    async def _wake(self, tenant_id: str, conversation_id: str, frame: Frame) -> None:
+        """Ask for the compaction that is due; a worker that cannot be woken finds the mark."""
+        if frame.policy.compaction.mode is not CompactionMode.BACKGROUND:
+            return
+        try:
+            async with self._database.session() as records:
+                is_due = await records.jobs.mark_due(conversation_id)
+            if is_due and await self._queue.enqueue(tenant_id, conversation_id):
+                async with self._database.session() as records:
+                    await records.events.add(conversation_id, EventType.DUE, "{}")
+        except ServiceUnavailable:
+            _log.warning("worker_not_woken")
+
+
+def _text(usage: Mapping[str, Any]) -> str:
+    text = json_text.dumps(usage)
+    if len(text.encode()) > MOST_USAGE_BYTES:
+        raise ValidationError.at("/usage", f"At most {MOST_USAGE_BYTES:,} bytes of JSON")
+    return text
+
+
+async def _counted(
+    records: Records,
+    conversation: Conversation,
+    frame: Frame | None,
+    newest: Epoch | None,
+    report: UsageReport,
+    call: CallUsage,
+    tail: tuple[str, ...] | None,
+) -> _Counted:
+    """Work out what a report's payload was counted at before the factor, from running sums.
+
+    Of dynamic text only a build's id tells what it was; else it is taken for the stored one.
+    """
+    start = start_from(newest.frame) if newest is not None else None
+    why_not = incomparable(newest, start, report.epoch, report.through_seq, conversation.head)
+    if why_not is not None or frame is None or newest is None or start is None:
+        return _Counted(None, why_not or "unknown_settings")
+    why_not = unlike(newest, start, frame)
+    if why_not is not None:
+        return _Counted(None, why_not)
+    conversation_id, through = conversation.conversation_id, report.through_seq
+    # Of reasoning only its provider knows what it costs.
+    replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
+    if replays and await records.usage.has_reasoning(
+        conversation_id, start.view.spans, start.view.reasoning_after, through
+    ):
+        return _Counted(None, "replayed_reasoning")
+    shown = await _shown_then(records, conversation, frame, start, through)
+    tokens = counted_tokens(frame, start, conversation.head, shown)
+    if tail is not None:
+        tokens += frame.system_tokens(tail) - frame.raw_dynamic
+    if call.has_steps:
+        return _Counted(tokens, "server_steps")
+    return _Counted(tokens, doubt(call.usage.sent_tokens, tokens))
+
+
+async def _shown_then(
+    records: Records, conversation: Conversation, frame: Frame, start: Start, through: int
+) -> int:
+    """Return the tokens of the log that a payload of this epoch showed up to a seq."""
+    head, log = conversation.head, records.log
+    total = await log.total_at(conversation.conversation_id, through)
+    if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
+        first = start.view.spans[0].start
+        return total - await log.total_at(conversation.conversation_id, first - 1)
+    return head.shown_tokens - (head.tokens - total)
+
+
+def _judged(
+    conversation: Conversation,
+    frame: Frame | None,
+    shown: int,
+    reported: Reported | None,
+    counted: _Counted,
+) -> Judged:
+    is_new = counted.tokens is not None or counted.reason is not None
+    answer = Judged(
+        report_id=reported.report.report_id if reported is not None else None,
+        token_usage=reported.report.usage if reported is not None else None,
+        is_current=reported is not None and reported.is_current,
+        should_compact=False,
+        judged_tokens=None,
+        estimate=None,
+        is_calibrated=is_new and counted.reason is None,
+        uncalibrated_reason=counted.reason,
+    )
+    if frame is None:
+        return answer
+    usage, limits = usage_of(frame, conversation, shown), frame.limits
+    used, is_due = judge(frame, conversation, usage.total, reported)
+    margin = limits.margin if limits is not None else INEXACT_MARGIN
+    answer = replace(
+        answer,
+        should_compact=is_due,
+        judged_tokens=used,
+        estimate=estimate_of(
+            usage.total, conversation.counter, frame.factor, margin, conversation.calibration
+        ),
+    )
+    if limits is None:
+        return answer
+    pressure = read_pressure(used, limits)
+    return replace(
+        answer,
+        pressure=pressure.pressure,
+        notice=pressure.notice,
+        next_threshold=pressure.next_threshold,
+        tokens_to_next=pressure.tokens_to_next,
+        budget=measure(usage, limits),
+    )

@@ -1,0 +1,272 @@
+"""S0's operations on messages that are sent along, and token counts; nothing is stored (K6, J2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from app.domain.common.errors import Problem, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName, Message, clean
+from app.domain.common.policy import CounterName, SandwichPolicy
+from app.domain.compaction.summaries import ContextState, SummaryAsk, without_trailing_calls
+from app.domain.formats import FORMATS, parse_tool
+from app.domain.models.budget import scaled
+from app.domain.models.calibration import Calibration, estimate_of, safety_margin
+from app.domain.models.limits import INEXACT_MARGIN
+from app.domain.models.tokens import (
+    bytes_4,
+    chars_2_5,
+    chars_4,
+    count_payload_messages,
+    estimate_tool_defs_tokens,
+)
+from app.domain.payload import stateless
+from app.services.compaction.summariser import Summariser
+from app.services.ports import Database, Models
+from app.services.prompt.settings_resolver import Frames
+
+SUMMARY_TOKENS = (64, 2048)
+"""The least and the most tokens a summary may take; a tenth of the limit in between."""
+
+_MAX_PLACES = 100
+"""Wrong messages that an error tells of at most."""
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessAsk:
+    """Messages with the limit and the ranges of S0's sandwich."""
+
+    messages: Sequence[Any]
+    max_context_tokens: int
+    policy: SandwichPolicy
+    state: ContextState | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextResult:
+    """S0's ContextResult; `new_state` is there to be cached when a summary was made."""
+
+    messages: Sequence[Mapping[str, Any]]
+    summary_used: bool
+    tokens_used: int
+    new_state: ContextState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """A summary, and the model that made it, `extractive` for the built-in summariser."""
+
+    text: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Whether the middle must be summarised, and the estimate that says so."""
+
+    needs_compression: bool
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountAsk:
+    """What to count: messages in `format`, a text, tool definitions, or any of them together."""
+
+    messages: Sequence[Any] = ()
+    text: str | None = None
+    tools: Sequence[Any] = ()
+    format: FormatName = FormatName.OPENAI_CHAT
+    counter: CounterName = CounterName.TOKENIZER
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """A count by kind; `margin` is the share to add for safety for this model (J3).
+
+    `method` names the counter and what reports have corrected it by, `factor` is that correction.
+    """
+
+    tokens: int
+    messages: int
+    text: int
+    tools: int
+    counter: CounterName
+    model: str | None
+    margin: float
+    method: str
+    factor: float
+
+
+class StatelessService:
+    """Builds, compresses and counts without a conversation."""
+
+    def __init__(
+        self,
+        summariser: Summariser,
+        frames: Frames,
+        models: Models,
+        database: Database,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._database = database
+        self._summariser = summariser
+        self._frames = frames
+        self._models = models
+        self._now = now
+
+    async def needs_compression(self, ask: StatelessAsk) -> Need:
+        """Return whether S0's rule asks for a summary; raises ValidationError with its words."""
+        _require_objects(ask.messages)
+        return await asyncio.to_thread(
+            lambda: Need(
+                stateless.needs_compression(ask.messages, ask.max_context_tokens, ask.policy),
+                stateless.estimate_tokens(ask.messages),
+            )
+        )
+
+    async def build(self, tenant_id: str, ask: StatelessAsk) -> ContextResult:
+        """Return what to send, with a summary of the middle where S0's rule asks for one.
+
+        Raises ValidationError, or ServiceUnavailable when the model gives none: then there is
+        no new state, and the caller's stays as it is (CX-NT3).
+        """
+        _require_objects(ask.messages)
+        messages: Sequence[Mapping[str, Any]] = ask.messages
+        plan = await asyncio.to_thread(
+            stateless.plan_build, messages, ask.state, ask.max_context_tokens, ask.policy
+        )
+        match plan:
+            case stateless.ShowAll():
+                return _result(messages, summary_used=False)
+            case stateless.ReuseSummary():
+                shown = stateless.assemble(messages, plan.summary, ask.policy)
+                return _result(shown, summary_used=True)
+            case stateless.CompressMiddle():
+                least, most = SUMMARY_TOKENS
+                room = max(least, min(most, ask.max_context_tokens // 10))
+                middle = list(range(plan.start, plan.end))
+                made = await self._summarise(
+                    tenant_id, await _read(messages, middle), ask.model, room
+                )
+                state = stateless.new_state(plan, made.text, self._now().isoformat())
+                shown = stateless.assemble(messages, made.text, ask.policy)
+                return _result(shown, summary_used=True, state=state)
+
+    async def compress(
+        self, tenant_id: str, messages: Sequence[Any], model: str | None
+    ) -> Compressed:
+        """Return a summary of all the messages; raises as `build` does (CX-NT2).
+
+        A call at the end is left out of what is summarised, so that of it alone nothing is left.
+        """
+        stateless.require_messages(messages)
+        _require_objects(messages)
+        neutral = await _read(messages, range(len(messages)))
+        stateless.require_messages(without_trailing_calls(neutral))
+        return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1])
+
+    async def count(self, tenant_id: str, ask: CountAsk) -> TokenCount:
+        """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
+        calibration = await self._calibration(tenant_id, ask)
+        return await asyncio.to_thread(self._count, ask, calibration)
+
+    async def _calibration(self, tenant_id: str, ask: CountAsk) -> Calibration | None:
+        """Return what reports say of the model's counts; without a database nobody knows."""
+        if ask.model is None:
+            return None
+        with suppress(ServiceUnavailable):
+            async with self._database.session() as records:
+                return await records.usage.find_calibration(tenant_id, ask.model, ask.counter)
+        return None
+
+    def _count(self, ask: CountAsk, calibration: Calibration | None) -> TokenCount:
+        count = self._frames.counter(ask.counter)
+        _require_objects(ask.messages)
+        factor = calibration.rounded.factor if calibration is not None else 1.0
+        messages = scaled(self._count_messages(ask), factor)
+        text = scaled(count(ask.text), factor) if ask.text is not None else 0
+        definitions = [parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(ask.tools)]
+        tools = scaled(estimate_tool_defs_tokens(definitions, count), factor)
+        info = self._models.find(ask.model) if ask.model else None
+        exact = info is not None and info.exact and ask.counter is CounterName.TOKENIZER
+        margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, calibration)
+        total = messages + text + tools
+        return TokenCount(
+            tokens=total,
+            messages=messages,
+            text=text,
+            tools=tools,
+            counter=ask.counter,
+            model=ask.model,
+            margin=margin,
+            method=estimate_of(total, ask.counter, factor, margin, calibration).method,
+            factor=factor,
+        )
+
+    def _count_messages(self, ask: CountAsk) -> int:
+        if ask.counter is CounterName.TOKENIZER:
+            return count_payload_messages(
+                ask.format, ask.messages, self._frames.counter("tokenizer")
+            )
+        estimate = {
+            CounterName.BYTES_4: bytes_4,
+            CounterName.CHARS_4: chars_4,
+            CounterName.CHARS_2_5: chars_2_5,
+        }[ask.counter]
+        return estimate(_neutral(ask.messages, range(len(ask.messages)), ask.format))
+
+    async def _summarise(
+        self,
+        tenant_id: str,
+        neutral: Sequence[Message],
+        model: str | None,
+        room: int,
+    ) -> Compressed:
+        chosen = self._summariser.choose_model(model, None, None)
+        if not without_trailing_calls(neutral):
+            # A middle that is a call alone gives a model nothing to summarise.
+            chosen = None
+        effort = self._summariser.effort(tenant_id)
+        made = await self._summariser.summarise(neutral, None, SummaryAsk(), chosen, room, effort)
+        return Compressed(made.text, effort.model)
+
+
+def _require_objects(messages: Sequence[Any]) -> None:
+    wrong = (index for index, message in enumerate(messages) if not isinstance(message, Mapping))
+    told = list(islice(wrong, _MAX_PLACES))
+    if told:
+        detail = "A message is a JSON object"
+        problems = tuple(Problem(f"/messages/{index}", detail) for index in told)
+        raise ValidationError(detail, problems=problems)
+
+
+async def _read(messages: Sequence[Any], places: Sequence[int]) -> list[Message]:
+    return await asyncio.to_thread(_neutral, messages, places, FormatName.OPENAI_CHAT)
+
+
+def _neutral(
+    messages: Sequence[Mapping[str, Any]], places: Sequence[int], format: FormatName
+) -> list[Message]:
+    """Read messages of a caller's own history, in which system messages may stand."""
+    read: list[Message] = []
+    for index in places:
+        raw = messages[index]
+        if raw.get("role") in _SYSTEM_ROLES:
+            raw = {**raw, "role": "user"}
+        parsed = FORMATS[format].parse(raw, f"/messages/{index}")
+        read.extend(clean(message) for message in parsed)
+    return read
+
+
+def _result(
+    messages: Sequence[Mapping[str, Any]], *, summary_used: bool, state: ContextState | None = None
+) -> ContextResult:
+    return ContextResult(messages, summary_used, stateless.estimate_tokens(messages), state)

@@ -1,0 +1,128 @@
+"""Payloads judged by the rules of their providers; nothing is stored (K2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName, sendable
+from app.domain.common.policy import CounterName
+from app.domain.formats import ToolDefinition, json_fields, parse_tool
+from app.domain.models.limits import ModelInfo, overlaid
+from app.domain.models.tokens import (
+    CountText,
+    count_payload_messages,
+    count_system,
+    estimate_tool_defs_tokens,
+)
+from app.domain.payload.validation import Context, Shape, Violation, capacity_of, read, validate
+from app.domain.payload.validation.shapes import object_of, texts_in
+from app.services.ports import Database, Models
+from app.services.prompt.settings_resolver import Frames
+
+_DECLARATIONS = ("function_declarations", "functionDeclarations")
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationAsk:
+    """A payload and what is known beside it; `previous_stable` is the answer's `stable_items`."""
+
+    payload: Mapping[str, Any]
+    format: FormatName = FormatName.OPENAI_CHAT
+    model: str | None = None
+    max_context_tokens: int | None = None
+    previous: Mapping[str, Any] | None = None
+    previous_stable: int | None = None
+    betas: tuple[str, ...] | None = None
+    prefill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is wrong with a payload; `valid` when no violation is an error.
+
+    `tokens` and `capacity` are what N7 was judged by, None where one of them is unknown.
+    """
+
+    valid: bool
+    violations: Sequence[Violation]
+    tokens: int | None
+    capacity: int | None
+
+
+class ValidationService:
+    """Judges payloads, whoever built them."""
+
+    def __init__(self, database: Database, frames: Frames, models: Models) -> None:
+        self._database = database
+        self._frames = frames
+        self._models = models
+
+    async def validate(self, tenant_id: str, ask: ValidationAsk) -> Verdict:
+        """Return the verdict on a payload.
+
+        Raises ValidationError for a payload without a list of items, and for an unknown model.
+        """
+        info = await self._model(tenant_id, ask.model) if ask.model is not None else None
+        return await asyncio.to_thread(self._judge, ask, info)
+
+    async def _model(self, tenant_id: str, model: str) -> ModelInfo:
+        bundled = await asyncio.to_thread(self._models.find, model)
+        async with self._database.session() as records:
+            own = await records.tenants.find_model(tenant_id, model)
+        if bundled is None and own is None:
+            detail = "Nothing is known about this model: leave it out, or add it to /v1/models"
+            raise ValidationError.at("/model", detail)
+        return overlaid(model, bundled, own)
+
+    def _judge(self, ask: ValidationAsk, info: ModelInfo | None) -> Verdict:
+        shape = read(ask.payload, ask.format, "/payload")
+        if ask.previous is not None:
+            read(ask.previous, ask.format, "/previous")
+        capacity = capacity_of(shape, ask.max_context_tokens, info)
+        tokens = None
+        if capacity is not None:
+            tokens = _tokens(shape, ask.format, self._frames.counter(CounterName.TOKENIZER))
+        context = Context(
+            previous=ask.previous,
+            previous_stable=ask.previous_stable,
+            model=info,
+            tokens=tokens,
+            capacity=capacity,
+            betas=ask.betas,
+            prefill=ask.prefill,
+        )
+        violations = validate(ask.payload, ask.format, context)
+        valid = all(violation.severity != "error" for violation in violations)
+        return Verdict(valid, violations, tokens, capacity)
+
+
+def _tokens(shape: Shape, format: FormatName, count: CountText) -> int | None:
+    """Count a payload as a build does (C1), None where one of its items cannot be read."""
+    if not all(isinstance(item, Mapping) for item in shape.items):
+        return None
+    try:
+        messages = count_payload_messages(format, shape.items, count)
+    except ValidationError:
+        return None
+    system = "\n\n".join(texts_in(shape.system))
+    return messages + (count_system(system, count) if system else 0) + _tool_tokens(shape, count)
+
+
+def _tool_tokens(shape: Shape, count: CountText) -> int:
+    """Count the tools; one that is not defined by a schema as the text it is sent as."""
+    known: list[ToolDefinition] = []
+    others = 0
+    for tool in shape.tools:
+        declared = next(
+            (object_of(tool)[key] for key in _DECLARATIONS if key in object_of(tool)), None
+        )
+        for definition in declared if isinstance(declared, list) else [tool]:
+            try:
+                known.append(parse_tool(definition, ""))
+            except ValidationError:
+                others += count(sendable(json_fields.compact(definition)))
+    return others + (estimate_tool_defs_tokens(known, count) if known else 0)

@@ -1,0 +1,139 @@
+"""The budget and pressure of a conversation as its head tells them, without reading its log.
+
+1. Its own count is that of the next build, from the running sums of the log.
+2. Beside it stands what a provider reported last, as long as that is of the present epoch (E2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.common.errors import ContextError
+from app.domain.common.policy import StrategyName
+from app.domain.compaction.planning import own_mentions, own_tools_cost
+from app.domain.conversations.records import Conversation
+from app.domain.conversations.view import Span, overlap
+from app.domain.conversations.visibility import last_from
+from app.domain.models.budget import (
+    ContextBudget,
+    PressureReading,
+    Usage,
+    measure,
+    read_pressure,
+    scaled,
+)
+from app.domain.payload.epochs import lane_of
+from app.domain.payload.reported_usage import (
+    ReportedUsage,
+    UsageReport,
+    current_epoch,
+    is_suspended,
+    judged_tokens,
+    should_compact,
+)
+from app.domain.payload.service_notes import noted
+from app.domain.prompt.resolved_settings import Ask, Frame
+from app.services.ports import Records
+from app.services.prompt.settings_resolver import Frames
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A budget with its pressure."""
+
+    budget: ContextBudget
+    pressure: PressureReading
+
+
+async def read_budget(
+    frames: Frames, records: Records, conversation: Conversation
+) -> Reading | None:
+    """Return the reading for the stored settings, None while no window is known (decision 6)."""
+    try:
+        frame = await frames.of(conversation)
+    except ContextError:
+        return None
+    if frame.limits is None:
+        return None
+    usage = usage_of(frame, conversation, await read_shown(records, frame, conversation))
+    return Reading(measure(usage, frame.limits), read_pressure(usage.total, frame.limits))
+
+
+async def read_shown(records: Records, frame: Frame, conversation: Conversation) -> int:
+    """Return the tokens of the log that the next build would show, before the factor.
+
+    That is the whole log less what a summary stands for, or the last N messages of a sliding
+    window.
+    """
+    head = conversation.head
+    if frame.policy.strategy is not StrategyName.SLIDING_WINDOW:
+        return head.shown_tokens
+    window, count = head.window.spans, frame.policy.sliding_window.keep_last_n
+    newest = Span(last_from(window, head.head_seq, count), head.head_seq + 1)
+    if newest.start <= window[0].start:
+        return head.shown_tokens
+    shown = overlap(window, (newest,))
+    tokens = await records.windows.tokens_in(conversation.conversation_id, shown)
+    return min(tokens, head.shown_tokens)
+
+
+def usage_of(frame: Frame, conversation: Conversation, shown: int) -> Usage:
+    """Return the usage of a build that shows so many tokens of the log, its notes included."""
+    head = conversation.head
+    if frame.limits is None:
+        return frame.usage(shown, head.summary_tokens, own_tools_cost(frame, head))
+    return noted(frame, frame.limits, shown, head.summary_tokens, own_mentions(head))
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report, the raw tokens appended after it, and the epoch that a build now is in."""
+
+    report: UsageReport
+    appended: int
+    epoch: int
+
+    def usage(self, frame: Frame) -> ReportedUsage:
+        """Return it as it is judged: the answer is in it, whether appended meanwhile or not."""
+        usage = self.report.usage
+        beyond = scaled(self.appended, frame.factor) - usage.output_tokens
+        return ReportedUsage(usage, self.report.epoch or 0, max(0, beyond))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is of the present epoch, and so says something about the next payload."""
+        return (self.report.epoch or 0) >= self.epoch
+
+
+async def read_reported(
+    records: Records, conversation: Conversation, report: UsageReport
+) -> Reported:
+    """Return a report with what has happened since."""
+    conversation_id, head = conversation.conversation_id, conversation.head
+    lane = lane_of(Ask(report.format), report.model)
+    newest = await records.usage.newest_epoch(conversation_id, lane)
+    before = await records.log.total_at(conversation_id, report.through_seq)
+    return Reported(report, head.tokens - before, current_epoch(newest, head))
+
+
+def judge(
+    frame: Frame, conversation: Conversation, estimate: int, reported: Reported | None
+) -> tuple[int, bool]:
+    """Return the tokens that count, and whether they make a compaction due (E2)."""
+    usage = reported.usage(frame) if reported is not None else None
+    epoch = reported.epoch if reported is not None else 0
+    used = judged_tokens(estimate, usage, epoch)
+    limits = frame.policy_limits or frame.limits
+    if limits is None:
+        return used, False
+    is_due = should_compact(frame.policy.compaction, limits, estimate, usage, epoch)
+    return used, is_due and not is_suspended(conversation.head, used, limits)
+
+
+async def is_due_as_reported(records: Records, frame: Frame, conversation: Conversation) -> bool:
+    """Whether the last report makes a compaction due, whatever the own count says (E2)."""
+    report = await records.usage.newest(conversation.conversation_id)
+    if report is None:
+        return False
+    reported = await read_reported(records, conversation, report)
+    return judge(frame, conversation, 0, reported)[1]

@@ -1,0 +1,170 @@
+"""Recaps: what a snapshot says of its window in a few sentences (I1).
+
+1. A recap fails in any way without failing the snapshot: then it says that it failed.
+2. What the active compaction has summarised is told by that summary, and not read again.
+3. However large a window is, at most `FIRST_MESSAGES` and `LAST_MESSAGES` of it are read, a page at
+   a time, and a few hundred characters of each text. So a recap costs a few calls at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+from app.domain.common.errors import ServiceUnavailable, ValidationError
+from app.domain.common.messages import Message, Role, Text
+from app.domain.compaction.extractive import recap
+from app.domain.compaction.summaries import SummaryAsk
+from app.domain.conversations.records import Conversation
+from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
+from app.domain.snapshots.snapshots import (
+    FAILED_SUMMARY,
+    LEAST_SUMMARY_CHARS,
+    SUMMARY_PROMPT,
+    SUMMARY_TOKENS,
+    SnapshotPart,
+    ends_of,
+    shortened,
+)
+from app.services.common.read_permits import BATCH_BYTES, batches
+from app.services.compaction.summariser import Summariser
+from app.services.ports import Database
+
+FIRST_MESSAGES = 200
+LAST_MESSAGES = 800
+PAGE_MESSAGES = 200
+MOST_TEXT_CHARS = 800
+"""Characters of each text that a model reads of a message."""
+
+_log = logging.getLogger("app.recaps")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldWindow:
+    """The active window of a conversation, as a snapshot is to hold it."""
+
+    conversation: Conversation
+    part: SnapshotPart
+
+
+class Recaps:
+    """Says what happened in windows, by a model or by picking sentences out."""
+
+    def __init__(self, database: Database, summariser: Summariser) -> None:
+        self._database = database
+        self._summariser = summariser
+
+    async def of(
+        self,
+        tenant_id: str,
+        windows: Sequence[HeldWindow],
+        policy_model: str | None,
+        model: str | None,
+    ) -> str:
+        """Return a recap of all the windows, or the word that there is none (rule 1).
+
+        Which model is asked follows E5; no session is open meanwhile.
+        """
+        try:
+            chosen = self._summariser.choose_model(None, policy_model, model)
+            if chosen is None:
+                return await self._picked_out(windows)
+            return await self._told(tenant_id, windows, chosen)
+        except (ServiceUnavailable, ValidationError) as error:
+            reason = error.facts.get("reason", error.code)
+            _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
+            return FAILED_SUMMARY
+
+    async def _picked_out(self, windows: Sequence[HeldWindow]) -> str:
+        first, last = windows[0].part, windows[-1].part
+        begins = _pages((first.conversation_id, span) for span in first.spans[:1])
+        ends = _pages((last.conversation_id, span) for span in last.spans[-1:])
+        opening, closing = await self._read(*begins[0]), await self._read(*ends[-1])
+        messages = sum(window.part.message_count for window in windows)
+        return recap(messages, len(windows), opening, closing)
+
+    async def _told(self, tenant_id: str, windows: Sequence[HeldWindow], model: str) -> str:
+        effort = self._summariser.effort(tenant_id)
+        ask = SummaryAsk(prompt=SUMMARY_PROMPT)
+        said: str | None = None
+        batch: list[Message] = []
+        async for messages in self._messages(windows):
+            if batch:
+                result = await self._summariser.summarise(
+                    batch,
+                    said,
+                    ask,
+                    model,
+                    SUMMARY_TOKENS,
+                    effort,
+                    is_end=False,
+                    least_chars=LEAST_SUMMARY_CHARS,
+                )
+                said = result.text
+            batch = messages
+        result = await self._summariser.summarise(
+            batch, said, ask, model, SUMMARY_TOKENS, effort, least_chars=LEAST_SUMMARY_CHARS
+        )
+        return result.text
+
+    async def _messages(self, windows: Sequence[HeldWindow]) -> AsyncIterator[list[Message]]:
+        """Yield what a model reads, in lists of about a page (rules 2 and 3)."""
+        notes: dict[str, list[Message]] = {}
+        pieces: list[tuple[str, Span]] = []
+        for place, window in enumerate(windows, start=1):
+            summary, spans = await self._shown(window)
+            said = [f"Conversation {place} of {len(windows)} begins here"] * (len(windows) > 1)
+            said += [f"Earlier in this conversation: {summary}"] * (summary is not None)
+            notes[window.part.conversation_id] = list(map(_note, said))
+            pieces += [(window.part.conversation_id, span) for span in spans]
+        ends = ends_of(pieces, FIRST_MESSAGES, LAST_MESSAGES)
+        left_out = count_in(span for _, span in pieces) - count_in(span for _, span in ends)
+        page = [_note(f"{left_out:,} messages in the middle are left out")] if left_out else []
+        for conversation_id, span in _pages(ends):
+            page += notes.pop(conversation_id, [])
+            page += await self._read(conversation_id, span)
+            if len(page) >= PAGE_MESSAGES:
+                yield page
+                page = []
+        labels = len(windows) > 1
+        page += [note for left in notes.values() if len(left) > labels for note in left]
+        if page:
+            yield page
+
+    async def _shown(self, window: HeldWindow) -> tuple[str | None, Sequence[Span]]:
+        """Return the summary that a conversation shows, and what of the window stands beside it."""
+        head, part = window.conversation.head, window.part
+        if head.compaction_id is None or head.span is None:
+            return None, part.spans
+        async with self._database.session() as records:
+            receipt = await records.contexts.find_compaction(
+                part.conversation_id, head.compaction_id
+            )
+        if receipt is None or receipt.summary is None:
+            return None, part.spans
+        kept = overlap(spans_of(head.kept), part.spans)
+        return receipt.summary, union((*minus(part.spans, (head.span,)), *kept))
+
+    async def _read(self, conversation_id: str, span: Span) -> list[Message]:
+        """Return the messages of a span, shortened; a batch of them is held whole at a time."""
+        async with self._database.session() as records:
+            sizes = await records.log.sizes(conversation_id, span.start, span.end)
+        messages: list[Message] = []
+        for start, end in batches(sizes, BATCH_BYTES):
+            async with self._database.session() as records:
+                rows = await records.contexts.rows(conversation_id, start, end, as_chat=False)
+            messages += [shortened(row.message(), MOST_TEXT_CHARS) for row in rows]
+        return messages
+
+
+def _pages(pieces: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
+    return [
+        (conversation_id, Span(start, min(start + PAGE_MESSAGES, span.end)))
+        for conversation_id, span in pieces
+        for start in range(span.start, span.end, PAGE_MESSAGES)
+    ]
+
+
+def _note(text: str) -> Message:
+    return Message(Role.USER, (Text(f"[{text}]"),))

@@ -1,0 +1,66 @@
+"""Shortening as a read: how much of the oversized messages of a log to show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from app.domain.compaction.text_shortening import READERS, short_for
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.view import Short
+from app.domain.models.budget import Limits
+from app.domain.prompt.resolved_settings import Frame
+from app.domain.tool_output.offloading import message_ref
+from app.services.ports import Database
+
+_THREAD_BYTES = 65_536
+"""Text of the rows from which they are cut in a thread."""
+
+
+async def shorts_for(
+    database: Database,
+    conversation_id: str,
+    costs: Mapping[int, int],
+    frame: Frame,
+    *,
+    as_chat: bool,
+) -> list[Short]:
+    """Return how to show the messages with these seqs so that none costs more than it may.
+
+    Those whose texts are not what makes them large are left out. They are read as the build
+    reads them: `as_chat` for openai_chat.
+    """
+    rows: list[LogRow] = []
+    async with database.session() as records:
+        for seq in costs:
+            rows += await records.contexts.rows(conversation_id, seq, seq + 1, as_chat=as_chat)
+    if sum(len(row.text) for row in rows) > _THREAD_BYTES:
+        return await asyncio.to_thread(_shorts, rows, costs, frame)
+    return _shorts(rows, costs, frame)
+
+
+def _shorts(rows: Sequence[LogRow], costs: Mapping[int, int], frame: Frame) -> list[Short]:
+    most_bytes = frame.policy.tool_output.max_message_bytes
+    found = (
+        short_for(
+            row.message(),
+            row.seq,
+            message_ref(row.id, row.seq),
+            costs[row.seq],
+            most_bytes,
+            frame.count,
+        )
+        for row in rows
+    )
+    return [short for short in found if short is not None]
+
+
+def reader_tokens(frame: Frame, offered: Sequence[str] = ()) -> int:
+    """Return what the tools that read the rest of a message cost beside those offered already."""
+    missing = (name for name in frame.agent_tools(READERS) if name not in offered)
+    return frame.extra_tokens(tuple(missing))
+
+
+def text_room(frame: Frame, limits: Limits, beside: int) -> int:
+    """Return the raw tokens that a window leaves for texts beside everything else."""
+    return int(limits.capacity / frame.factor) - frame.raw_fixed.fixed - beside

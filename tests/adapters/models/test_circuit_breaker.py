@@ -1,0 +1,136 @@
+"""The circuit breaker: a model that is down is left alone, others are not (E9)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.adapters.models.circuit_breaker import PROVIDER_FAILURES, CircuitBreaker
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.compaction.summaries import Completion, ModelCall
+
+NO_TIME = 1e-9
+ANSWER = Completion("fine", "stop", 1, 1, False)
+
+
+class Model:
+    """Fails with `reason` while it has one, and holds its calls up while `release` is unset."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        self.calls = 0
+        self.release = asyncio.Event()
+        self.release.set()
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Answer or fail."""
+        self.calls += 1
+        await self.release.wait()
+        if self.reason is not None:
+            raise ServiceUnavailable("down", {"reason": self.reason})
+        return ANSWER
+
+
+def call(model: str = "m") -> ModelCall:
+    """Return a call of this model."""
+    return ModelCall(model, ({"role": "user", "content": "x"},), 10, 1.0, "tenant")
+
+
+async def reason_of(breaker: CircuitBreaker, model: str = "m") -> str:
+    """Return why a call fails."""
+    with pytest.raises(ServiceUnavailable) as failure:
+        await breaker.complete(call(model))
+    return str(failure.value.facts["reason"])
+
+
+@pytest.mark.parametrize("reason", sorted(PROVIDER_FAILURES))
+async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
+    """E9: then calls of this model are refused unmade, with a time to come back."""
+    model = Model(reason)
+    breaker = CircuitBreaker(model, failures=3, seconds=30)
+    assert [await reason_of(breaker) for _ in range(3)] == [reason] * 3
+    with pytest.raises(ServiceUnavailable) as failure:
+        await breaker.complete(call())
+    assert failure.value.facts["reason"] == "circuit_open"
+    assert failure.value.facts["model"] == "m"
+    assert failure.value.facts["retry_after"] in {29, 30}
+    assert model.calls == 3
+
+
+async def test_each_model_has_its_own_circuit() -> None:
+    """E9: a fallback is not shut out by the model it stands in for."""
+    breaker = CircuitBreaker(Model("timeout"), failures=1, seconds=30)
+    assert await reason_of(breaker, "main") == "timeout"
+    assert await reason_of(breaker, "main") == "circuit_open"
+    assert await reason_of(breaker, "spare") == "timeout"
+
+
+@pytest.mark.parametrize("reason", ["bad_answer", "context_window", "refused", "spend_guard"])
+async def test_what_the_provider_is_not_to_blame_for_does_not_count(reason: str) -> None:
+    """E9: answers that cannot be used and calls it refuses leave the circuit closed."""
+    model = Model(reason)
+    breaker = CircuitBreaker(model, failures=2, seconds=30)
+    assert {await reason_of(breaker) for _ in range(5)} == {reason}
+    assert model.calls == 5
+
+
+async def test_an_answer_in_between_starts_the_count_again() -> None:
+    """E9: only failures in a row open the circuit."""
+    model = Model()
+    breaker = CircuitBreaker(model, failures=2, seconds=30)
+    for reason in ("timeout", None, "timeout", None):
+        model.reason = reason
+        if reason is None:
+            assert await breaker.complete(call()) == ANSWER
+        else:
+            assert await reason_of(breaker) == reason
+
+
+async def test_a_call_given_up_does_not_count() -> None:
+    """E9, E11: who stops waiting says nothing about the provider."""
+    model = Model()
+    model.release.clear()
+    breaker = CircuitBreaker(model, failures=1, seconds=30)
+    task = asyncio.create_task(breaker.complete(call()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    model.release.set()
+    assert await breaker.complete(call()) == ANSWER
+
+
+async def test_one_call_tries_whether_the_model_is_back() -> None:
+    """E9: after the time one call goes through, the others wait for what it finds."""
+    model = Model("timeout")
+    breaker = CircuitBreaker(model, failures=1, seconds=NO_TIME)
+    assert await reason_of(breaker) == "timeout"
+    model.reason = None
+    model.release.clear()
+    trying = asyncio.create_task(breaker.complete(call()))
+    await asyncio.sleep(0)
+    assert {await reason_of(breaker) for _ in range(3)} == {"circuit_open"}
+    assert model.calls == 2
+    model.release.set()
+    assert await trying == ANSWER
+    assert await breaker.complete(call()) == ANSWER
+
+
+async def test_a_model_still_down_is_left_alone_again() -> None:
+    """E9: one failing try is enough to open the circuit again."""
+    model = Model("timeout")
+    breaker = CircuitBreaker(model, failures=3, seconds=NO_TIME)
+    for _ in range(3):
+        await reason_of(breaker)
+    model.release.clear()
+    trying = asyncio.create_task(breaker.complete(call()))
+    await asyncio.sleep(0)
+    model.release.set()
+    with pytest.raises(ServiceUnavailable):
+        await trying
+    model.release.clear()
+    again = asyncio.create_task(breaker.complete(call()))
+    await asyncio.sleep(0)
+    assert await reason_of(breaker) == "circuit_open"
+    again.cancel()

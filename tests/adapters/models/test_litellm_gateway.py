@@ -1,0 +1,163 @@
+"""The gateway against a real local endpoint: every failure has one reason (E9)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from threading import Event
+
+import pytest
+import pytest_asyncio
+
+from app.adapters.models.litellm_gateway import LiteLLMGateway
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.compaction.summaries import ModelCall
+from tests import fake_llm as fake
+from tests.fake_llm import FakeLLM
+
+LONG_SECONDS = 20.0
+
+
+def call(timeout_seconds: float = LONG_SECONDS, model: str = "openai/some-model") -> ModelCall:
+    """Return an ordinary call."""
+    messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "condense"})
+    return ModelCall(model, messages, 200, timeout_seconds, "tenant")
+
+
+@pytest_asyncio.fixture
+async def gateway(fake_llm: FakeLLM) -> AsyncIterator[LiteLLMGateway]:
+    """A gateway that knows only the fake endpoint."""
+    gateway = LiteLLMGateway(fake_llm.api_base, "sk-test")
+    yield gateway
+    await gateway.close()
+
+
+async def reason_of(gateway: LiteLLMGateway, asked: ModelCall | None = None) -> str:
+    """Return the reason a call fails for."""
+    with pytest.raises(ServiceUnavailable) as failure:
+        await gateway.complete(asked or call())
+    assert failure.value.code == "SERVICE_UNAVAILABLE"
+    return str(failure.value.facts["reason"])
+
+
+async def test_an_answer_comes_back_with_its_usage(
+    gateway: LiteLLMGateway, fake_llm: FakeLLM
+) -> None:
+    """E3: one call without tools, and what it cost, is all that a completion holds."""
+    completion = await gateway.complete(call())
+    assert completion.text == fake.GOOD_TEXT
+    assert completion.finish_reason == "stop"
+    assert (completion.input_tokens, completion.output_tokens) == (100, 20)
+    assert not completion.has_tool_calls
+    (request,) = fake_llm.requests
+    assert request.body["messages"][-1] == {"role": "user", "content": "condense"}
+    assert request.body["max_tokens"] == 200
+    assert "tools" not in request.body
+    assert not request.body.get("stream")
+    assert request.headers["Authorization"] == "Bearer sk-test"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (fake.status(500), "provider_error"),
+        (fake.status(503), "provider_error"),
+        (fake.status(429, "slow down"), "rate_limited"),
+        (fake.status(401, "bad key"), "authentication"),
+        (fake.status(403, "not yours"), "authentication"),
+        (fake.status(404, "no such model"), "refused"),
+        (fake.status(400, "malformed"), "refused"),
+        (fake.status(400, "prompt is too long: 9000 tokens"), "context_window"),
+        (fake.status(413, "Request Entity Too Large"), "context_window"),
+        (fake.status(413, "Request too large on tokens per minute (TPM)"), "rate_limited"),
+        (fake.status(400, "max_tokens is too large: 99. This model supports"), "refused"),
+        (fake.status(500, "the request exceeds the available context size"), "context_window"),
+        (fake.answer("cut", "model_context_window_exceeded"), "context_window"),
+        (fake.context_too_long(), "context_window"),
+        (fake.connection_reset(), "provider_error"),
+        (fake.truncated_body(), "provider_error"),
+        (fake.refusal(), "refused"),
+        (fake.Behaviour(body={"choices": []}), "bad_answer"),
+        (fake.Behaviour(body=[1]), "provider_error"),
+    ],
+)
+async def test_every_failure_is_service_unavailable_with_its_reason(
+    gateway: LiteLLMGateway, fake_llm: FakeLLM, behaviour: fake.Behaviour, reason: str
+) -> None:
+    """E9: errors, resets and unreadable answers become one error, without a hidden retry."""
+    fake_llm.always(behaviour)
+    assert await reason_of(gateway) == reason
+    assert fake_llm.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7),
+        ("0.2", 1),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        ("soon", None),
+        ("nan", None),
+        (None, None),
+    ],
+)
+async def test_the_pause_a_provider_wants_is_passed_on(
+    gateway: LiteLLMGateway, fake_llm: FakeLLM, header: str | None, seconds: int | None
+) -> None:
+    """E9: Retry-After is in the facts, in whole seconds, however the provider writes it."""
+    headers = {"Retry-After": header} if header is not None else {}
+    fake_llm.always(fake.Behaviour(429, {"error": {"message": "slow down"}}, headers))
+    with pytest.raises(ServiceUnavailable) as failure:
+        await gateway.complete(call())
+    assert failure.value.facts.get("retry_after") == seconds
+    assert failure.value.facts["reason"] == "rate_limited"
+
+
+async def test_our_own_clock_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
+    """E9, E11: a model that does not answer costs at most the timeout."""
+    await gateway.complete(call())
+    fake_llm.script(fake.slow(Event()))
+    assert await reason_of(gateway, call(timeout_seconds=0.2)) == "timeout"
+    assert fake_llm.calls == 2
+
+
+async def test_a_cancelled_call_stays_cancelled(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
+    """E11: who stops waiting is not told that the model failed."""
+    arrived = Event()
+    fake_llm.script(fake.slow(Event(), arrived=arrived))
+    task = asyncio.create_task(gateway.complete(call()))
+    await asyncio.to_thread(arrived.wait, LONG_SECONDS)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_tool_call_and_a_cut_are_reported(
+    gateway: LiteLLMGateway, fake_llm: FakeLLM
+) -> None:
+    """E3: what makes an answer unacceptable is visible in the completion."""
+    fake_llm.script(fake.tool_call(), fake.cut_off())
+    assert (await gateway.complete(call())).has_tool_calls
+    assert (await gateway.complete(call())).finish_reason == "length"
+
+
+async def test_an_unknown_provider_is_refused_without_a_call(
+    gateway: LiteLLMGateway, fake_llm: FakeLLM
+) -> None:
+    """M: a model name LiteLLM cannot place is no internal error."""
+    assert await reason_of(gateway, call(model="no-such-provider-anywhere")) == "refused"
+    assert fake_llm.calls == 0
+
+
+def test_litellm_is_not_imported_before_the_first_call() -> None:
+    """Decision 36: building the gateway loads no model client."""
+    code = (
+        "import sys; from app.adapters.models.litellm_gateway import LiteLLMGateway;"
+        "LiteLLMGateway();"
+        "sys.exit('litellm' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ})
+    assert done.returncode == 0

@@ -1,0 +1,762 @@
+"""Blobs in Postgres: stored once, collected and back again, whoever comes at the same time (F)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from uuid_utils import uuid7
+
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.postgres.common.connections import Statement, Store
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.tool_output import blobs as sentences
+from app.adapters.postgres.tool_output.blobs import BLOB_CTES, append_parameters
+from app.domain.common.errors import NotFound
+from app.domain.conversations.records import Settings
+from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk, blob_id
+
+TENANT = "default"
+NOW = datetime.now(UTC)
+LATER = NOW + timedelta(hours=1)
+EARLIER = NOW - timedelta(hours=1)
+
+Stored = tuple[Blob, list[StoredChunk]]
+
+
+def new_id() -> str:
+    """Return a fresh id."""
+    return str(uuid7())
+
+
+async def blob_of(data: bytes, *, attached: bool = False) -> Stored:
+    """Return the blob of some bytes under a content of its own, with its chunks."""
+    chunker = Chunker()
+    chunks = [*chunker.feed(data), *chunker.finish()]
+    async with RowStore().writer(TENANT, "any", "any") as writer:
+        stored = await writer.write(chunks)
+    blob = Blob(
+        id=blob_id(chunker.sha256),
+        content_id=new_id(),
+        byte_size=chunker.byte_size,
+        line_count=chunker.line_count,
+        sha256=chunker.sha256,
+        media_type=TEXT,
+        tool_name="shell",
+        tool_call_id="call_1",
+        attached=attached,
+    )
+    return blob, stored
+
+
+@pytest_asyncio.fixture
+async def cid(database: PostgresDatabase) -> str:
+    """The id of a new conversation."""
+    return await conversation(database)
+
+
+async def conversation(database: PostgresDatabase) -> str:
+    """Make a conversation and return its id."""
+    made = new_id()
+    async with database.session() as records:
+        assert await records.conversations.add(TENANT, made, None, "bytes_4", Settings(), "{}")
+    return made
+
+
+@pytest_asyncio.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A plain connection to this test's database."""
+    opened = await asyncpg.connect(database_url)
+    yield opened
+    await opened.close()
+
+
+async def read(database: PostgresDatabase, conversation_id: str, ref: str) -> bytes:
+    """Return a blob's bytes."""
+    async with database.session() as records:
+        blob = await records.blobs.find(conversation_id, ref)
+        assert blob is not None and blob.collected_at is None
+        chunks = await records.blobs.chunks(conversation_id, blob.content_id, 0, 1000)
+    return b"".join(await RowStore().read(None, chunks))
+
+
+async def put(
+    database: PostgresDatabase, conversation_id: str, data: bytes, *, attached: bool = False
+) -> Blob:
+    """Store some bytes, and return their blob as it was offered."""
+    blob, chunks = await blob_of(data, attached=attached)
+    async with database.session() as records:
+        await records.blobs.add(conversation_id, blob, chunks)
+    return blob
+
+
+async def collect(
+    database: PostgresDatabase, conversation_id: str, refs: Sequence[str] | None = None
+) -> list[str]:
+    """Collect blobs as a collection does, by default all unattached ones; return their ids."""
+    async with database.transaction() as records:
+        assert await records.log.lock(TENANT, conversation_id, None) is not None
+        if refs is None:
+            found = await records.blobs.collectable(conversation_id, None, compacted=False)
+            refs = [blob.id for blob in found]
+        await records.blobs.collect(conversation_id, refs)
+    return list(refs)
+
+
+async def add_message(
+    connection: asyncpg.Connection, conversation_id: str, seq: int, refs: list[str] | None
+) -> None:
+    """Put a message that refers to blobs into the log, past every rule."""
+    await connection.execute(
+        """
+        INSERT INTO messages (
+            conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
+            total_tokens, has_media, continues, body
+        ) VALUES ($1, $2, $3, 0, 'tool', 'openai_chat', 0, 0, 0, false, false, '{}')
+        """,
+        UUID(conversation_id),
+        seq,
+        f"m{seq}",
+    )
+    for ref in refs or ():
+        await connection.execute(
+            "INSERT INTO blob_uses (conversation_id, blob_id, seq) VALUES ($1, $2, $3)",
+            UUID(conversation_id),
+            ref,
+            seq,
+        )
+
+
+async def hide(
+    connection: asyncpg.Connection, conversation_id: str, start: int, end: int, kept: list[int]
+) -> None:
+    """Hide a range of the log as a compaction does."""
+    await connection.execute(
+        """
+        UPDATE heads SET span_start = $2, span_end = $3, kept = $4, compaction_id = $1,
+            view_version = view_version + 1
+        WHERE conversation_id = $1
+        """,
+        UUID(conversation_id),
+        start,
+        end,
+        kept,
+    )
+
+
+async def waited_for(connection: asyncpg.Connection, how_many: int = 1) -> None:
+    """Return once so many statements of this database wait for a lock."""
+    async with asyncio.timeout(10):
+        while True:
+            waiting = await connection.fetchval(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            if waiting >= how_many:
+                return
+
+
+async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
+    """Return how many blobs, chunks and uploads there are."""
+    tables = ("blobs", "blob_chunks", "blob_uploads")
+    numbers = [await connection.fetchval(f"SELECT count(*) FROM {name}") for name in tables]
+    return numbers[0], numbers[1], numbers[2]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00", b"\xff\xed\xa0\x80\r\n", b"line\n" * 50_000, bytes(CHUNK_BYTES)]
+)
+async def test_a_blob_comes_back_as_it_was(
+    database: PostgresDatabase, cid: str, data: bytes
+) -> None:
+    """F1: what is known of a blob and each of its bytes are stored and come back."""
+    blob, chunks = await blob_of(data)
+    async with database.session() as records:
+        assert await records.blobs.add(cid, blob, chunks) == blob.content_id
+        found = await records.blobs.find(cid, blob.id)
+        assert found is not None and found.created_at is not None
+        assert replace(found, created_at=None) == blob
+        assert await records.blobs.chunks(cid, blob.content_id, 0, 1000) == chunks
+        assert await records.blobs.find(cid, "blob_unknown") is None
+        assert await records.blobs.find(new_id(), blob.id) is None
+    assert await read(database, cid, blob.id) == data
+
+
+async def test_places_in_an_object_come_back(database: PostgresDatabase, cid: str) -> None:
+    """F1: of a blob in an object store the rows hold the key and the places."""
+    blob, _ = await blob_of(b"text")
+    blob = replace(blob, object_key="default/a/b", attached=True)
+    chunks = [StoredChunk(n, n * CHUNK_BYTES, n, 9, None, n * 70, 70) for n in range(3)]
+    async with database.session() as records:
+        await records.blobs.add(cid, blob, chunks)
+        found = await records.blobs.find(cid, blob.id)
+        assert found is not None
+        assert replace(found, created_at=None) == blob
+        assert await records.blobs.chunks(cid, blob.content_id, 1, 2) == chunks[1:]
+        assert await records.blobs.chunks(cid, blob.content_id, 2, 50) == chunks[2:]
+        assert await records.blobs.chunks(cid, blob.content_id, 3, 1) == []
+
+
+async def test_strange_names_are_stored(database: PostgresDatabase, cid: str) -> None:
+    """Decision 3: NUL and lone surrogates in a tool's name fail nothing, nor does one in a ref."""
+    blob, chunks = await blob_of(b"text")
+    strange = "a\x00b\ud800"
+    blob = replace(blob, tool_name=strange, tool_call_id=strange, media_type=strange)
+    async with database.session() as records:
+        await records.blobs.add(cid, blob, chunks)
+        found = await records.blobs.find(cid, blob.id)
+        assert found is not None
+        assert {found.tool_name, found.tool_call_id, found.media_type} == {"a\ufffdb\ufffd"}
+        assert await records.blobs.find(cid, strange) is None
+        assert await records.blobs.page(cid, 10, strange) == []
+
+
+async def test_the_same_content_is_stored_once(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F6: equal bytes in one conversation are one blob with the first one's content and chunks."""
+    data = b"line\n" * 50_000
+    first = await put(database, cid, data)
+    second, chunks = await blob_of(data, attached=True)
+    async with database.session() as records:
+        assert await records.blobs.add(cid, second, chunks) == first.content_id
+        assert await records.blobs.add(cid, replace(second, attached=False), chunks)
+        found = await records.blobs.find(cid, first.id)
+    assert found is not None
+    assert replace(found, created_at=None) == replace(first, attached=True)
+    assert await counts(connection) == (1, 4, 0)
+    other = await conversation(database)
+    await put(database, other, data)
+    assert await counts(connection) == (2, 8, 0)
+
+
+async def test_two_who_store_the_same_at_once(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F6: of many who store the same bytes at once, one stores them and all read them."""
+    data = b"line\n" * 50_000
+    made = [await blob_of(data) for _ in range(8)]
+
+    async def add(blob: Blob, chunks: list[StoredChunk]) -> str:
+        async with database.session() as records:
+            return await records.blobs.add(cid, blob, chunks)
+
+    contents = await asyncio.gather(*(add(blob, chunks) for blob, chunks in made))
+    assert len(set(contents)) == 1
+    assert await counts(connection) == (1, 4, 0)
+    assert await read(database, cid, made[0][0].id) == data
+
+
+async def test_find_all_finds_those_there_are(database: PostgresDatabase, cid: str) -> None:
+    """F7: of many refs the known ones are found, collected ones among them."""
+    made = [await put(database, cid, b"%d" % n) for n in range(4)]
+    await collect(database, cid, [made[1].id])
+    async with database.session() as records:
+        found = await records.blobs.find_all(
+            cid, [made[0].id, "blob_unknown", made[1].id, made[0].id]
+        )
+        assert await records.blobs.find_all(cid, []) == []
+    assert {blob.id: blob.collected_at is not None for blob in found} == {
+        made[0].id: False,
+        made[1].id: True,
+    }
+
+
+async def test_pages_go_from_the_newest_on(database: PostgresDatabase, cid: str) -> None:
+    """Decision 2: every blob that was not collected is listed once, newest first."""
+    made = [(await put(database, cid, b"%d" % n)).id for n in range(7)]
+    await put(database, await conversation(database), b"of another")
+    await collect(database, cid, [made[2]])
+    seen: list[str] = []
+    async with database.session() as records:
+        while page := await records.blobs.page(cid, 4, seen[-1] if seen else None):
+            seen += [blob.id for blob in page]
+        assert await records.blobs.page(cid, 4, "blob_unknown") == []
+    assert seen == [ref for ref in reversed(made) if ref != made[2]]
+
+
+async def test_a_collected_blob_leaves_a_tombstone(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: a collection takes the bytes and leaves the row, which says so; twice changes nothing."""
+    blob = await put(database, cid, b"line\n" * 50_000)
+    other = await put(database, cid, b"stays")
+    await collect(database, cid, [blob.id])
+    assert await counts(connection) == (2, 1, 0)
+    async with database.session() as records:
+        first = await records.blobs.find(cid, blob.id)
+        assert first is not None and first.collected_at is not None
+        assert first.ref == blob.ref
+        assert not await records.blobs.holds_content(cid, blob.content_id)
+        assert await records.blobs.holds_content(cid, other.content_id)
+    await collect(database, cid, [blob.id, "blob_unknown"])
+    async with database.session() as records:
+        assert await records.blobs.find(cid, blob.id) == first
+    assert await read(database, cid, other.id) == b"stays"
+
+
+async def test_a_collected_blob_comes_back_to_life(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: the same bytes stored again after a collection are there again, under the new content."""
+    data = b"line\n" * 50_000
+    first = await put(database, cid, data, attached=True)
+    await collect(database, cid, [first.id])
+    again, chunks = await blob_of(data)
+    again = replace(again, object_key="default/x/y", tool_name="other")
+    async with database.session() as records:
+        assert await records.blobs.add(cid, again, chunks) == again.content_id
+        found = await records.blobs.find(cid, again.id)
+    assert found is not None
+    assert replace(found, created_at=None) == replace(again, attached=True)
+    assert await read(database, cid, again.id) == data
+    assert await counts(connection) == (1, 4, 0)
+
+
+async def test_storing_waits_for_a_collection(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: bytes stored again while they are collected are never without their chunks."""
+    data = b"line\n" * 50_000
+    blob = await put(database, cid, data)
+    async with database.transaction() as records:
+        await records.log.lock(TENANT, cid, None)
+        late = asyncio.create_task(put(database, cid, data))
+        await waited_for(connection)
+        await records.blobs.collect(cid, [blob.id])
+    again = await late
+    assert await read(database, cid, blob.id) == data
+    async with database.session() as records:
+        assert not await records.blobs.holds_content(cid, blob.content_id)
+        assert await records.blobs.holds_content(cid, again.content_id)
+    assert await counts(connection) == (1, 4, 0)
+
+
+async def test_a_collection_waits_for_who_stores(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: a collection that comes while bytes are being stored sees them, and leaves no chunk."""
+    blob, chunks = await blob_of(b"line\n" * 50_000)
+    async with database.transaction() as records:
+        await records.blobs.add(cid, blob, chunks)
+        late = asyncio.create_task(collect(database, cid))
+        await waited_for(connection)
+    assert await late == [blob.id]
+    assert await counts(connection) == (1, 0, 0)
+
+
+async def test_nothing_is_stored_for_a_deleted_conversation(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """A7: who waits for a deletion to end finds no conversation, and stores nothing."""
+    upload = new_id()
+    ended = replace((await blob_of(b"an upload"))[0], content_id=upload)
+    _, chunks = await blob_of(b"more")
+    async with database.session() as records:
+        assert await records.blobs.begin_upload(TENANT, cid, upload)
+
+    async def add_chunks() -> None:
+        async with database.session() as records:
+            await records.blobs.add_chunks(cid, upload, chunks)
+
+    async def end() -> None:
+        async with database.session() as records:
+            await records.blobs.end_upload(cid, ended)
+
+    async with database.transaction() as records:
+        await records.log.lock(TENANT, cid, None)
+        await records.conversations.remove(cid)
+        tasks = [asyncio.create_task(work) for work in (put(database, cid, b"x"), end())]
+        tasks.append(asyncio.create_task(add_chunks()))
+        await waited_for(connection, 3)
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(item) for item in found] == [Blob, NotFound, type(None)]
+    assert await counts(connection) == (0, 0, 0)
+    async with database.session() as records:
+        assert not await records.blobs.begin_upload(TENANT, cid, new_id())
+
+
+async def test_deleting_a_conversation_takes_its_blobs(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """A7: blobs, tombstones, chunks and uploads go with their conversation, and are counted."""
+    other = await conversation(database)
+    for conversation_id in (cid, other):
+        await put(database, conversation_id, b"line\n" * 50_000)
+        gone = await put(database, conversation_id, b"gone")
+        await collect(database, conversation_id, [gone.id])
+        async with database.session() as records:
+            await records.blobs.begin_upload(TENANT, conversation_id, new_id())
+    async with database.transaction() as records:
+        removed = await records.conversations.remove(cid)
+    assert (removed["blobs"], removed["blob_chunks"], removed["blob_uploads"]) == (2, 4, 1)
+    assert await counts(connection) == (2, 4, 1)
+
+
+async def test_an_upload_becomes_a_blob(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F1: chunks come in before anybody knows the hash; the blob appears with its end."""
+    blob, chunks = await blob_of(b"line\n" * 50_000)
+    async with database.session() as records:
+        assert not await records.blobs.begin_upload("another", cid, blob.content_id)
+        assert await records.blobs.begin_upload(TENANT, cid, blob.content_id)
+        for first in range(0, len(chunks), 3):
+            await records.blobs.add_chunks(cid, blob.content_id, chunks[first : first + 3])
+        assert await records.blobs.find(cid, blob.id) is None
+        assert await records.blobs.holds_content(cid, blob.content_id)
+        assert await records.blobs.end_upload(cid, blob) == blob.content_id
+        assert await records.blobs.holds_content(cid, blob.content_id)
+    assert await read(database, cid, blob.id) == b"line\n" * 50_000
+    assert await counts(connection) == (1, 4, 0)
+
+
+async def upload(database: PostgresDatabase, cid: str, stored: Stored) -> str:
+    """Upload a blob from beginning to end, and return the content that holds it."""
+    blob, chunks = stored
+    async with database.session() as records:
+        await records.blobs.begin_upload(TENANT, cid, blob.content_id)
+        await records.blobs.add_chunks(cid, blob.content_id, chunks)
+        return await records.blobs.end_upload(cid, blob)
+
+
+async def test_uploads_of_the_same_content_keep_one(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F6: of many uploads of the same bytes at once the chunks of one stay."""
+    data = b"line\n" * 50_000
+    made = [await blob_of(data) for _ in range(6)]
+    contents = await asyncio.gather(*(upload(database, cid, one) for one in made))
+    assert len(set(contents)) == 1
+    assert await counts(connection) == (1, 4, 0)
+    assert await read(database, cid, made[0][0].id) == data
+
+
+async def test_an_upload_revives_a_collected_blob(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: an upload of collected bytes makes them readable again."""
+    data = b"line\n" * 50_000
+    blob = await put(database, cid, data)
+    await collect(database, cid)
+    again = await blob_of(data)
+    assert await upload(database, cid, again) == again[0].content_id
+    assert await read(database, cid, blob.id) == data
+    assert await counts(connection) == (1, 4, 0)
+
+
+async def test_a_dropped_upload_is_over(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: an upload that is dropped takes no more chunks and never ends; one that ended stays."""
+    blob, chunks = await blob_of(b"line\n" * 50_000)
+    async with database.session() as records:
+        await records.blobs.begin_upload(TENANT, cid, blob.content_id)
+        await records.blobs.add_chunks(cid, blob.content_id, chunks[:2])
+        await records.blobs.drop_upload(cid, blob.content_id)
+        assert await counts(connection) == (0, 0, 0)
+        await records.blobs.add_chunks(cid, blob.content_id, chunks[2:])
+        with pytest.raises(NotFound, match="dropped"):
+            await records.blobs.end_upload(cid, blob)
+        assert await counts(connection) == (0, 0, 0)
+        again = await blob_of(b"line\n" * 50_000)
+        await upload(database, cid, again)
+        await records.blobs.drop_upload(cid, again[0].content_id)
+        await records.blobs.drop_upload(cid, new_id())
+    assert await counts(connection) == (1, 4, 0)
+
+
+async def test_dropping_an_upload_that_still_grows(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: chunks that come in while their upload is dropped do not stay behind."""
+    blob, chunks = await blob_of(b"line\n" * 50_000)
+
+    async def drop() -> None:
+        async with database.session() as records:
+            await records.blobs.drop_upload(cid, blob.content_id)
+
+    async with database.session() as records:
+        await records.blobs.begin_upload(TENANT, cid, blob.content_id)
+    async with database.transaction() as records:
+        await records.blobs.add_chunks(cid, blob.content_id, chunks)
+        late = asyncio.create_task(drop())
+        await waited_for(connection)
+    await late
+    assert await counts(connection) == (0, 0, 0)
+
+
+async def test_chunks_of_a_known_line(database: PostgresDatabase, cid: str) -> None:
+    """F4: a line is looked for in the chunk that holds the newline before it."""
+    text = b"a" * (CHUNK_BYTES + 5) + b"\n" + b"b\n" * CHUNK_BYTES + b"c" * 3 * CHUNK_BYTES
+    blob = await put(database, cid, text)
+    empty = await put(database, cid, b"")
+    async with database.session() as records:
+        find = records.blobs.chunk_before_line
+        assert await find(cid, blob.content_id, 0) == (0, 0)
+        assert await find(cid, blob.content_id, 1) == (1, 0)
+        last = await find(cid, blob.content_id, CHUNK_BYTES + 1)
+        assert last == (3, CHUNK_BYTES + 1 - 3)
+        assert await find(cid, blob.content_id, CHUNK_BYTES + 2) == (6, CHUNK_BYTES + 1)
+        assert await find(cid, blob.content_id, 10**15) == (6, CHUNK_BYTES + 1)
+        assert await find(cid, empty.content_id, 0) is None
+        assert await find(cid, empty.content_id, 1) is None
+        assert await find(cid, new_id(), 0) is None
+
+
+def plainly(text: bytes, line: int) -> tuple[int, int] | None:
+    """Return the chunk before a line as anybody would find it: newline by newline."""
+    if not text:
+        return None
+    at = -1
+    for _ in range(line):
+        following = text.find(b"\n", at + 1)
+        if following < 0:
+            at = len(text) - 1  # past the last newline: the last chunk
+            break
+        at = following
+    number = max(at, 0) // CHUNK_BYTES
+    return number, text.count(b"\n", 0, number * CHUNK_BYTES)
+
+
+def any_text(chance: Random) -> bytes:
+    """Return a text of up to a few chunks, with lines of every length."""
+    units = (b"\n", b"x", b"xy\n", b"\r\n", b"a longer line\n")
+    pieces = (chance.choice(units) * chance.randint(0, 60_000) for _ in range(chance.randint(0, 4)))
+    return b"".join(pieces)
+
+
+async def test_chunks_of_any_line(database: PostgresDatabase, cid: str) -> None:
+    """F4: whatever the text, the index of lines says what counting its newlines says."""
+    for seed in range(12):
+        chance = Random(seed)
+        text = any_text(chance)
+        blob = await put(database, cid, text)
+        few = [chance.randint(0, blob.line_count + 1) for _ in range(12)]
+        async with database.session() as records:
+            for line in (0, 1, 2, blob.line_count, blob.line_count + 1, *few):
+                found = await records.blobs.chunk_before_line(cid, blob.content_id, line)
+                assert found == plainly(text, line), (seed, line)
+
+
+async def test_reads_use_their_indexes(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F4: a chunk is found by number and by line, and what is due by age, through an index each."""
+    blob = await put(database, cid, b"line\n" * 50_000)
+    await connection.execute("SET enable_seqscan = off")
+
+    async def plan(statement: Statement, **values: Any) -> str:
+        values |= {"conversation_id": UUID(cid), "content_id": UUID(blob.content_id)}
+        arguments = statement.arguments(values)
+        rows = await connection.fetch(f"EXPLAIN {statement.sql}", *arguments)
+        return "\n".join(row[0] for row in rows)
+
+    by_line = await plan(sentences.CHUNK_BEFORE_LINE, line=20_000)
+    assert "Backward using blob_chunks_by_line" in by_line and "Sort" not in by_line
+    by_number = await plan(sentences.CHUNKS, first=1, count=2)
+    assert "using blob_chunks_pkey" in by_number and "Sort" not in by_number
+    assert "using blob_chunks_pkey" in await plan(sentences.FIRST_CHUNK)
+    listed = await plan(sentences.PAGE, before=None, limit=50)
+    assert "Backward using blobs_by_content" in listed
+    due = await plan(sentences.LIST_DUE, uploaded_before=NOW, limit=10)
+    for index in ("blobs_unattached", "blob_uploads_by_time", "heads_unswept"):
+        assert index in due
+    hidden = await plan(sentences.COLLECTABLE, compacted=True, uploaded_before=NOW)
+    assert "using blob_uses_pkey" in hidden
+    assert "blobs_by_content" in await plan(sentences.HOLDS_CONTENT)
+
+
+async def test_chunks_are_not_compressed_again(connection: asyncpg.Connection) -> None:
+    """F1: Postgres does not spend time on compressing what is compressed."""
+    storage = await connection.fetchval(
+        "SELECT attstorage FROM pg_attribute"
+        " WHERE attrelid = 'blob_chunks'::regclass AND attname = 'data'"
+    )
+    assert storage == b"e"
+
+
+async def test_uploads_nobody_refers_to_are_collectable(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: a collection takes what was never attached, from before a time if one is given."""
+    made = [await put(database, cid, b"%d" % n) for n in range(4)]
+    await connection.execute(
+        "UPDATE blobs SET created_at = $1 WHERE blob_id = ANY ($2)",
+        EARLIER - timedelta(hours=1),
+        [made[1].id, made[2].id],
+    )
+    async with database.session() as records:
+        await records.blobs.attach(cid, [made[2].id, "blob_unknown"])
+        await records.blobs.attach(cid, [])
+        found = await records.blobs.collectable(cid, None, compacted=False)
+        assert [blob.id for blob in found] == [made[n].id for n in (0, 1, 3)]
+        old = await records.blobs.collectable(cid, EARLIER, compacted=True)
+        assert [blob.id for blob in old] == [made[1].id]
+        await collect(database, cid, [made[1].id])
+        assert await records.blobs.collectable(cid, EARLIER, compacted=False) == []
+
+
+async def test_an_upload_again_is_young_again(
+    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: who uploads what lies about unattached has as long as anybody to refer to it."""
+    await put(database, cid, b"unattached")
+    await put(database, cid, b"attached", attached=True)
+    await connection.execute("UPDATE blobs SET created_at = $1", EARLIER - timedelta(hours=1))
+    for data in (b"unattached", b"attached"):
+        await put(database, cid, data)
+    async with database.session() as records:
+        assert await records.blobs.collectable(cid, EARLIER, compacted=False) == []
+    ages = "SELECT created_at < $1 FROM blobs ORDER BY content_id"
+    assert [row[0] for row in await connection.fetch(ages, EARLIER)] == [False, True]
+
+
+COMPACTED = [
+    ([3], [], True),
+    ([2, 5], [], True),
+    ([3, 6], [], False),
+    ([1, 3], [], False),
+    ([3, 4], [4], False),
+    ([3], [4], True),
+    ([6], [], False),
+    ([], [], False),
+]
+"""Seqs of the messages with a blob, those kept of the hidden `[2, 6)`, whether the blob goes."""
+
+
+async def test_compacted_away(database: PostgresDatabase, connection: asyncpg.Connection) -> None:
+    """F7: a blob is compacted away when each message with it is hidden, and there is one."""
+    for seqs, kept, hidden in COMPACTED:
+        cid = await conversation(database)
+        blob = await put(database, cid, b"text", attached=True)
+        other = await put(database, cid, b"of others", attached=True)
+        for seq in range(1, 8):
+            refs = [other.id, *([blob.id] if seq in seqs else [])]
+            await add_message(connection, cid, seq, refs if seq in {1, *seqs} else None)
+        async with database.session() as records:
+            assert await records.blobs.collectable(cid, None, compacted=True) == []
+            await hide(connection, cid, 2, 6, kept)
+            assert await records.blobs.collectable(cid, None, compacted=False) == []
+            found = await records.blobs.collectable(cid, EARLIER, compacted=True)
+        assert [item.id for item in found] == ([blob.id] if hidden else []), (seqs, kept)
+
+
+async def test_where_a_scheduled_collection_looks(
+    database: PostgresDatabase, connection: asyncpg.Connection
+) -> None:
+    """F7: it looks where uploads are old, where they did not end, and after each compaction."""
+    made = [await conversation(database) for _ in range(5)]
+    await put(database, made[0], b"unattached")
+    await put(database, made[1], b"attached", attached=True)
+    await hide(connection, made[3], 1, 2, [])
+    content = new_id()
+    async with database.session() as records:
+        await records.blobs.begin_upload(TENANT, made[2], content)
+        due = records.blobs.list_due
+        assert await due(EARLIER, 10) == [(TENANT, made[3])]
+        found = await due(LATER, 10)
+        assert sorted(found) == [(TENANT, made[n]) for n in (0, 2, 3)]
+        assert len(await due(LATER, 2)) == 2
+        assert await records.blobs.stale_uploads(made[2], LATER) == [content]
+        assert await records.blobs.stale_uploads(made[2], EARLIER) == []
+        assert await records.blobs.stale_uploads(made[0], LATER) == []
+
+        await records.blobs.drop_upload(made[2], content)
+        await records.blobs.swept(made[3])
+        await collect(database, made[0])
+        assert await due(LATER, 10) == []
+        await hide(connection, made[3], 1, 3, [])
+        assert await due(LATER, 10) == [(TENANT, made[3])]
+
+
+APPEND = Statement(
+    f"""
+        WITH moved AS (
+            UPDATE heads h SET head_seq = h.head_seq + 1
+            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+                AND h.head_seq = CAST(:expected_seq AS bigint)
+            RETURNING h.head_seq
+        ), {BLOB_CTES}
+        SELECT head_seq FROM moved
+        """
+)
+
+
+async def append(
+    store: Store, conversation_id: str, expected_seq: int, stored: Sequence[Stored]
+) -> bool:
+    """Move a head and store blobs with it, as an append does."""
+    async with store.session() as session:
+        row = await session.first(
+            APPEND,
+            conversation_id=UUID(conversation_id),
+            expected_seq=expected_seq,
+            ids=["m"],
+            **append_parameters(stored, [[blob.id for blob, _ in stored]]),
+        )
+    return row is not None
+
+
+async def test_an_append_stores_its_blobs(
+    store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F1: blobs come with their messages in one statement, or not at all where it is refused."""
+    stored = [await blob_of(b"%d\n" % n * 50_000) for n in range(3)]
+    assert not await append(store, cid, 7, stored)
+    assert await counts(connection) == (0, 0, 0)
+    assert await append(store, cid, 0, stored)
+    assert await append(store, cid, 1, [])
+    again = [await blob_of(b"%d\n" % n * 50_000) for n in (2, 1)]
+    assert await append(store, cid, 2, [*again, await blob_of(b"")])
+    assert await counts(connection) == (4, 6, 0)
+    assert await connection.fetchval("SELECT bool_and(attached) FROM blobs")
+    for n, (blob, _) in enumerate(stored):
+        assert await read(database, cid, blob.id) == b"%d\n" % n * 50_000
+
+
+async def test_an_append_revives_what_is_being_collected(
+    store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+) -> None:
+    """F7: an append that waits for a collection stores the blob that it has just taken away."""
+    data = b"line\n" * 50_000
+    blob = await put(database, cid, data)
+    offered = await blob_of(data)
+    async with database.transaction() as records:
+        await records.log.lock(TENANT, cid, None)
+        late = asyncio.create_task(append(store, cid, 0, [offered]))
+        await waited_for(connection)
+        await records.blobs.collect(cid, [blob.id])
+    assert await late
+    assert await read(database, cid, blob.id) == data
+    assert await counts(connection) == (1, 4, 0)
+    async with database.session() as records:
+        assert await records.blobs.collectable(cid, None, compacted=True) == []
+
+
+async def test_appends_and_uploads_of_the_same_blobs_at_once(
+    store: Store, database: PostgresDatabase, connection: asyncpg.Connection, cid: str
+) -> None:
+    """F6: whoever stores the same blobs in whatever order and way, each is stored once."""
+    texts = [b"%d\n" % n * 50_000 for n in range(4)]
+
+    async def appended(order: Sequence[bytes]) -> None:
+        offered = [await blob_of(text) for text in order]
+        seq = 0
+        while not await append(store, cid, seq, offered):
+            seq += 1
+
+    uploads = [upload(database, cid, await blob_of(text)) for text in texts]
+    await asyncio.gather(appended(texts), *uploads, appended(texts[::-1]), appended(texts[1:]))
+    assert await counts(connection) == (4, 8, 0)
+    for text in texts:
+        blob, _ = await blob_of(text)
+        assert await read(database, cid, blob.id) == text

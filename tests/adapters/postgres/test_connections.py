@@ -1,0 +1,393 @@
+"""The store while its database is away: bounded, told as one error, and healed by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from app.adapters.postgres import embedded
+from app.adapters.postgres.common.connections import Statement, Store, Timeouts
+from app.adapters.postgres.readiness import READY_SECONDS, Readiness
+from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
+from tests.conftest import Server, execute, in_thread
+from tests.database_proxy import DatabaseProxy, proxied
+
+QUICK = Timeouts(connection=0.3, statement=0.3, long_statement=5.0, grace=0.2)
+SLACK_SECONDS = 1.5
+"""What a bound may be missed by on a machine that has other work."""
+
+PID = Statement("SELECT pg_backend_pid() AS pid")
+WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, 'm', '{}')")
+SLEEP = Statement("SELECT pg_sleep(CAST(:seconds AS double precision)), pg_backend_pid() AS pid")
+LONG_SLEEP = Statement("SELECT pg_sleep(CAST(:seconds AS double precision))", is_long=True)
+LIMIT = Statement("SELECT current_setting('statement_timeout') AS found")
+RUNNING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'
+"""
+
+
+@pytest_asyncio.fixture
+async def proxy(database_url: str) -> AsyncIterator[DatabaseProxy]:
+    """A proxy in front of this test's database."""
+    async with proxied(database_url) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def store_of(url: str, size: int = 1, timeouts: Timeouts = QUICK) -> AsyncIterator[Store]:
+    """Yield a store that has short patience and connects when it is asked."""
+    store = Store(url, min_size=0, max_size=size, timeouts=timeouts)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def pid_of(store: Store) -> int:
+    """Return which of the server's processes answers."""
+    async with store.session() as session:
+        row = await session.first(PID)
+    assert row is not None
+    return int(row["pid"])
+
+
+async def fails(work: Awaitable[Any], within: float, reason: str = "") -> ServiceUnavailable:
+    """Return the error that ends some work, which must be within so many seconds."""
+    began = monotonic()
+    with pytest.raises(ServiceUnavailable) as failure:
+        await work
+    assert monotonic() - began < within + SLACK_SECONDS
+    assert failure.value.facts["retry_after"] == 1
+    assert not reason or failure.value.facts["reason"] == reason
+    return failure.value
+
+
+async def idle(url: str) -> None:
+    """Return once the server works on nothing of this database any more."""
+    while (await execute(url, RUNNING))[0][0]:
+        await asyncio.sleep(0)
+
+
+async def in_transaction(store: Store, *statements: Statement, **values: Any) -> None:
+    """Run statements in one transaction."""
+    async with store.transaction() as session:
+        for statement in statements:
+            await session.run(statement, **values)
+
+
+# --- a database that takes what it is sent, and never answers ---------------------------------
+
+
+async def test_a_statement_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
+    """M: a blackholed statement is a 503 in time, and its connection is never used again."""
+    async with store_of(proxy.url) as store:
+        before = await pid_of(store)
+        proxy.blackhole()
+        await fails(pid_of(store), QUICK.statement + QUICK.grace, "TimeoutError")
+        await proxy.heal()
+        assert await pid_of(store) != before
+
+
+async def test_a_transaction_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
+    """M: nobody waits for the rollback of a transaction that is blackholed, at its end either."""
+    async with store_of(proxy.url) as store:
+
+        async def silent_at_the_end() -> None:
+            async with store.transaction() as session:
+                await session.run(WRITE, tenant="t")
+                proxy.blackhole()
+
+        async def silent_before(statement: Statement) -> None:
+            async with store.transaction() as session:
+                await session.run(WRITE, tenant="t")
+                proxy.blackhole()
+                await session.run(statement)
+
+        limit = QUICK.statement + QUICK.grace
+        await fails(silent_at_the_end(), limit, "TimeoutError")
+        await proxy.heal()
+        await fails(silent_before(PID), limit, "TimeoutError")
+        await proxy.heal()
+        await in_transaction(store, WRITE, tenant="another")
+
+
+async def test_connecting_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
+    """M: any number of requests wait for the first connection at once, not one after the other."""
+    async with store_of(proxy.url, size=2) as store:
+        proxy.blackhole()
+        many = [fails(pid_of(store), 2 * QUICK.connection) for _ in range(20)]
+        await asyncio.gather(*many)
+        await proxy.heal()
+        assert await pid_of(store)
+
+
+async def test_a_caller_that_leaves_a_silent_database(proxy: DatabaseProxy) -> None:
+    """M: a request that is cancelled amid a blackholed statement ends, and keeps no place."""
+    async with store_of(proxy.url) as store:
+        await pid_of(store)
+        proxy.blackhole()
+        waiting = asyncio.create_task(pid_of(store))
+        while not proxy.swallowed:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        began = monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert monotonic() - began < QUICK.connection + SLACK_SECONDS
+        await proxy.heal()
+        assert await pid_of(store)
+
+
+async def test_readiness_does_not_wait(proxy: DatabaseProxy) -> None:
+    """M: a probe of a silent database is answered within twice its second."""
+    async with store_of(proxy.url, timeouts=Timeouts()) as store:
+        readiness = Readiness(store)
+        assert await readiness.is_ready()
+        proxy.blackhole()
+        await fails(readiness.is_ready(), READY_SECONDS)  # on a connection it had
+        await fails(readiness.is_ready(), 2 * READY_SECONDS)  # on none
+        await proxy.heal()
+        assert await readiness.is_ready()
+
+
+# --- a database that is gone ------------------------------------------------------------------
+
+
+async def test_a_cut_and_a_refused_connection_heal(proxy: DatabaseProxy) -> None:
+    """A8, M: a database that is gone is a 503 at once; when it is back, so is the service."""
+    async with store_of(proxy.url, size=3) as store:
+        async with store.session(), store.session():
+            pass  # two connections
+        sleeping = asyncio.create_task(in_transaction(store, SLEEP, seconds=60))
+        while not (await execute(proxy_target(proxy), RUNNING))[0][0]:
+            await asyncio.sleep(0)
+        await proxy.cut()
+        await fails(sleeping, 0)
+        assert await pid_of(store)
+        await proxy.refuse()
+        await fails(pid_of(store), QUICK.connection)
+        await proxy.heal()
+        assert await pid_of(store)
+
+
+def proxy_target(proxy: DatabaseProxy) -> str:
+    """Return the database's URL past the proxy."""
+    host, _, port = proxy._socket.rpartition("/.s.PGSQL.")
+    return f"postgresql://postgres@{proxy._database}?host={host}&port={port}"
+
+
+async def test_a_database_that_was_never_there(proxy: DatabaseProxy) -> None:
+    """M: a store that found no database when it was opened works as soon as there is one."""
+    async with store_of(proxy.url) as store:
+        await proxy.refuse()
+        await fails(store.open(), QUICK.connection)
+        await proxy.heal()
+        await store.open()
+
+
+async def test_more_wait_than_there_are_connections(database_url: str) -> None:
+    """M: who gets no connection in time is told so, and the others are not disturbed."""
+    async with store_of(database_url) as store, store.session() as held:
+        await fails(pid_of(store), QUICK.connection, "TimeoutError")
+        assert await held.first(PID)
+
+
+async def test_out_of_connections(server: Server, database_url: str) -> None:
+    """M: a server that takes no more connections is a 503, until it does again."""
+    name = f"limited_{database_url.partition('?')[0].rpartition('/')[2]}"
+    await execute(database_url, f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 0")
+    try:
+        async with store_of(database_url.replace("postgres@", f"{name}@")) as store:
+            await fails(pid_of(store), 0, "TooManyConnectionsError")
+            await execute(database_url, f"ALTER ROLE {name} CONNECTION LIMIT 1")
+            assert await pid_of(store)
+    finally:
+        await execute(database_url, f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("08006", "25006", "25P03", "40001", "40P01", "42703", "42P01", "53200", "53300"),
+        *("55P03", "57014", "57P01", "57P02", "57P03", "58000", "58030", "58P01"),
+    ],
+)
+async def test_what_a_failing_database_says(database_url: str, state: str) -> None:
+    """M: shut down, read-only, out of memory and the like are all one error."""
+    raising = Statement(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
+    async with store_of(database_url) as store:
+        await fails(in_transaction(store, raising), 0)
+        assert await pid_of(store)
+
+
+async def test_a_full_disk_is_an_error_of_its_own(database_url: str) -> None:
+    """M: what PostgreSQL cannot write for want of disk is told as that, and worth another try."""
+    raising = Statement("DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '53100'; END $$")
+    async with store_of(database_url) as store:
+        with pytest.raises(InsufficientStorage) as failed:
+            await in_transaction(store, raising)
+        assert failed.value.facts["reason"] == "DiskFullError"
+        assert await pid_of(store)
+
+
+# --- a database that takes its time -----------------------------------------------------------
+
+
+async def test_postgres_ends_what_takes_too_long(database_url: str) -> None:
+    """M: an abandoned statement ends in the database as well, and its connection stays good."""
+    async with store_of(database_url) as store:
+        before = await pid_of(store)
+        work = in_transaction(store, SLEEP, seconds=60)
+        await fails(work, QUICK.statement, "QueryCanceledError")
+        assert (await execute(database_url, RUNNING))[0][0] == 0
+        assert await pid_of(store) == before
+
+
+async def test_postgres_ends_a_wait_for_a_lock(database_url: str) -> None:
+    """M: who waits for another's lock is told in time, and waits there no longer."""
+    async with store_of(database_url) as store:
+        holder = await asyncpg.connect(database_url)
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE models")
+            await fails(in_transaction(store, WRITE, tenant="t"), QUICK.statement)
+            assert (await execute(database_url, RUNNING))[0][0] == 0
+        await holder.close()
+        await in_transaction(store, WRITE, tenant="t")
+
+
+async def test_a_forgotten_transaction_ends(database_url: str) -> None:
+    """M: a transaction that nobody goes on with lets go of its locks."""
+    quick = Timeouts(connection=0.3, statement=0.3, long_statement=0.3, grace=0.2)
+    async with store_of(database_url, timeouts=quick) as store:
+
+        async def forgetful() -> None:
+            async with store.transaction() as session:
+                await session.run(WRITE, tenant="t")
+                # The same row, from elsewhere, while this process does nothing.
+                in_thread(execute, database_url, "INSERT INTO models VALUES ('t', 'm', '{}')")
+                await session.run(WRITE, tenant="another")
+
+        await fails(forgetful(), 0.3)
+        await in_transaction(store, WRITE, tenant="another")
+
+
+async def test_long_statements_may_take_longer(database_url: str) -> None:
+    """M: what grows with a conversation has its own limit, which nothing else inherits."""
+    async with store_of(database_url) as store:
+        async with store.session() as session:
+            await session.run(LONG_SLEEP, seconds=0.5)
+            limit = await session.first(LIMIT)
+            assert limit is not None and limit["found"] == "300ms"
+        await in_transaction(store, LONG_SLEEP, LONG_SLEEP, seconds=0.4)
+        await fails(in_transaction(store, SLEEP, seconds=1.0), QUICK.statement)
+
+
+async def test_a_caller_that_leaves(database_url: str) -> None:
+    """M: what a cancelled request has asked for is cancelled in the database."""
+    patient = Timeouts(connection=2.0, statement=60.0)
+    async with store_of(database_url, timeouts=patient) as store:
+        waiting = asyncio.create_task(in_transaction(store, SLEEP, seconds=60))
+        while not (await execute(database_url, RUNNING))[0][0]:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await idle(database_url)
+        assert await pid_of(store)
+
+
+# --- a database that can only be read ---------------------------------------------------------
+
+
+async def test_a_read_only_database(server: Server, database_url: str) -> None:
+    """M: a database that was made read-only is a 503 for writers, and heals without a restart."""
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    change = f'ALTER DATABASE "{name}" {{}} default_transaction_read_only'
+    async with store_of(database_url, size=2) as store:
+        readiness = Readiness(store)
+        try:
+            await execute(database_url, change.format("SET") + " = on")
+            await fails(readiness.is_ready(), 0, "read_only")
+            assert await pid_of(store)
+            await fails(in_transaction(store, WRITE, tenant="t"), 0, "ReadOnlySQLTransactionError")
+        finally:
+            await execute(server.url_of("postgres"), change.format("RESET"))
+        await in_transaction(store, WRITE, tenant="t")
+        assert await readiness.is_ready()
+
+
+@pytest.fixture
+def standby(database_url: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of this test's database on a hot standby of the server."""
+    place = urlsplit(database_url)
+    (host,), (port,) = (parse_qs(place.query)[name] for name in ("host", "port"))
+    account = pwd.getpwuid(os.stat(f"{host}/.s.PGSQL.{port}").st_uid)
+    folder = tmp_path / "standby"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, account.pw_uid, account.pw_gid)
+    embedded._let_through(folder, account.pw_uid)
+    switched: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        switched = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+    def run(program: str, *arguments: str) -> None:
+        command = (str(embedded._programs() / program), *arguments)
+        with (tmp_path / "said").open("ab") as said:
+            subprocess.run(command, check=True, cwd=folder, stdout=said, stderr=said, **switched)
+
+    run(
+        "pg_basebackup",
+        "-D",
+        str(folder),
+        "-h",
+        host,
+        "-p",
+        port,
+        "-U",
+        "postgres",
+        "-R",
+        "-c",
+        "fast",
+    )
+    (folder / f".s.PGSQL.{port}.lock").unlink()  # copied from the server's own directory
+    options = f"-k {folder} -c hot_standby=on"
+    run("pg_ctl", "start", "-w", "-D", str(folder), "-l", str(folder / "log"), "-o", options)
+    try:
+        yield database_url.replace(f"host={host}", f"host={folder}")
+    finally:
+        run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", str(folder))
+
+
+async def test_a_standby_is_not_ready_until_it_is_promoted(standby: str) -> None:
+    """M: in recovery a database is not ready and writers get a 503; promoted, it serves them."""
+    async with store_of(standby, timeouts=Timeouts()) as store:
+        readiness = Readiness(store)
+        await fails(readiness.is_ready(), READY_SECONDS, "read_only")
+        await fails(in_transaction(store, WRITE, tenant="t"), 0, "ReadOnlySQLTransactionError")
+        await execute(standby, "SELECT pg_promote()")
+        assert await readiness.is_ready()
+        await in_transaction(store, WRITE, tenant="t")
+
+
+async def test_of_two_hosts_the_one_that_can_be_written(standby: str, database_url: str) -> None:
+    """M: with both hosts in its URL a store is at the primary, wherever that is."""
+    places = [parse_qs(urlsplit(url).query) for url in (standby, database_url)]
+    hosts, ports = (",".join(place[name][0] for place in places) for name in ("host", "port"))
+    base = database_url.partition("?")[0]
+    url = f"{base}?host={hosts}&port={ports}&target_session_attrs=read-write"
+    async with store_of(url, timeouts=Timeouts()) as store:
+        await in_transaction(store, WRITE, tenant="t")
+        assert await Readiness(store).is_ready()

@@ -1,0 +1,322 @@
+"""Migrations, on a real database: once, by one process, within limits, and only when needed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import asyncpg
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from app.adapters.postgres.embedded import running
+from app.adapters.postgres.migrate import MIGRATIONS, MigrationError, head, is_current, migrate
+from tests.commands import environment
+
+GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
+REVISION = """
+from alembic import op
+
+revision = "{number:04}"
+down_revision = {before!r}
+
+
+def upgrade() -> None:
+    op.execute("{statement}")
+"""
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server of these tests' own."""
+    with running(tmp_path_factory.mktemp("migrate")) as url:
+        yield url
+
+
+@pytest.fixture
+def url(server: str, request: pytest.FixtureRequest) -> str:
+    """The URL of a new, empty database."""
+    name = f"test_{abs(hash(request.node.nodeid))}"
+    value(server, f"DROP DATABASE IF EXISTS {name}")
+    value(server, f"CREATE DATABASE {name}")
+    return server.replace("/context_service?", f"/{name}?")
+
+
+@pytest.fixture
+def migrations(tmp_path: Path) -> Path:
+    """A folder like the real one, with two small revisions."""
+    folder = tmp_path / "100% own migrations"
+    (folder / "versions").mkdir(parents=True)
+    shutil.copy(MIGRATIONS / "env.py", folder)
+    add(folder, 1, "CREATE TABLE one (id int)")
+    add(folder, 2, "CREATE TABLE two (id int)")
+    return folder
+
+
+def add(folder: Path, number: int, statement: str) -> None:
+    """Write a revision of one statement."""
+    before = f"{number - 1:04}" if number > 1 else None
+    text = REVISION.format(number=number, before=before, statement=statement)
+    (folder / "versions" / f"{number:04}_step.py").write_text(text)
+
+
+def value(url: str, statement: str) -> object:
+    """Run one statement and return its first value."""
+
+    async def ask() -> object:
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+def test_migrates_once(url: str, migrations: Path) -> None:
+    """An empty database becomes current, and stays it without a second run."""
+    assert not is_current(url, migrations)
+    migrate(url, migrations)
+    assert is_current(url, migrations)
+    migrate(url, migrations)
+    assert value(url, "SELECT version_num FROM alembic_version") == "0002"
+    assert value(url, "SELECT to_regclass('two')::text") == "two"
+
+
+def test_only_what_is_missing_runs(url: str, migrations: Path) -> None:
+    """A database of an earlier release gets the later revisions only."""
+    migrate(url, migrations)
+    add(migrations, 3, "CREATE TABLE three (id int)")
+    assert not is_current(url, migrations)
+    migrate(url, migrations)
+    assert is_current(url, migrations)
+
+
+def test_processes_that_start_at_once_migrate_once(url: str, migrations: Path) -> None:
+    """Several processes may start together; one migrates and the others find it done."""
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(migrate, url, migrations)
+        command = "import sys; from pathlib import Path; from app.adapters.postgres.migrate import"
+        command += " migrate; migrate(sys.argv[1], Path(sys.argv[2]))"
+        others = [
+            subprocess.Popen((sys.executable, "-c", command, url, str(migrations)))
+            for _ in range(2)
+        ]
+        assert [process.wait() for process in others] == [0, 0]
+        first.result()
+    assert is_current(url, migrations)
+
+
+def test_newer_schema_counts_as_current(url: str, migrations: Path) -> None:
+    """The previous release may start again beside a schema that is already newer."""
+    migrate(url, migrations)
+    (migrations / "versions" / "0002_step.py").unlink()
+    assert is_current(url, migrations)
+    migrate(url, migrations)
+
+
+def test_failed_migration_is_rolled_back(url: str, migrations: Path) -> None:
+    """A revision that fails leaves the ones before it and nothing of itself."""
+    add(migrations, 3, "CREATE TABLE three (id int); SELECT 1/0")
+    with pytest.raises(MigrationError, match="rolled back"):
+        migrate(url, migrations)
+    assert value(url, "SELECT version_num FROM alembic_version") == "0002"
+    assert value(url, "SELECT to_regclass('three')") is None
+
+
+def test_limits_hold_in_a_migration(url: str, migrations: Path) -> None:
+    """A migration waits 4 s for a lock and 5 s for a statement at most (style: warehouse)."""
+    add(
+        migrations,
+        3,
+        "CREATE TABLE seen AS SELECT current_setting('lock_timeout') || ' '"
+        " || current_setting('statement_timeout') AS limits",
+    )
+    migrate(url, migrations)
+    assert value(url, "SELECT limits FROM seen") == "4s 5s"
+
+
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+def test_a_lock_that_is_held_is_waited_for_again(url: str, migrations: Path) -> None:
+    """A migration that gets no lock in time lets others go first, and is tried again (rule 4)."""
+    migrate(url, migrations)
+    impatient = (
+        "SET LOCAL lock_timeout = '50ms'\"); op.execute(\"ALTER TABLE one ADD COLUMN two int"
+    )
+    add(migrations, 3, impatient)
+
+    async def held() -> None:
+        holder = await asyncpg.connect(url)
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE one IN ACCESS SHARE MODE")
+            migrating = asyncio.create_task(asyncio.to_thread(migrate, url, migrations))
+            for is_waiting in (True, False):  # it waits, and gives up
+                while bool(await asyncio.to_thread(value, url, WAITING)) is not is_waiting:
+                    assert not migrating.done()
+        await holder.close()
+        await migrating
+
+    asyncio.run(held())
+    assert is_current(url, migrations)
+
+
+def test_who_waits_to_migrate_holds_nothing_up(url: str, migrations: Path) -> None:
+    """An index is built as the guide has it while other processes wait for their turn (rule 3)."""
+    migrate(url, migrations)
+    concurrent = 'COMMIT"); op.execute("CREATE INDEX CONCURRENTLY one_by_id ON one (id)'
+    add(migrations, 3, concurrent)
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(migrate, url, migrations) for _ in range(3)]:
+            done.result(20)
+    assert value(url, "SELECT to_regclass('one_by_id')::text") == "one_by_id"
+
+
+# What the queue's library brings is its own matter, and stays as it is.
+COLUMNS = """
+    SELECT c.table_name, c.column_name, c.data_type, c.is_generated
+    FROM information_schema.columns c
+    JOIN information_schema.tables t USING (table_schema, table_name)
+    WHERE c.table_schema = 'public' AND t.table_type = 'BASE TABLE'
+        AND c.table_name <> 'alembic_version' AND c.table_name NOT LIKE 'pgqueuer%'
+    ORDER BY c.table_name, c.ordinal_position
+"""
+VALUES = {
+    "ARRAY": "'{{}}'",
+    "bigint": "{row}",
+    "boolean": "false",
+    "bytea": "''",
+    "date": "now()",
+    "double precision": "0.5",
+    "integer": "{row}",
+    "text": "'{row}'",
+    "timestamp with time zone": "now()",
+    "tsvector": "''",
+    "uuid": "gen_random_uuid()",
+}
+
+
+def columns_of(url: str) -> dict[str, dict[str, str]]:
+    """Return the type of each column, by table."""
+
+    async def ask() -> dict[str, dict[str, str]]:
+        connection = await asyncpg.connect(url)
+        found: dict[str, dict[str, str]] = {}
+        for row in await connection.fetch(COLUMNS):
+            found.setdefault(row["table_name"], {})[row["column_name"]] = row["data_type"]
+        await connection.close()
+        return found
+
+    return asyncio.run(ask())
+
+
+def test_the_release_before_works_on_the_next_schema(url: str, tmp_path: Path) -> None:
+    """Migrations only add: rows are written, read and changed with the columns of before."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, folder, ignore=lambda _, names: {"__pycache__"} & set(names))
+    revisions = sorted((MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    for file in revisions[1:]:
+        (folder / "versions" / file.name).unlink()
+    migrate(url, folder)
+    for number, file in enumerate(revisions[1:], start=1):
+        before = columns_of(url)
+        shutil.copy(file, folder / "versions")
+        migrate(url, folder)
+        after = columns_of(url)
+        for table, columns in before.items():
+            kept = {name: after[table].get(name) for name in columns}
+            assert kept == columns, f"{file.name} changes {table}"
+            values = [VALUES[kind].format(row=number) for kind in columns.values()]
+            names = ", ".join(f'"{name}"' for name in columns)
+            value(url, f"INSERT INTO {table} ({names}) VALUES ({', '.join(values)})")
+            value(url, f"SELECT {names} FROM {table}")
+            value(url, f"UPDATE {table} SET ({names}) = ROW({names})")
+
+
+def test_migrations_block_nothing_for_long() -> None:
+    """An index on a table that is there is built concurrently, unless the table is new (rule 4).
+
+    Those before the first release are exempt: nobody has rows that they would meet.
+    """
+    for file in sorted((MIGRATIONS / "versions").glob("[0-9]*_*.py"))[6:]:
+        text = file.read_text(encoding="utf-8")
+        made = set(re.findall(r"CREATE TABLE (\w+)", text))
+        for index in re.finditer(r"CREATE (UNIQUE )?INDEX (CONCURRENTLY )?\w+\s+ON (\w+)", text):
+            assert index[2] or index[3] in made, f"{file.name} blocks {index[3]}"
+
+
+def test_database_that_does_not_answer() -> None:
+    """A database that is not there is one sentence."""
+    with pytest.raises(MigrationError, match="does not answer"):
+        is_current("postgresql://nobody@/none?host=/nowhere")
+
+
+def test_head_is_alembics(url: str) -> None:
+    """The real revisions are numbered as their files, and all of them run (rule 1)."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    assert ScriptDirectory.from_config(config).get_current_head() == f"{head():04}"
+    migrate(url)
+    assert is_current(url)
+
+
+SHAPE = """
+    SELECT string_agg(part, E'\\n' ORDER BY part) FROM (
+        SELECT format('%s %s %s', table_name, column_name, data_type)
+        FROM information_schema.columns WHERE table_schema = 'public'
+        UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
+        UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+        UNION ALL SELECT typname FROM pg_type
+            WHERE typnamespace = 'public'::regnamespace AND typtype = 'e'
+    ) AS parts(part)
+"""
+"""What a schema consists of."""
+
+
+def alembic(url: str, *arguments: str) -> str:
+    """Run Alembic's command line as a developer does, and return what it prints."""
+    done = subprocess.run(
+        (sys.executable, "-m", "alembic", *arguments),
+        env=environment(CONTEXT_DATABASE_URL=url),
+        cwd=MIGRATIONS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_version_can_be_left_and_reached_again(url: str) -> None:
+    """Each revision goes down to what the one before it had, and up again to what it had."""
+    shapes: dict[str, object] = {}
+    revisions = [f"{number:04}" for number in range(1, head() + 1)]
+    for revision in revisions:
+        alembic(url, "upgrade", revision)
+        shapes[revision] = value(url, SHAPE)
+    for before in [*revisions[-2::-1], "base"]:
+        alembic(url, "downgrade", before)
+        if before == "base":
+            assert value(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 1
+        else:
+            assert value(url, SHAPE) == shapes[before], before
+    alembic(url, "upgrade", "head")
+    assert value(url, SHAPE) == shapes[revisions[-1]]
+
+
+def test_the_tables_of_the_service_are_those_of_its_migrations(url: str) -> None:
+    """`alembic check` finds nothing to change, and leaves the queue's own tables alone."""
+    migrate(url)
+    assert "No new upgrade operations" in alembic(url, "check")

@@ -1,0 +1,171 @@
+"""The store through a real PgBouncer in transaction mode, as `deploy/pgbouncer.ini` has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from app.adapters.postgres.common.connections import PLANNING, Pooler, Statement, Store, Timeouts
+from app.adapters.postgres.compaction.jobs import PostgresQueue
+from app.adapters.postgres.migrate import is_current
+from app.adapters.postgres.readiness import Readiness
+from app.composition import new_id
+from app.domain.common.errors import ServiceUnavailable
+from app.settings import Settings, SettingsError
+from tests.conftest import Server, execute
+from tests.pooler import DATABASE, PROGRAM, Pooled, connect_query, pooling
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed here")
+
+ECHO = Statement("SELECT CAST(:text AS text) AS said, pg_backend_pid() AS pid")
+COUNT = Statement("SELECT count(*) AS n, CAST(:number AS bigint) AS number FROM models")
+WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, :model, '{}')")
+READ = Statement("SELECT * FROM models WHERE tenant_id = CAST(:tenant AS text)")
+SETTING = Statement("SELECT current_setting(CAST(:name AS text)) AS found")
+LONG = Statement("SELECT pg_sleep(0)", is_long=True)
+OTHERS = """
+    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+@pytest.fixture(scope="session")
+def through(server: Server) -> Iterator[Pooled]:
+    """A pooler of these tests' own, however the rest of the session connects."""
+    with pooling(server.url_of(DATABASE)) as pooled:
+        yield pooled
+
+
+@pytest_asyncio.fixture
+async def pooled_store(database_url: str, through: Pooled) -> AsyncIterator[Store]:
+    """A store on this test's database, with more connections than the pooler has to the server."""
+    store = Store(through(database_url), min_size=0, max_size=12, pooler=Pooler.TRANSACTION)
+    yield store
+    await store.close()
+
+
+def test_the_shipped_file_gives_what_sessions_would_set() -> None:
+    """Decision 35: what a session is told without a pooler, the pooler's servers are told by it."""
+    told = dict(part.split(" = ") for part in connect_query().replace("SET ", "").split("; "))
+    assert told == PLANNING | Timeouts().settings
+
+
+async def test_servers_begin_with_the_settings(pooled_store: Store) -> None:
+    """Decision 35: plans and limits are the same through the pooler as without it."""
+    wanted = {"jit": "off", "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
+    wanted |= {"statement_timeout": "5s", "lock_timeout": "5s"}
+    async with pooled_store.session() as session:
+        for name, value in wanted.items():
+            row = await session.first(SETTING, name=name)
+            assert row is not None and row["found"] == value
+
+
+async def test_no_answer_goes_to_another(pooled_store: Store) -> None:
+    """Decision 35: statements of many clients on few servers are never taken for each other."""
+    servers = set()
+
+    async def talk(client: int) -> None:
+        for number in range(40):
+            async with pooled_store.session() as session:
+                row = await session.first(ECHO, text=f"{client}.{number}")
+                assert row is not None and row["said"] == f"{client}.{number}"
+                servers.add(row["pid"])
+                row = await session.first(COUNT, number=number)
+                assert row is not None and row["number"] == number
+            async with pooled_store.transaction() as session:
+                await session.run(WRITE, tenant=f"{client}", model=f"{number}")
+                assert len(await session.all(READ, tenant=f"{client}")) == number + 1
+
+    await asyncio.gather(*map(talk, range(12)))
+    assert 1 < len(servers) <= 5
+
+
+async def test_transactions_are_whole(pooled_store: Store) -> None:
+    """Decision 29: what fails in a transaction through the pooler leaves nothing behind."""
+    with pytest.raises(ZeroDivisionError):
+        async with pooled_store.transaction() as session:
+            await session.run(WRITE, tenant="t", model="m")
+            raise ZeroDivisionError
+    async with pooled_store.session() as session:
+        assert await session.all(READ, tenant="t") == []
+
+
+async def test_a_longer_limit_stays_in_its_transaction(pooled_store: Store) -> None:
+    """M: who has the server next does not inherit the limit of a long statement."""
+    async with pooled_store.session() as session:
+        for _ in range(3):
+            await session.run(LONG)
+            row = await session.first(SETTING, name="statement_timeout")
+            assert row is not None and row["found"] == "5s"
+
+
+async def test_a_migration_meanwhile_costs_one_answer(
+    pooled_store: Store, database_url: str
+) -> None:
+    """Architecture, storage: a column that is added while clients read is a 503 at most once."""
+    everything = Statement("SELECT * FROM things")
+    await execute(database_url, "CREATE TABLE things AS SELECT 1 AS id")
+    async with pooled_store.session() as session:
+        assert len(await session.all(everything)) == 1
+    await execute(database_url, "ALTER TABLE things ADD COLUMN added text DEFAULT 'new'")
+    with pytest.raises(ServiceUnavailable):
+        async with pooled_store.session() as session:
+            await session.all(everything)
+    async with pooled_store.session() as session:
+        assert [row["added"] for row in await session.all(everything)] == ["new"]
+
+
+async def test_servers_that_are_killed_are_replaced(pooled_store: Store, database_url: str) -> None:
+    """A8, M: connections that the database ends behind the pooler's back heal by themselves."""
+    for number in range(5):
+        async with pooled_store.transaction() as session:
+            await session.run(WRITE, tenant="t", model=f"{number}")
+        await execute(database_url, OTHERS)
+    assert await Readiness(pooled_store).is_ready()
+    async with pooled_store.session() as session:
+        assert len(await session.all(READ, tenant="t")) == 5
+
+
+async def test_the_queue_is_filled_through_the_pooler(pooled_store: Store) -> None:
+    """Decision 25: entries are put like any other row; only listening needs the direct URL."""
+    queue, conversation_id = PostgresQueue(pooled_store), new_id()
+    assert await queue.enqueue("t", conversation_id)
+    assert not await queue.enqueue("t", conversation_id)
+
+
+async def test_the_schema_is_looked_at_through_the_pooler(
+    database_url: str, through: Pooled
+) -> None:
+    """Decision 35: a process without the direct URL starts where somebody else has migrated."""
+    for _ in range(3):
+        assert await asyncio.to_thread(is_current, through(database_url))
+
+
+async def test_without_the_setting_a_pooler_refuses(database_url: str, through: Pooled) -> None:
+    """Decision 35: session settings are refused by a pooler, which is a 503 and no hang."""
+    store = Store(through(database_url), min_size=0)
+    with pytest.raises(ServiceUnavailable):
+        await store.open()
+    await store.close()
+
+
+async def test_a_pooler_that_prepares_is_sent_no_settings(database_url: str) -> None:
+    """Decision 35: `prepared` keeps statements as without a pooler, and sends no settings."""
+    store = Store(database_url, min_size=0, pooler=Pooler.PREPARED)
+    async with store.session() as session:
+        row = await session.first(SETTING, name="enable_seqscan")
+        assert row is not None and row["found"] == "on"
+    await store.close()
+
+
+def test_jobs_behind_a_pooler_want_the_direct_url() -> None:
+    """Decision 35: workers listen, so a pooler without the direct URL is refused at the start."""
+    given = {"CONTEXT_DATABASE_URL": "postgresql://a/b", "CONTEXT_DATABASE_POOLER": "transaction"}
+    with pytest.raises(SettingsError, match="CONTEXT_DIRECT_DATABASE_URL"):
+        Settings.from_env(given)
+    assert Settings.from_env(given | {"CONTEXT_WORKER": "false"}).database_pooler == "transaction"
+    direct = {"CONTEXT_DIRECT_DATABASE_URL": "postgresql://c/b"}
+    assert Settings.from_env(given | direct).worker

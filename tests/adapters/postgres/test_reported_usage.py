@@ -1,0 +1,139 @@
+"""Usage and calibrations in Postgres (J3, J4)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import reduce
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION
+from app.adapters.postgres.conversations.log import APPENDS, LOCK
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.payload.contexts import READ
+from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
+from app.domain.common.messages import FormatName
+from app.domain.conversations.records import Settings
+from app.domain.conversations.view import WHOLE, Span
+from app.domain.models.calibration import Calibration, Tally
+from app.domain.payload.reported_usage import TokenUsage, UsageReport
+from tests.conftest import execute
+from tests.plans import plan_of
+from tests.services.fakes import new_id
+
+PAYLOADS = st.tuples(st.integers(1, 10**12), st.integers(200, 10**6))
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PAYLOADS, min_size=1, max_size=12))
+async def test_the_statement_adds_as_the_tally_does(
+    database: PostgresDatabase, payloads: list[tuple[int, int]]
+) -> None:
+    """One statement and the pure sums make the same calibration of the same reports (J3)."""
+    tally, model = Tally(), new_id()
+    for reported, counted in payloads:
+        tally = tally.with_report(reported, counted)
+        async with database.session() as records:
+            made = await records.usage.calibrate("t", model, "tokenizer", reported, counted)
+        expected = tally.calibration
+        assert made.reports == expected.reports
+        assert made.factor == pytest.approx(expected.factor, rel=1e-12)
+        assert made.margin == pytest.approx(expected.margin, rel=1e-9)
+
+
+async def test_reports_at_once_are_all_added(database: PostgresDatabase, database_url: str) -> None:
+    """Equal reports from many sessions at once end where they would have ended in turn (J3)."""
+
+    async def calibrate() -> Calibration:
+        async with database.session() as records:
+            return await records.usage.calibrate("t", "m", "tokenizer", 1_300, 1_000)
+
+    made = await asyncio.gather(*(calibrate() for _ in range(20)))
+    assert sorted(item.reports for item in made) == list(range(1, 21))
+    in_turn = reduce(lambda tally, _: tally.with_report(1_300, 1_000), range(20), Tally())
+    (row,) = await execute(database_url, "SELECT * FROM calibrations")
+    assert row["reported_sum"] == pytest.approx(in_turn.reported)
+    assert row["counted_sum"] == pytest.approx(in_turn.counted)
+    assert row["deviation_sum"] == pytest.approx(in_turn.deviation)
+
+
+async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> None:
+    """The newest report is read back whole, whatever is unknown of it (J4)."""
+    conversation_id, usage = new_id(), TokenUsage(10**12, 2, 3, 4)
+    full = UsageReport(new_id(), "m", FormatName.GEMINI, 3, 7, usage, 99, '{"a":"\\u0000"}')
+    bare = UsageReport(new_id(), "m", FormatName.ANTHROPIC, None, 0, TokenUsage(), None, "{}")
+    async with database.session() as records:
+        assert not await records.usage.add(conversation_id, full)
+        assert await records.usage.newest(conversation_id) is None
+        await records.conversations.add("t", conversation_id, None, "tokenizer", Settings(), "{}")
+        for report in (full, bare):
+            assert await records.usage.add(conversation_id, report)
+            found = await records.usage.newest(conversation_id)
+            assert found is not None and found.created_at is not None
+            names = ("report_id", "model", "format", "epoch", "through_seq", "usage", "given")
+            for name in (*names, "estimated_tokens"):
+                assert getattr(found, name) == getattr(report, name)
+        assert await records.usage.newest_epoch(conversation_id, "openai_chat:m") is None
+        assert await records.usage.last_format(conversation_id, list(FormatName)) is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        (READ, "calibrations_pkey"),
+        *((statement, "calibrations_pkey") for statement in APPENDS.values()),
+        (LOCK, "calibrations_pkey"),
+        (FIND_CONVERSATION, "calibrations_pkey"),
+        (NEWEST_REPORT, "usage_reports_pkey"),
+        (NEWEST_EPOCH, "epochs_pkey"),
+        (HAS_REASONING, "messages_pkey"),
+    ],
+    ids=[
+        "read",
+        *(f"append{kind}" for kind in APPENDS),
+        *("lock", "find", "report", "epoch", "reasoning"),
+    ],
+)
+async def test_lookups_use_their_index(database_url: str, statement: Statement, index: str) -> None:
+    """Cost model: the hot statements find a calibration by its key, a report by its age (J3)."""
+    plan = await plan_of(database_url, statement)
+    assert re.search(rf"(using|on) {index}", plan), plan
+    assert "Seq Scan on calibrations" not in plan
+
+
+async def test_reasoning_is_looked_for_in_spans(
+    database: PostgresDatabase, database_url: str
+) -> None:
+    """Reasoning counts between two seqs and inside the spans alone (E10, J3)."""
+    conversation_id = new_id()
+    for seq, tokens in enumerate((0, 5, 0, 5, 0), start=1):
+        await execute(
+            database_url,
+            """
+            INSERT INTO messages (conversation_id, seq, message_id, turn, role, format, tokens,
+                reasoning_tokens, total_tokens, has_media, continues, body)
+            VALUES ($1, $2, $3, 1, 'assistant', 'anthropic', 1, $4, $2, false, false, '{}')
+            """,
+            UUID(conversation_id),
+            seq,
+            str(seq),
+            tokens,
+        )
+    async with database.session() as records:
+
+        async def found(spans: tuple[Span, ...], after: int, through: int) -> bool:
+            return await records.usage.has_reasoning(conversation_id, spans, after, through)
+
+        assert await found(WHOLE, 0, 5)
+        assert not await found(WHOLE, 0, 1)
+        assert await found(WHOLE, 2, 4)
+        assert not await found(WHOLE, 2, 3)
+        assert not await found(WHOLE, 4, 5)
+        assert not await found((Span(1, 2), Span(5, 9)), 0, 5)
+        assert await found((Span(1, 2), Span(4, 9)), 0, 5)
+        assert not await found((), 0, 5)

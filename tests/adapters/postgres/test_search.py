@@ -1,0 +1,159 @@
+"""How words are stored and searched: the plans, and what an index has to withstand (A6)."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.conversations import search
+from app.adapters.postgres.conversations.search import (
+    ADD,
+    BLOCK,
+    BY_SEQS,
+    FIND,
+    HOLDING,
+    POSTINGS,
+    UNINDEXED,
+)
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.conversations.records import Settings
+from app.domain.conversations.search import MOST_LEXEMES, Postings, Query, Term, lexemes, query_from
+from tests.plans import plan_of
+from tests.services.fakes import TENANT, new_id
+
+BY_WORD = "Bitmap Index Scan on message_words_by_word"
+
+
+@pytest.mark.parametrize(
+    ("statement", "words", "walks", "messages"),
+    [
+        (FIND["asc"], 1, 0, 1),
+        (FIND["desc"], 1, 0, 1),
+        (POSTINGS, 1, 0, 0),
+        (HOLDING, 0, 1, 0),
+        (BY_SEQS, 0, 0, 2),
+        (UNINDEXED, 0, 1, 2),
+        (ADD, 0, 0, 0),
+    ],
+    ids=["asc", "desc", "postings", "holding", "by_seqs", "unindexed", "add"],
+)
+async def test_searches_go_by_word_and_by_seq(
+    database_url: str, statement: Statement, words: int, walks: int, messages: int
+) -> None:
+    """A6: without statistics, too, words are found by their index and messages by their seq."""
+    plan = await plan_of(database_url, statement)
+    assert plan.count(BY_WORD) == words, plan
+    assert len(re.findall("using message_words_pkey", plan)) == walks, plan
+    assert len(re.findall("using messages_pkey", plan)) == messages, plan
+    assert "Seq Scan" not in plan
+    assert "messages_by_id" not in plan
+
+
+async def talk(database: PostgresDatabase) -> str:
+    """Create a conversation whose log is empty: words need no messages."""
+    made = new_id()
+    async with database.session() as records:
+        assert await records.conversations.add(TENANT, made, None, "bytes_4", Settings(), "{}")
+    return made
+
+
+async def seqs(
+    database: PostgresDatabase, cid: str, term: Term, head: int, most: int = 10**6
+) -> Postings:
+    """Return which messages have a term."""
+    async with database.session() as records:
+        (found,) = await records.search.postings(cid, [[term]], head, most)
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 7, BLOCK, 10**6])
+async def test_blocks_are_searched_from_the_newest_on(
+    database: PostgresDatabase, most: int
+) -> None:
+    """A6: words on both sides of each border of blocks are found once, the newest first."""
+    cid = await talk(database)
+    there = sorted({1, *(BLOCK * number + step for number in range(1, 40) for step in (-1, 0, 1))})
+    async with database.session() as records:
+        await records.search.add(cid, {seq: ("zebra", f"n{seq}") for seq in there})
+    head = there[-1]
+    found = await seqs(database, cid, Term("zeb", is_prefix=True), head, most)
+    assert found.seqs == tuple(there[::-1][:most])
+    assert found.is_cut is (most < len(there))
+    assert (await seqs(database, cid, Term(f"n{BLOCK}", is_prefix=False), head)).seqs == (BLOCK,)
+    assert (await seqs(database, cid, Term("zeb", is_prefix=False), head)).seqs == ()
+
+
+async def test_keys_that_are_alike_do_no_harm(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A6: conversations whose blocks have one key are told apart by their rows."""
+    monkeypatch.setattr(search, "_key", lambda cid, block: f"same{block}/")
+    mine, other = await talk(database), await talk(database)
+    async with database.session() as records:
+        for cid in (mine, other):
+            await records.search.add(cid, {seq: ("zebra",) for seq in (1, 5000, 9000)})
+    assert (await seqs(database, mine, Term("zebra", is_prefix=False), 9000)).seqs == (
+        9000,
+        5000,
+        1,
+    )
+
+
+async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatabase) -> None:
+    """A6: as many lexemes as a message may have, each as long as it may be, go into its row."""
+    cid = await talk(database)
+    text = " ".join(f"{number:05}{'я' * 60}" for number in range(MOST_LEXEMES + 10))
+    words = lexemes(text)
+    assert len(words) == MOST_LEXEMES
+    async with database.session() as records:
+        await records.search.add(cid, {1: words, 2: ()})
+        await records.search.add(cid, {1: ("late",), 2: ("late",)})
+    for place in (0, MOST_LEXEMES - 1):
+        (term,) = query_from(f"{place:05}{'я' * 60}").words
+        assert (await seqs(database, cid, term, 2)).seqs == (1,)
+    assert (await seqs(database, cid, Term("late", is_prefix=False), 2)).seqs == ()
+
+
+async def test_what_messages_hold_is_told(database: PostgresDatabase) -> None:
+    """L1: the size of messages, and which of the terms they have."""
+    cid = await talk(database)
+    async with database.session() as records:
+        await records.search.add(cid, {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ()})
+        found = await records.search.holding(
+            cid,
+            [1, 2 * BLOCK, 3 * BLOCK, 77],
+            [Term("zeb", is_prefix=True), Term("lion", is_prefix=False)],
+        )
+    assert {item.seq: (item.size, item.terms) for item in found} == {
+        1: (2, {0, 1}),
+        2 * BLOCK: (1, {1}),
+        3 * BLOCK: (0, frozenset()),
+    }
+
+
+async def test_deleted_conversations_get_no_words(database: PostgresDatabase) -> None:
+    """A6, A7: where there is no head, no row is left behind."""
+    cid = new_id()
+    async with database.session() as records:
+        await records.search.add(cid, {1: ("zebra",)})
+        assert await records.search.by_seqs(cid, [1], 10) == []
+        assert await records.search.unindexed(cid, 10, 10, 10) == []
+    async with database._store.session() as session:
+        rows = await session._connection.fetch(
+            "SELECT FROM message_words WHERE conversation_id = $1", UUID(cid)
+        )
+    assert rows == []
+
+
+async def test_a_page_without_matches_is_empty(database: PostgresDatabase) -> None:
+    """A6: an unknown conversation has no messages to find."""
+    query = Query((Term("zebra", is_prefix=True),))
+    async with database.session() as records:
+        for order in ("asc", "desc"):
+            found = await records.search.find(
+                new_id(), query, after_seq=0, before_seq=10**5, order=order, limit=5
+            )
+            assert found == []

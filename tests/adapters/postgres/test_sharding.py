@@ -1,0 +1,325 @@
+"""Statements and shards: what concerns a conversation touches the shard of that one alone.
+
+Each statement of the adapter is planned by PostgreSQL itself, with its parameters unknown. Every
+place of the plan that reads or writes a table of conversations must be bound to one parameter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.adapters import postgres
+from app.adapters.postgres.common.connections import PLANNING, Session, Statement
+from app.adapters.postgres.conversations.conversations import PER_CONVERSATION
+from app.adapters.postgres.tables import metadata
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, calling, new_conversation, result, user
+from tests.conftest import Server, started
+
+KEY = "conversation_id"
+GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
+
+
+@cache
+def statements() -> Mapping[str, Statement]:
+    """Return every statement of the adapter, by module and name."""
+    found: dict[str, Statement] = {}
+    for module in pkgutil.iter_modules(postgres.__path__):
+        loaded = importlib.import_module(f"{postgres.__name__}.{module.name}")
+        for name, held in vars(loaded).items():
+            for part, statement in _within(held):
+                known = next((key for key, it in found.items() if it is statement), None)
+                if known is None:
+                    found[f"{module.name}.{name}{part}"] = statement
+    return found
+
+
+def _within(held: object) -> Iterator[tuple[str, Statement]]:
+    if isinstance(held, Statement):
+        yield "", held
+    elif isinstance(held, Mapping):
+        for key, value in held.items():
+            if isinstance(value, Statement):
+                yield f"[{key}]", value
+
+
+async def plan_of(connection: Any, statement: Statement) -> dict[str, Any]:
+    """Return the plan of a statement with unknown parameters."""
+    await connection.execute(f"PREPARE it AS {statement.sql}")
+    nulls = ", ".join(["NULL"] * len(statement.names))
+    given = f"({nulls})" if nulls else ""
+    text = await connection.fetchval(f"EXPLAIN (VERBOSE, FORMAT JSON) EXECUTE it {given}")
+    await connection.execute("DEALLOCATE it")
+    found: dict[str, Any] = json.loads(text)[0]["Plan"]
+    return found
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield every node of a plan."""
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from nodes(inner)
+
+
+_TERM = r'(?:"[^"]+"|\w+)\.conversation_id|\$\d+'
+_EQUAL = re.compile(rf"({_TERM}) = ({_TERM})(?![\w(])")
+
+
+class Bonds:
+    """Which of a plan's terms are equal: columns `alias.conversation_id`, and parameters `$1`."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, str] = {}
+
+    def root(self, term: str) -> str:
+        """Return the term that stands for all that are equal to this one."""
+        while term in self._next:
+            term = self._next[term]
+        return term
+
+    def bind(self, one: str, other: str) -> None:
+        """Note that two terms are equal."""
+        first, second = self.root(one), self.root(other)
+        if first != second:
+            # A parameter stands for the columns that are bound to it.
+            first, second = (second, first) if first.startswith("$") else (first, second)
+            self._next[first] = second
+
+
+def shards_of(plan: dict[str, Any]) -> set[str]:
+    """Return what decides on the shards that a plan touches; `$1` for a parameter.
+
+    Whatever begins otherwise is a place that no parameter binds.
+    """
+    bonds, found = Bonds(), list(nodes(plan))
+    for node in found:
+        for name, condition in node.items():
+            if name.endswith(("Cond", "Filter")) and isinstance(condition, str):
+                for one, other in _EQUAL.findall(condition):
+                    bonds.bind(one, other)
+        for source in _sources_of(node, found):
+            for term in source.get("Output", ()):
+                if term.endswith(f".{KEY}"):
+                    bonds.bind(f"{node['Alias']}.{KEY}", term)
+        if _inserts(node):
+            bonds.bind(f"{node['Alias']}.{KEY}", _inserted(node))
+    touching = [node for node in found if node.get("Relation Name") in PER_CONVERSATION]
+    # What is changed or deleted was found by the scan below.
+    places = [it for it in touching if it["Node Type"] != "ModifyTable" or _inserts(it)]
+    return {bonds.root(f"{node['Alias']}.{KEY}") for node in places}
+
+
+def _inserts(node: dict[str, Any]) -> bool:
+    return bool(node["Node Type"] == "ModifyTable" and node["Operation"] == "Insert")
+
+
+def _inserted(node: dict[str, Any]) -> str:
+    """Return the first value of the rows that are inserted; the first column is the key's."""
+    (rows,) = [it for it in node["Plans"] if it["Parent Relationship"] == "Outer"]
+    while rows["Node Type"] == "Subquery Scan":
+        (rows,) = rows["Plans"]
+    return str(rows["Output"][0]).strip("()")
+
+
+def _sources_of(node: dict[str, Any], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the plans whose rows a scan of a WITH clause or of a subquery shows."""
+    match node["Node Type"]:
+        case "CTE Scan" | "WorkTable Scan":
+            return [it for it in found if it.get("Subplan Name") == f"CTE {node['CTE Name']}"]
+        case "Subquery Scan":
+            return list(node["Plans"])
+    return []
+
+
+async def prepared(url: str) -> Any:
+    """Return a connection that plans as the service's own do."""
+    connection = await asyncpg.connect(url)
+    for name, value in PLANNING.items():
+        await connection.execute(f"SET {name} = {value}")
+    return connection
+
+
+@pytest_asyncio.fixture
+async def planner(server: Server) -> AsyncIterator[Any]:
+    """A connection to an empty database, which no test changes."""
+    with server.clone() as url:
+        connection = await prepared(url)
+        yield connection
+        await connection.close()
+
+
+SPREAD = {
+    "backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
+    "blobs.LIST_DUE": "the collector's sweep, once an hour",
+    "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
+    "conversations.LIST_CONVERSATIONS": "a tenant's list, a page at a time",
+    "events.HEADS": "one look for all streams that a process holds",
+    "forks.ADD": "a fork: two conversations",
+    "forks.COPY_BLOBS": "a fork: two conversations",
+    "forks.COPY_MARKS": "a fork: two conversations",
+    "forks.COPY_MESSAGES": "a fork: two conversations",
+    "jobs.FIND_JOB": "a job is asked for by its id alone",
+    "jobs.LIST_DUE": "the worker's sweep",
+    "jobs.LIST_OPEN_JOBS": "the worker's sweep",
+    "retention.FORGET": "what is old, of all tenants, a batch at a time",
+    "retention.WALK": "what is old, of all tenants, a batch at a time",
+    "snapshots.ADD": "a snapshot of an agent has a part for each conversation",
+    "snapshots.FIND": "a snapshot of an agent has a part for each conversation",
+    "snapshots.HOLD": "a snapshot of an agent has a part for each conversation",
+    "snapshots.LIST": "a tenant's list, a page at a time",
+    "snapshots.LIST_OF_AGENT": "an agent's list, a page at a time",
+    "snapshots.LIST_OF_CONVERSATION": "its snapshots, and the other parts of each",
+    "snapshots.PARTS": "a snapshot of an agent has a part for each conversation",
+    "snapshots.REMOVE": "a snapshot of an agent has a part for each conversation",
+    "snapshots.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
+    "storage.MEASURE": "what a tenant stores, once a second at most and only under a limit",
+    "storage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
+    "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
+    "transcripts.CONVERSATIONS": "a page of an agent's transcript",
+    "transcripts.OF_AGENT": "a page of an agent's transcript",
+    "transcripts.PINNED": "a page of a transcript, its conversations given as a list",
+    "windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
+    "windows.CLEAR_ALL": "clearing an agent: all its conversations",
+}
+"""The statements that touch several conversations, and what each is for."""
+
+
+async def test_statements_touch_one_shard(planner: Any) -> None:
+    """Architecture, storage: each names one conversation, but for those that are for several."""
+    spread = set()
+    for name, statement in statements().items():
+        shards = shards_of(await plan_of(planner, statement))
+        named = {f"${place}" for place, _ in enumerate(statement.names, start=1)}
+        if len(shards) > 1 or shards - named:
+            spread.add(name.partition("[")[0])
+    assert spread == set(SPREAD)
+
+
+async def test_the_key_is_the_conversations_own(planner: Any) -> None:
+    """Architecture, storage: a statement about one conversation is bound to it, not to another."""
+    for name, statement in statements().items():
+        if KEY in statement.names and name.partition("[")[0] not in SPREAD:
+            shards = shards_of(await plan_of(planner, statement))
+            assert shards <= {f"${statement.names.index(KEY) + 1}"}, name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM messages WHERE seq = :seq",
+        "SELECT * FROM heads h JOIN messages m ON m.seq = h.head_seq"
+        " WHERE h.conversation_id = :conversation_id",
+        "SELECT * FROM heads WHERE conversation_id > :conversation_id",
+        "DELETE FROM pins WHERE conversation_id = ANY (:ids)",
+        "INSERT INTO pins (conversation_id, seq) SELECT gen_random_uuid(), :seq",
+        "WITH gone AS (DELETE FROM pins WHERE seq = :seq RETURNING conversation_id)"
+        " INSERT INTO pins (conversation_id, seq) SELECT conversation_id, 1 FROM gone",
+        "SELECT EXISTS (SELECT FROM heads WHERE conversation_id = :one)"
+        " OR EXISTS (SELECT FROM pins WHERE conversation_id = :other)",
+    ],
+)
+async def test_what_touches_several_is_noticed(planner: Any, text: str) -> None:
+    """The check itself: a filter that is missing, open, on another column or by another key."""
+    shards = shards_of(await plan_of(planner, Statement(text)))
+    assert len(shards) > 1 or not next(iter(shards)).startswith("$")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The SQL of every statement that sessions run during the test."""
+    seen: set[str] = set()
+    answer = Session._answer
+
+    async def noting(self: Session, ask: Any, statement: Statement, values: Any) -> Any:
+        seen.add(statement.sql)
+        return await answer(self, ask, statement, values)
+
+    monkeypatch.setattr(Session, "_answer", noting)
+    return seen
+
+
+@pytest_asyncio.fixture
+async def recorded(settings: Settings, ran: set[str]) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an app whose statements are noted."""
+    async with started(create_app(settings)) as client:
+        yield client
+
+
+async def live(client: httpx.AsyncClient, path: str) -> None:
+    """Do to a conversation what an agent does again and again."""
+    await append(client, path, user("look"), calling("c1"), result("c1", "x" * 9_000))
+    at = {"timestamp": "2026-01-01T00:00:00Z"}
+    await append(client, path, user("again") | at, calling("c2"), result("c2", "short"))
+    for known in ({}, {"format": "anthropic"}):
+        answer = await client.post(f"{path}/context", json=known)
+        assert answer.status_code == 200, answer.text
+    usage = {"usage": {"prompt_tokens": 90, "completion_tokens": 5}, "model": "gpt-4o"}
+    answer = await client.post(f"{path}/usage", json=usage)
+    assert answer.status_code == 200, answer.text
+    ref = (await client.get(f"{path}/blobs")).json()["data"][0]["id"]
+    for place in (f"blobs/{ref}", f"blobs/{ref}/content", f"blobs/{ref}/lines"):
+        answer = await client.get(f"{path}/{place}")
+        assert answer.status_code == 200, (place, answer.text)
+    answer = await client.get(f"{path}/events?follow=false&last_event_id=0.0")
+    assert answer.status_code == 200
+    answer = await client.post(f"{path}/compact", json={})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_the_hot_path_touches_one_shard(recorded: httpx.AsyncClient, ran: set[str]) -> None:
+    """Architecture, storage: what an append, a build and the like run is checked, and confined."""
+    path = await new_conversation(recorded)
+    ran.clear()
+    await live(recorded, path)
+    names = {statement.sql: name for name, statement in statements().items()}
+    unknown = [sql for sql in ran - set(names) if "pgqueuer" not in sql]
+    assert unknown == []
+    assert {names[sql].partition("[")[0] for sql in ran & set(names)}.isdisjoint(SPREAD)
+    assert {"log.APPENDS", "contexts.READ"} <= {names[sql].partition("[")[0] for sql in ran}
+
+
+async def test_an_agents_status_is_all_that_looks_further(
+    recorded: httpx.AsyncClient, ran: set[str]
+) -> None:
+    """B4: with an agent, a build asks what its other conversations do, and nothing else."""
+    answer = await recorded.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    assert answer.status_code == 201, answer.text
+    path = await new_conversation(recorded, agent_id="a")
+    ran.clear()
+    await live(recorded, path)
+    names = {statement.sql: name.partition("[")[0] for name, statement in statements().items()}
+    assert {names[sql] for sql in ran if sql in names} & set(SPREAD) == {"windows.ACTIVITIES"}
+
+
+def test_the_guide_places_every_table_once() -> None:
+    """Architecture, storage: the guide's calls are for all tables, in an order that works.
+
+    What belongs to a conversation lies with it, and what its statements are joined with is
+    everywhere: those tables come first.
+    """
+    calls = re.findall(
+        r"SELECT create_(reference|distributed)_table\('(\w+)'(?:, '(\w+)')?(.*?)\);",
+        GUIDE.read_text(encoding="utf-8"),
+    )
+    assert sorted(table for _, table, _, _ in calls) == sorted(metadata.tables)
+    distributed = [call for call in calls if call[2] == KEY]
+    assert {table for _, table, _, _ in distributed} == set(PER_CONVERSATION)
+    assert distributed[0][1] == "conversations"
+    for _, table, column, rest in calls:
+        key = [part.name for part in metadata.tables[table].primary_key.columns]
+        assert not column or key[0] == column
+        if column == KEY and table != "conversations":
+            assert "colocate_with => 'conversations'" in rest

@@ -1,0 +1,43 @@
+"""The schema that migrations make is the one the tables describe."""
+
+from __future__ import annotations
+
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.adapters.postgres.conversations.conversations import PER_CONVERSATION
+from app.adapters.postgres.tables import metadata
+
+
+async def test_migrations_make_what_the_tables_describe(database_url: str) -> None:
+    """A migrated database differs in nothing from the Core tables (architecture, storage)."""
+    url = database_url.replace("postgresql://", "postgresql+asyncpg://", 1)
+    engine = create_async_engine(url, poolclass=NullPool)
+
+    def differences(connection: Connection) -> list[object]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, metadata))
+
+    async with engine.connect() as connection:
+        found = await connection.run_sync(differences)
+    await engine.dispose()
+    others = ("alembic_version", "pgqueuer")  # Alembic's own table, and the queue's
+    assert [change for change in found if not any(name in str(change) for name in others)] == []
+
+
+def test_every_table_of_a_conversation_is_emptied_with_it() -> None:
+    """Deleting a conversation reaches each table whose rows belong to one (A7)."""
+    belonging = {
+        table.name for table in metadata.tables.values() if "conversation_id" in table.columns
+    }
+    assert set(PER_CONVERSATION) == belonging
+
+
+def test_keys_of_a_conversation_begin_with_its_id() -> None:
+    """Per-conversation tables can be distributed by `conversation_id` (decision 7)."""
+    for name in PER_CONVERSATION:
+        first = next(iter(metadata.tables[name].primary_key.columns))
+        assert first.name == "conversation_id"

@@ -1,0 +1,637 @@
+"""Metrics and traces of real sessions: exact, bounded, and silent about what was said (M)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+
+from app.adapters.postgres.common.connections import PoolState, Store
+from app.adapters.postgres.compaction.backlog import Backlog, Waiting
+from app.adapters.telemetry.metrics_server import answering
+from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
+from app.adapters.telemetry.tracing import Collector as SpanCollector
+from app.adapters.telemetry.tracing import provider_of
+from app.api.http.dependencies import Services
+from app.domain.common.errors import Conflict, ServiceUnavailable
+from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.summaries import Completion, ModelCall
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
+from tests.collector import collecting, values
+from tests.commands import free_port
+from tests.conftest import execute, started
+from tests.exposition import Exposed, exposed
+from tests.fake_llm import FakeLLM, answer, status
+from tests.logged import Lines, lines
+from tests.test_processes import is_ready, process, until
+
+__all__ = ["lines"]
+
+MODEL = "openai/gpt-4o-mini"
+SMALL = {"budget": {"context_window": 4_096, "max_output_tokens": 512}}
+SECONDS = 20.0
+
+
+@pytest.fixture
+def summarised(with_model: Settings) -> Settings:
+    """Settings with a summariser whose price is known."""
+    return replace(with_model, summarizer_model=MODEL, summarizer_allowed_models=(MODEL,))
+
+
+async def metrics_of(client: httpx.AsyncClient) -> Exposed:
+    """Return what `/metrics` says."""
+    answer = await client.get("/metrics")
+    assert answer.status_code == 200, answer.text
+    return exposed(answer.text)
+
+
+def one_result(before: int = 100, after: int = 40, *, compacted: bool = True) -> CompactResult:
+    """Return the result of some compaction."""
+    return CompactResult(
+        compacted=compacted,
+        reason=None,
+        compaction_id=None,
+        before_tokens=before,
+        after_tokens=after,
+        before_msg_count=0,
+        after_msg_count=0,
+        strategies_run=(),
+        summary_range=None,
+        model=None,
+        summary_tokens=0,
+        cost_usd=None,
+        duration_ms=0,
+    )
+
+
+async def told(telemetry: Telemetry) -> Exposed:
+    """Return what a telemetry would answer."""
+    body, _ = await telemetry.scrape()
+    return exposed(body.decode())
+
+
+# --- a session --------------------------------------------------------------------------------
+
+
+async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM) -> None:
+    """M: appends, builds, compactions, tokens saved, calls and cost are counted exactly."""
+    async with started(create_app(summarised)) as client:
+        path = await new_conversation(client, model="gpt-4o", policy=SMALL)
+        batch = talk(24)
+        first = await append(client, path, *batch[:12])
+        second = await append(client, path, *batch[12:], user("once", id="mine"))
+        known = await append(client, path, user("once", id="mine"))
+        assert known["messages"][0]["seq"] == 25
+        keyed = {"messages": [assistant("fine")]}
+        answers = [
+            await client.post(f"{path}/messages", json=keyed, headers={"Idempotency-Key": "k"})
+            for _ in range(2)
+        ]
+        stored = [*first["messages"], *second["messages"], *answers[0].json()["messages"]]
+
+        built = (await client.post(f"{path}/context", json={})).json()
+        have = {"epoch": built["epoch"], "through_seq": built["through_seq"]}
+        await client.post(f"{path}/context", json={"known": have})
+        await client.post(f"{path}/context", json={"format": "anthropic", "model": "claude-3-opus"})
+
+        made = (await client.post(f"{path}/compact", json={})).json()
+        assert made["compacted"] and made["model"] == MODEL
+        again = (await client.post(f"{path}/compact", json={})).json()
+        assert not again["compacted"]
+        fake_llm.always(status(401))
+        await append(client, path, *talk(24))
+        assert (await client.post(f"{path}/compact", json={})).status_code == 503
+        found = await metrics_of(client)
+        late = (await client.get(f"{path}/messages?limit=24&order=desc")).json()["data"]
+
+    stored += late
+    assert found.value("appends_total") == 4
+    assert found.value("appended_messages_total") == len(stored) == 50
+    assert found.value("appended_tokens_total") == sum(item["token_count"] for item in stored)
+    assert found.by("builds_total", "format", "kind", "degraded") == {
+        ("openai_chat", "full", "no"): 1,
+        ("openai_chat", "delta", "no"): 1,
+        ("anthropic", "full", "no"): 1,
+    }
+    assert found.by("compactions_total", "trigger", "strategy", "outcome") == {
+        ("forced", "sandwich", "compacted"): 1,
+        ("forced", "sandwich", "not_needed"): 1,
+        ("forced", "sandwich", "failed"): 1,
+    }
+    assert found.total("compaction_duration_seconds_count") == 3
+    saved = made["before_tokens"] - made["after_tokens"]
+    assert found.by("compaction_saved_tokens_total", "trigger") == {("forced",): saved}
+    assert found.by("llm_calls_total", "model", "outcome") == {
+        (MODEL, "ok"): 1,
+        (MODEL, "authentication"): 1,
+    }
+    assert found.by("llm_tokens_total", "direction") == {("input",): 100, ("output",): 20}
+    cost = found.value("llm_cost_usd_total", model=MODEL)
+    assert cost == pytest.approx(made["cost_usd"]) == pytest.approx(100 * 15e-8 + 20 * 6e-7)
+    route = "/v1/conversations/{conversation_id}/messages"
+    assert found.value("http_requests_total", method="POST", route=route, status="201") == 6
+    assert found.value("database_errors_total", kind="TimeoutError") is None
+    assert found.value("due_conversations") in (0, 1)
+    assert found.value("pool_limit") == summarised.pool_max_size
+
+
+async def test_tool_output_and_emergencies(client: httpx.AsyncClient) -> None:
+    """M, F3, E6: clearing tool results and emergency cuts are counted by what made them run."""
+    policy = {**SMALL, "tool_output": {"context_budget_tokens": 200, "clear_at_least": 1}}
+    path = await new_conversation(client, model="gpt-4o", policy=policy)
+    for number in range(4):
+        call_id = f"c{number}"
+        await append(client, path, user("go"), calling(call_id), result(call_id, "line " * 150))
+    await client.post(f"{path}/context", json={})
+    await client.post(f"{path}/overflow", json={})
+    found = await metrics_of(client)
+    by_trigger = found.by("compactions_total", "trigger", "outcome")
+    assert by_trigger[("tool_output", "compacted")] == 1
+    assert by_trigger[("emergency", "compacted")] == 1
+    saved = found.by("compaction_saved_tokens_total", "trigger")
+    assert saved[("tool_output",)] > 0 and saved[("emergency",)] > 0
+
+
+async def test_the_work_of_a_worker(summarised: Settings) -> None:
+    """M, E6: a job is counted as work asked for, and what waits is told while it waits."""
+    async with started(create_app(summarised)) as client:
+        path = await new_conversation(client, model="gpt-4o", policy=SMALL)
+        await append(client, path, *talk(24))
+        job = (await client.post(f"{path}/compact?wait=false", json={})).json()
+        before = await metrics_of(client)
+        assert before.value("open_jobs") == 1
+        age = before.value("queue_age_seconds")
+        assert age is not None and age >= 0
+    async with started(create_app(summarised, with_worker=True)) as client:
+        async with asyncio.timeout(SECONDS):
+            while (await client.get(f"/v1/jobs/{job['job_id']}")).json()["status"] != "done":
+                await asyncio.sleep(0.02)
+            while (found := await metrics_of(client)).value(
+                "jobs_total", kind="asked", outcome="done"
+            ) != 1:
+                await asyncio.sleep(0.02)
+    assert found.value("open_jobs") == 0
+    assert found.value("job_duration_seconds_count", kind="asked") == 1
+    assert found.by("compactions_total", "trigger", "outcome")[("forced", "compacted")] == 1
+
+
+# --- silence ----------------------------------------------------------------------------------
+
+MARKER = "zq7marker"
+
+
+async def say_it_everywhere(client: httpx.AsyncClient) -> None:
+    """Put the marker wherever a caller can put words, and compact what was said."""
+    path = await new_conversation(
+        client,
+        model="gpt-4o",
+        policy=SMALL,
+        sections=[{"name": "base", "content": f"You are {MARKER}."}],
+        metadata={"note": MARKER},
+        tools=[{"name": MARKER, "description": MARKER, "input_schema": {"type": "object"}}],
+    )
+    for number in range(6):
+        spoken = f"{number} {MARKER} " * 60
+        call_id = f"{MARKER}-{number}"
+        await append(client, path, user(spoken), calling(call_id), result(call_id, spoken))
+        await append(client, path, assistant(spoken))
+    await client.get(f"{path}/messages", params={"q": MARKER, "limit": 5})
+    await client.get(f"/v1/agents/{MARKER}", params={MARKER: MARKER})
+    await client.get(f"/{MARKER}?{MARKER}={MARKER}", headers={"User-Agent": MARKER})
+    await client.post(f"{path}/context", json={"scratchpad": MARKER})
+    await client.post(f"{path}/messages", content=f'{{"{MARKER}'.encode())
+    await append(client, path, calling("open"))
+    await client.post(f"{path}/messages", json={"messages": [result(MARKER, MARKER)]})
+    await client.post(f"{path}/tools/search", json={"query": MARKER})
+    await client.post(f"{path}/compact", json={"instructions": MARKER})
+    await client.post(f"{path}/context", json={"format": "anthropic", "model": MARKER})
+    await client.post(f"{path}/compact", json={"model": MARKER})
+
+
+async def test_nothing_that_was_said_is_told(
+    summarised: Settings, fake_llm: FakeLLM, lines: Lines
+) -> None:
+    """M: no word of a caller stands in any log line, metric or span, whatever becomes of it."""
+    logging.getLogger("app").setLevel(logging.DEBUG)
+    fake_llm.script(status(400, MARKER), answer(f"{MARKER} without tags"), answer(MARKER))
+    fake_llm.always(answer(f"<summary>{MARKER} was said.</summary>"))
+    with collecting() as (collector, address):
+        settings = replace(summarised, otlp_endpoint=address)
+        app = create_app(settings)
+        found: Services = app.state.services
+
+        async def fail(*_arguments: Any) -> Any:
+            raise LookupError(MARKER)
+
+        found.validation.validate = fail  # type: ignore[method-assign, assignment]
+        async with started(app) as client:
+            await say_it_everywhere(client)
+            await say_it_everywhere(client)
+            body = {"format": "openai_chat", "payload": {"model": MARKER, "messages": []}}
+            assert (await client.post("/v1/context/validate", json=body)).status_code == 500
+            text = (await client.get("/metrics")).text
+    assert any(MARKER in json.dumps(request.body) for request in fake_llm.requests)
+    assert len(collector.spans) > 40 and len(lines.texts) > 40
+    assert exposed(text).by("compactions_total", "outcome").keys() >= {("compacted",)}
+    for told in ("\n".join(lines.texts), text, str(collector.requests)):
+        assert MARKER not in told
+
+
+# --- traces -----------------------------------------------------------------------------------
+
+
+async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM) -> None:
+    """M: request, compaction and model call are one trace, the caller's, with the names of the
+    conventions for generative AI.
+    """
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    with collecting() as (collector, address):
+        async with started(create_app(replace(summarised, otlp_endpoint=address))) as client:
+            path = await new_conversation(client, model="gpt-4o", policy=SMALL)
+            await append(client, path, *talk(24))
+            parent = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+            made = await client.post(f"{path}/compact?wait=true", json={}, headers=parent)
+            assert made.json()["compacted"]
+            await client.get("/healthz")
+            await client.get(f"/nowhere/{trace_id}?a=b")
+            fake_llm.always(status(401))
+            await append(client, path, *talk(24))
+            await client.post(f"{path}/compact", json={})
+    assert collector.paths == {"/v1/traces"}
+    assert collector.resource["service.name"] == "context-service"
+    assert collector.resource["service.version"] != ""
+
+    route = "/v1/conversations/{conversation_id}/compact"
+    server, failed = collector.named(f"POST {route}")
+    compaction, unmade = collector.named("compaction")
+    call, refused = collector.named(f"chat {MODEL}")
+    assert server.trace_id.hex() == compaction.trace_id.hex() == call.trace_id.hex() == trace_id
+    assert server.parent_span_id.hex() == "b7ad6b7169203331"
+    assert (compaction.parent_span_id, call.parent_span_id) == (server.span_id, compaction.span_id)
+    assert (server.kind, call.kind) == (Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT)
+
+    attributes = values(server.attributes)
+    assert attributes["http.route"] == route
+    assert attributes["http.response.status_code"] == 200
+    assert attributes["http.request.method"] == "POST"
+    assert not {"url.path", "url.query", "client.address", "user_agent.original"} & {*attributes}
+
+    attributes = values(call.attributes)
+    assert attributes.pop("gen_ai.request.max_tokens") > 0
+    assert attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": MODEL,
+        "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 20,
+    }
+    assert values(compaction.attributes)["context.compaction.trigger"] == "forced"
+    assert values(compaction.attributes)["context.compaction.compacted"] is True
+    for span in (unmade, refused):
+        assert values(span.attributes)["error.type"] == "authentication"
+        assert span.status.code == Status.STATUS_CODE_ERROR
+        assert not span.events and not span.status.message
+    assert values(failed.attributes)["http.response.status_code"] == 503
+    assert collector.named("GET none") and not collector.named("GET /healthz")
+    assert not any(trace_id in span.name for span in collector.spans)
+
+
+def test_the_names_are_those_of_the_conventions() -> None:
+    """M: the attributes of a model call are those of the installed semantic conventions."""
+    names = {text for key, text in vars(gen_ai_attributes).items() if key.startswith("GEN_AI_")}
+    source = Path("app/adapters/telemetry/tracing.py").read_text(encoding="utf-8")
+    used = {part for part in source.split('"') if part.startswith("gen_ai.")}
+    assert len(used) == 7
+    assert used <= names
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"),
+    [
+        ("gpt-4o-mini", "openai"),
+        ("openai/gpt-4o-mini", "openai"),
+        ("azure/our-deployment", "azure.ai.openai"),
+        ("bedrock/anthropic.claude", "aws.bedrock"),
+        ("vertex_ai/gemini-2.5-pro", "gcp.vertex_ai"),
+        ("somebody/new", "somebody"),
+    ],
+)
+def test_the_provider_of_a_model(model: str, provider: str) -> None:
+    """M: a provider has the conventions' name where they have one."""
+    assert provider_of(model) == provider
+
+
+async def test_the_span_of_a_job(summarised: Settings) -> None:
+    """M, E6: a worker's job begins a trace, which its compaction and its calls are part of."""
+    with collecting() as (collector, address):
+        settings = replace(summarised, otlp_endpoint=address)
+        async with started(create_app(settings, with_worker=True)) as client:
+            path = await new_conversation(client, model="gpt-4o", policy=SMALL)
+            await append(client, path, *talk(24))
+            job = (await client.post(f"{path}/compact?wait=false", json={})).json()
+            async with asyncio.timeout(SECONDS):
+                while (await client.get(f"/v1/jobs/{job['job_id']}")).json()["status"] != "done":
+                    await asyncio.sleep(0.02)
+    (asked,) = [
+        span
+        for span in collector.named("job")
+        if values(span.attributes)["context.job.kind"] == "asked"
+    ]
+    (compaction,) = [
+        span for span in collector.named("compaction") if span.parent_span_id == asked.span_id
+    ]
+    assert not asked.parent_span_id and asked.kind == Span.SPAN_KIND_CONSUMER
+    assert values(asked.attributes)["context.conversation_id"] == path.rpartition("/")[2]
+    (call,) = collector.named(f"chat {MODEL}")
+    assert call.trace_id == compaction.trace_id == asked.trace_id
+
+
+async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> None:
+    """M: nobody waits for a collector that is not there, and the log says so once."""
+    away = f"http://127.0.0.1:{free_port()}"
+    begun = monotonic()
+    async with started(create_app(replace(settings, otlp_endpoint=away))) as client:
+        path = await new_conversation(client)
+        for _ in range(3):
+            await append(client, path, user("hello"))
+    assert monotonic() - begun < 8
+    assert [line["event"] for line in lines.told("traces_not_sent")] == ["traces_not_sent"]
+
+
+def test_what_is_said_of_a_collector(lines: Lines) -> None:
+    """M: that it fails is said once, and that it works again."""
+    with collecting() as (collector, address):
+        exporter = SpanCollector(f"{address}/v1/traces")
+        for code in (200, 400, 400, 200):
+            collector.status = code
+            exporter.export([])
+        exporter.shutdown()
+    assert [json.loads(text)["event"] for text in lines.texts] == [
+        "traces_not_sent",
+        "traces_sent_again",
+    ]
+
+
+def test_nothing_is_imported_for_traces() -> None:
+    """Decision 36: without a collector in the settings the SDK is not even imported."""
+    code = (
+        "import sys; from app.main import create_app; from app.settings import Settings;"
+        "create_app(Settings()); sys.exit('opentelemetry.sdk' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- the database away ------------------------------------------------------------------------
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """Yield the port of a server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+async def test_a_scrape_without_a_database(settings: Settings) -> None:
+    """M: with the database away or silent `/metrics` answers within 2 s, without what waits."""
+    with silent_server() as port:
+        for number in (port, free_port()):
+            url = f"postgresql://nobody@127.0.0.1:{number}/nothing"
+            app = create_app(replace(settings, database_url=url, database_connect_seconds=1.0))
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                begun = monotonic()
+                found = await metrics_of(client)
+                assert monotonic() - begun < 2
+                assert found.value("due_conversations") is None
+                assert found.value("queue_age_seconds") is None
+                assert found.value("appends_total") == 0
+                assert (await client.get("/v1/conversations")).status_code == 503
+                found = await metrics_of(client)
+                assert found.total("database_errors_total") >= 1
+                async with app.state.metrics.running():
+                    pass
+
+
+async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: Store) -> None:
+    """M, E6: due conversations and open jobs are counted, and the age of the oldest told."""
+    backlog = Backlog(store)
+    assert await backlog.waiting() == Waiting(0, 0, 0.0)
+    path = await new_conversation(client)
+    await append(client, path, user("hello"))
+    await execute(database_url, "UPDATE heads SET due_at = now() - interval '1 hour'")
+    waiting = await backlog.waiting()
+    assert (waiting.due, waiting.asked) == (1, 0)
+    assert 3600 <= waiting.oldest_seconds < 3700
+    await execute(database_url, "UPDATE heads SET due_at = now() + interval '1 hour'")
+    assert await backlog.waiting() == Waiting(0, 0, 0.0)
+
+
+async def test_the_pool_is_watched(database_url: str) -> None:
+    """M: connections open, in use and waited for are told as they are."""
+    failed: list[str] = []
+    store = Store(database_url, min_size=0, max_size=1, failed=failed.append)
+    async with store.session():
+        waiter = asyncio.create_task(_use(store))
+        async with asyncio.timeout(SECONDS):
+            while store.pool_state().waiting == 0:
+                await asyncio.sleep(0)
+        pool = store.pool_state()
+        assert (pool.size, pool.in_use, pool.waiting, pool.limit) == (1, 1, 1, 1)
+    await waiter
+    pool = store.pool_state()
+    assert (pool.in_use, pool.waiting) == (0, 0)
+    with pytest.raises(ServiceUnavailable):
+        async with store.session():
+            raise ServiceUnavailable("another reason", {"reason": "circuit_open"})
+    assert failed == []
+    with pytest.raises(ServiceUnavailable):
+        async with store.session():
+            raise ConnectionResetError
+    assert failed == ["ConnectionResetError"]
+    assert store.pool_state().waiting == 0
+    await store.close()
+
+
+async def _use(store: Store) -> None:
+    async with store.session():
+        pass
+
+
+# --- outcomes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "compacted"),
+        (Conflict("changed"), "superseded"),
+        (ServiceUnavailable("no", {"reason": "timeout"}), "failed"),
+        (asyncio.CancelledError(), "interrupted"),
+    ],
+)
+async def test_outcomes_of_compactions(error: BaseException | None, outcome: str) -> None:
+    """M: a compaction is counted once, whatever ends it."""
+    telemetry = Telemetry()
+    try:
+        with telemetry.compacting("id", "forced", "chain") as tell:
+            if error is not None:
+                raise error
+            tell(one_result())
+    except BaseException as raised:
+        assert raised is error
+    found = await told(telemetry)
+    assert found.by("compactions_total", "outcome") == {(outcome,): 1}
+    assert found.total("compaction_saved_tokens_total") == (60 if error is None else 0)
+
+
+class OneGateway:
+    """A gateway that does one thing."""
+
+    def __init__(self, outcome: Completion | BaseException) -> None:
+        self._outcome = outcome
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Do it."""
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        (Completion("text", "stop", 7, 3, False), "ok"),
+        (ServiceUnavailable("no", {"reason": "rate_limited"}), "rate_limited"),
+        (asyncio.CancelledError(), "interrupted"),
+        (LookupError("secret"), "error"),
+    ],
+)
+async def test_outcomes_of_calls(given: Completion | BaseException, outcome: str) -> None:
+    """M: a call is counted once by its outcome, and costs nothing where no price is known."""
+    telemetry = Telemetry()
+    gateway = MeasuredGateway(OneGateway(given), telemetry)
+    try:
+        await gateway.complete(ModelCall("m", (), 10, 1.0, "tenant"))
+    except BaseException as raised:
+        assert raised is given
+    found = await told(telemetry)
+    assert found.by("llm_calls_total", "model", "outcome") == {("m", outcome): 1}
+    assert found.total("llm_cost_usd_total") == 0
+    assert found.total("llm_tokens_total") == (10 if outcome == "ok" else 0)
+
+
+# --- other processes --------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """The port of a worker's `/metrics`, which asks for a token."""
+    telemetry = Telemetry("1.2.3", "s3cret")
+    telemetry.appended(2, 30)
+    with answering(telemetry, "127.0.0.1", 0) as found:
+        assert found is not None
+        yield found
+
+
+async def test_the_port_of_a_worker(port: int) -> None:
+    """M: a process without an API answers `/metrics` alone, to those who have the token."""
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        assert (await client.get("/healthz")).status_code == 404
+        assert (await client.get("/metrics")).status_code == 401
+        answer = await client.get("/metrics", headers={"Authorization": "Bearer s3cret"})
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = exposed(answer.text)
+    assert found.value("appended_tokens_total") == 30
+    assert found.by("service_info", "version") == {("1.2.3",): 1}
+
+
+async def test_a_port_that_is_taken(port: int, lines: Lines) -> None:
+    """M: a worker works on where its port is taken, and says so."""
+    with answering(Telemetry(), "127.0.0.1", port) as found:
+        assert found is None
+    (line,) = lines.told("metrics_not_served")
+    assert line["port"] == port
+
+
+async def test_metrics_that_cannot_be_told(lines: Lines) -> None:
+    """M: a worker says that in its log, in no words of the error, and answers 503."""
+    telemetry = Telemetry()
+
+    def broken() -> PoolState:
+        raise ValueError("secret words")
+
+    telemetry.watch(broken, _nothing_waits)
+    with answering(telemetry, "127.0.0.1", 0) as port:
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/metrics")
+    assert answer.status_code == 503
+    (line,) = lines.told("metrics_failed")
+    assert line["error"] == "ValueError"
+    assert "secret" not in "".join(lines.texts)
+
+
+async def _nothing_waits() -> Waiting:
+    return Waiting(0, 0, 0.0)
+
+
+def test_two_processes_add_up(database_url: str, fake_llm: FakeLLM, tmp_path: Path) -> None:
+    """M: each of two processes answers for both, and for one that was killed; what that one had
+    open counts no more.
+    """
+    port, log = free_port(), tmp_path / "log"
+    url = f"http://127.0.0.1:{port}"
+    arguments = ("serve", "--no-worker", "--workers", "2", "--port", str(port))
+    with process(log, database_url, fake_llm, *arguments) as parent:
+        until(lambda: is_ready(url), "it answers")
+        sent = 0
+
+        def pids() -> set[int]:
+            told = [json.loads(line) for line in log.read_text().splitlines() if line[0] == "{"]
+            return {line["pid"] for line in told if line["event"] == "request"}
+
+        def ask() -> bool:
+            nonlocal sent
+            for _ in range(10):  # each on a connection of its own, which either may take
+                sent += httpx.get(f"{url}/v1/strategies").status_code == 200
+            return len(pids()) == 2
+
+        until(ask, "both have answered")
+        for _ in range(6):
+            assert _counted(url) == sent
+        until(lambda: _limit(url) == 8, "both have told of their pools")
+        os.kill(pids().pop(), signal.SIGKILL)
+        until(lambda: _limit(url) == 4, "the dead one's pool is forgotten")
+        assert _counted(url) == sent
+        parent.send_signal(signal.SIGTERM)
+        parent.wait(20)
+
+
+def _counted(url: str) -> float:
+    found = exposed(httpx.get(f"{url}/metrics").text)
+    return found.by("http_requests_total", "route")[("/v1/strategies",)]
+
+
+def _limit(url: str) -> float | None:
+    try:
+        return exposed(httpx.get(f"{url}/metrics").text).value("pool_limit")
+    except httpx.TransportError:
+        return None

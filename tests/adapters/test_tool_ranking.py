@@ -1,0 +1,168 @@
+"""The ranking of tools: which words match, what counts for more, what is kept (H2)."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.adapters.tool_ranking import Bm25Ranking, words
+from app.domain.formats import ToolDefinition
+
+
+def tool(name: str, description: str = "", **properties: Any) -> ToolDefinition:
+    """Return a tool with parameters of these schemas."""
+    return ToolDefinition(name, description, {"type": "object", "properties": properties}, "mcp")
+
+
+TOOLS = [
+    tool("read_file", "Read a file.", path={"type": "string", "description": "Where it stands."}),
+    tool("npmPackageReadme", "Returns the README of packages."),
+    tool("lol-champion-analysis", "Win rates of a champion."),
+    tool("get_weather", "Return the forecast.", city={"type": "string"}),
+    tool("weather_alerts", "Storms and floods.", region={"description": "A county or a city."}),
+    tool("send", "Send a message; it may be about the weather."),
+    tool("add_slide", "Add a slide to a PowerPoint presentation."),
+    tool("get-tickets", "查询12306余票信息。"),
+    tool("get_stock_ja", "株価を取得します"),
+    tool("plan", "", steps={"type": "array", "items": {"properties": {"milestone": {}}}}),
+]
+
+
+async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int = 5) -> list[str]:
+    """Rank with a fresh adapter."""
+    return await Bm25Ranking().rank(query, tools, limit, key="k")
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("reading files", "read_file"),
+        ("package readme", "npmPackageReadme"),
+        ("npm packages", "npmPackageReadme"),
+        ("analyse a champion of LOL", "lol-champion-analysis"),
+        ("Power Point slides", "add_slide"),
+        ("powerpoint", "add_slide"),
+        ("余票", "get-tickets"),
+        ("查询车票信息", "get-tickets"),
+        ("株価", "get_stock_ja"),
+        ("county", "weather_alerts"),
+        ("milestones", "plan"),
+        ("\uff32\uff25\uff21\uff24\uff2d\uff25", "npmPackageReadme"),
+    ],
+)
+async def test_words_are_found_however_they_are_written(query: str, first: str) -> None:
+    """H2: names split into words, English stems, full width, pairs where nothing is spaced."""
+    assert (await found(query))[0] == first
+
+
+async def test_a_name_counts_for_more_than_a_description() -> None:
+    """H2: what a tool is called says most, then what it does, then what it takes."""
+    assert await found("weather") == ["get_weather", "weather_alerts", "send"]
+    tools = [tool("a", "x", town={}), tool("b", "Town hall."), tool("town_hall", "Opens.")]
+    assert await found("town", tools) == ["town_hall", "b", "a"]
+
+
+@pytest.mark.parametrize("name", [item.name for item in TOOLS])
+async def test_an_exact_name_is_first(name: str) -> None:
+    """H2: who knows the name gets that tool, whatever its words match besides."""
+    others = [tool(f"{name}_{number}", f"{name} {name}") for number in range(3)]
+    assert (await found(f" {name} ", [*others, *TOOLS]))[0] == name
+
+
+@pytest.mark.parametrize("query", ["chess", "the of and", "", " ", "?!", "\x00", "\ud800", "月"])
+async def test_what_matches_nothing_finds_nothing(query: str) -> None:
+    """H2: no arbitrary tools where no word matches."""
+    assert await found(query) == []
+
+
+@pytest.mark.parametrize("tools", [[], [tool("x")], [tool("a", "the"), tool("_")]])
+async def test_sets_with_little_to_read_can_be_searched(tools: list[ToolDefinition]) -> None:
+    """H2: no tools, no descriptions and no words are no errors."""
+    assert await found("weather", tools) == []
+
+
+async def test_equal_matches_keep_their_order() -> None:
+    """H2: the same query gives the same names, of equal ones the earlier first."""
+    tools = [tool(f"tool_{number}", "Equal words.") for number in range(20)]
+    assert await found("equal", tools, 50) == [item.name for item in tools]
+    assert await found("equal", tools, 3) == ["tool_0", "tool_1", "tool_2"]
+
+
+async def test_odd_schemas_are_read_as_far_as_they_can_be() -> None:
+    """H2: a schema is the caller's, and need not be one."""
+    odd: list[Any] = [
+        {"properties": []},
+        {"properties": {"a": 5, "b": {"description": 7}}},
+        {"anyOf": [{"properties": {"deep": {"allOf": [{"properties": {"needle": {}}}]}}}, 3]},
+        {"items": []},
+    ]
+    tools = [ToolDefinition(f"t{place}", "", schema, "mcp") for place, schema in enumerate(odd)]
+    assert await found("needle", tools) == ["t2"]
+
+
+async def test_long_texts_are_read_from_their_start() -> None:
+    """H2: a description of megabytes costs no more than a long one."""
+    start = "needle " + "hay " * 10_000
+    tools = [tool("a", start + "pin"), tool("b", "x", p={"description": start}, pin={})]
+    assert await found("needle", tools) == ["a", "b"]
+    assert await found("pin", tools) == []
+
+
+@given(st.text(), st.text())
+def test_any_text_is_words(one: str, other: str) -> None:
+    """H2: no text is refused, words are not empty, and texts side by side keep their words."""
+    assert all(words(one))
+    assert words(f"{one} {other}") == words(one) + words(other)
+
+
+class Watched(list[ToolDefinition]):
+    """Tools that note in which threads they are read."""
+
+    def __init__(self, tools: Sequence[ToolDefinition]) -> None:
+        super().__init__(tools)
+        self.readers: list[int] = []
+
+    def __iter__(self) -> Iterator[ToolDefinition]:
+        self.readers.append(threading.get_ident())
+        return super().__iter__()
+
+
+async def test_an_index_is_built_once_and_beside_the_loop() -> None:
+    """H2: searches at once wait for one index, and the event loop goes on meanwhile."""
+    ranking, once, tools = Bm25Ranking(), Watched(TOOLS), Watched(TOOLS)
+    await Bm25Ranking().rank("weather", once, 5, key="k")
+    answers = await asyncio.gather(*(ranking.rank("weather", tools, 5, key="k") for _ in range(5)))
+    assert len({tuple(answer) for answer in answers}) == 1
+    assert len(tools.readers) == len(once.readers)
+    assert threading.get_ident() not in tools.readers
+
+
+async def test_the_least_recently_searched_set_is_forgotten() -> None:
+    """H2: what is kept is bounded by the number of tools in it."""
+    ranking = Bm25Ranking(most_held=2 * len(TOOLS))
+    built = []
+    for key in ("a", "b", "a", "c", "a", "b"):
+        tools = Watched(TOOLS)
+        await ranking.rank("weather", tools, 5, key=key)
+        built.append(bool(tools.readers))
+    assert built == [True, True, False, True, False, True]
+
+
+def test_the_library_is_imported_when_it_is_needed() -> None:
+    """Decision 36: a process that never searches does not load numpy, and logs nothing of it."""
+    code = (
+        "import sys, app.adapters.tool_ranking as ranking\n"
+        "assert not {'bm25s', 'numpy', 'Stemmer'} & sys.modules.keys()\n"
+        "ranking.words('x')\n"
+        "import logging\n"
+        "assert not logging.getLogger('bm25s').isEnabledFor(logging.INFO)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,550 @@
+"""Compactions over HTTP: asked for, waited for, listed, expanded, undone (E7, E8, E9, 24, M)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from threading import Event
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+
+from app.api.http.dependencies import Services
+from app.domain.tenancy.api_keys import DEFAULT_TENANT as TENANT
+from app.main import create_app
+from app.settings import Settings
+from tests import fake_llm as behave
+from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
+from tests.conftest import execute, started
+from tests.fake_llm import FakeLLM
+
+LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
+ODD_IDS = [UNKNOWN_ID, "nothing", "0", "a" * 4000, "%00", "é", "..%2F", UNKNOWN_ID + "0"]
+STRATEGIES = ["sandwich", "retain_summary", "tree_summary", "chain"]
+
+
+@pytest.fixture
+def app(with_model: Settings) -> FastAPI:
+    """The app whose summariser is the scriptable model; its worker runs when told to."""
+    return create_app(with_model)
+
+
+@pytest_asyncio.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of that app."""
+    async with started(app) as opened:
+        yield opened
+
+
+async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create a conversation with enough to compact, and return its path."""
+    path = await new_conversation(client, **body)
+    await append(client, path, *talk(60, LONG))
+    return path
+
+
+async def compact(client: httpx.AsyncClient, path: str, **ask: Any) -> dict[str, Any]:
+    """Compact, and return what came of it."""
+    answer = await client.post(f"{path}/compact", json=ask)
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def payload(client: httpx.AsyncClient, path: str, **ask: Any) -> bytes:
+    """Return the bytes of a payload."""
+    answer = await client.post(f"{path}/context", json=ask)
+    assert answer.status_code == 200, answer.text
+    return bytes(str(answer.json()["payload"]), "utf-8", "surrogatepass")
+
+
+async def work(app: FastAPI, path: str, job_id: str | None) -> None:
+    """Do what a worker does that was woken for this."""
+    services: Services = app.state.services
+    await services.compaction.work(TENANT, path.rpartition("/")[2], job_id)
+
+
+@asynccontextmanager
+async def killed_while_waiting(url: str) -> AsyncIterator[None]:
+    """Hold all heads; what the block starts is killed in the database once it waits for one."""
+    holder = await asyncpg.connect(url)
+    lock = holder.transaction()
+    await lock.start()
+    await holder.execute("SELECT FROM heads FOR UPDATE")
+    try:
+        yield
+        waits = (
+            "SELECT pid FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        while not (rows := await execute(url, waits)):
+            await asyncio.sleep(0)
+        await execute(url, "SELECT pg_terminate_backend($1)", rows[0]["pid"])
+    finally:
+        await lock.rollback()
+        await holder.close()
+
+
+# --- asking ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_call_brings_its_own_wishes(
+    client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
+) -> None:
+    """E7: strategy, model, instructions and target are for one call; a dry run shows the plan."""
+    path = await long_talk(client)
+    ask = {"strategy": strategy, "model": "openai/fake", "instructions": "Keep the prices."}
+    shown = await compact(client, path, **ask, dry_run=True)
+    assert (shown["compacted"], shown["reason"], fake_llm.calls) == (False, "dry run", 0)
+    made = await compact(client, path, **ask)
+    assert made["compacted"] and made["reason"] is None
+    for name in ("summary_range", "strategies_run", "before_tokens", "after_msg_count"):
+        assert made[name] == shown[name], name
+    assert made["after_tokens"] <= shown["after_tokens"]
+    assert fake_llm.calls >= 1
+    assert all("Keep the prices." in request.text for request in fake_llm.requests)
+    built = (await client.post(f"{path}/context")).json()
+    assert built["tokens_used"] == made["after_tokens"]
+    policy = (await client.get(path)).json()["policy"]
+    assert policy["strategy"] == "sandwich"
+
+
+async def test_a_target_is_aimed_for(client: httpx.AsyncClient) -> None:
+    """E7: `target_tokens` is of the whole payload."""
+    budget = {"context_window": 30_000}
+    path = await long_talk(client, policy={"strategy": "tree_summary", "budget": budget})
+    before = (await client.post(f"{path}/context")).json()["tokens_used"]
+    made = await compact(client, path, target_tokens=before - 500)
+    assert made["compacted"]
+    assert made["after_msg_count"] > 10 and made["after_tokens"] <= before - 500
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({"strategy": "nothing"}, "/strategy"),
+    ({"strategy": 5}, "/strategy"),
+    ({"model": ""}, "/model"),
+    ({"model": "a\x00"}, "/model"),
+    ({"model": "m" * 257}, "/model"),
+    ({"instructions": "x" * 32_001}, "/instructions"),
+    ({"instructions": ["a"]}, "/instructions"),
+    ({"target_tokens": 0}, "/target_tokens"),
+    ({"target_tokens": -5}, "/target_tokens"),
+    ({"target_tokens": 10**12}, "/target_tokens"),
+    ({"target_tokens": 1.5}, "/target_tokens"),
+    ({"target_tokens": "9"}, "/target_tokens"),
+    ({"dry_run": "yes"}, "/dry_run"),
+    ({"force": True}, "/force"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("wait", ["true", "false"])
+async def test_wrong_wishes(
+    client: httpx.AsyncClient, database_url: str, body: Any, pointer: str, wait: str
+) -> None:
+    """M: each wrong field is a 422 that points at it, and no job is made of it."""
+    path = await new_conversation(client)
+    answer = await client.post(f"{path}/compact?wait={wait}", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    assert await execute(database_url, "SELECT FROM jobs") == []
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"nonsense", b"\xff", b"5"])
+async def test_malformed_wishes(client: httpx.AsyncClient, content: bytes) -> None:
+    """M: what is no JSON object is refused."""
+    path = await new_conversation(client)
+    headers = {"content-type": "application/json"}
+    answer = await client.post(f"{path}/compact", content=content, headers=headers)
+    assert answer.status_code in {400, 422}
+    assert_problem(answer, answer.status_code, "VALIDATION_ERROR")
+
+
+@pytest.mark.parametrize("wait", ["maybe", "", "2"])
+async def test_waiting_is_yes_or_no(client: httpx.AsyncClient, wait: str) -> None:
+    """M: a parameter that is wrong is pointed at."""
+    path = await new_conversation(client)
+    answer = await client.post(f"{path}/compact?wait={wait}")
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/wait")
+
+
+@pytest.mark.parametrize("wait", ["true", "false"])
+async def test_a_model_that_may_not_summarise(client: httpx.AsyncClient, wait: str) -> None:
+    """E5: it is refused at once, waited for or not, and in a dry run."""
+    path = await long_talk(client)
+    for more in ({}, {"dry_run": True}):
+        ask = {"model": "gpt-4o", **more}
+        answer = await client.post(f"{path}/compact?wait={wait}", json=ask)
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_model_that_fails(
+    client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
+) -> None:
+    """E9: 503 with the reason and when to come again; state, payload and receipts unchanged."""
+    path = await long_talk(client, policy={"strategy": strategy})
+    before, state = await payload(client, path), (await client.get(f"{path}/state")).json()
+    for failing, reason in (
+        (behave.no_tags(), "bad_answer"),
+        (behave.status(500), "provider_error"),
+        (behave.status(401, "no key", "invalid_request_error"), "authentication"),
+    ):
+        fake_llm.always(failing)
+        answer = await client.post(f"{path}/compact")
+        body = assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+        assert body["reason"] in {reason, "circuit_open"}
+        assert int(answer.headers["retry-after"]) >= 1
+    assert await payload(client, path) == before
+    assert (await client.get(f"{path}/state")).json() == state
+    assert (await client.get(f"{path}/compactions")).json()["data"] == []
+
+
+# --- not waiting ----------------------------------------------------------------------------
+
+
+async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.AsyncClient) -> None:
+    """E6: `wait=false` answers 202 with a job at `Location`; a worker ends it with the result."""
+    path = await long_talk(client)
+    ask = {"instructions": "Keep the prices.", "strategy": "retain_summary"}
+    answer = await client.post(f"{path}/compact?wait=false", json=ask)
+    assert answer.status_code == 202
+    job = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job['job_id']}"
+    assert (job["status"], job["result"], job["error"]) == ("queued", None, None)
+    assert path.endswith(job["conversation_id"])
+    assert (await client.get(answer.headers["location"])).json() == job
+    assert (await client.get(f"{path}/state")).json()["summary"] is None
+    await work(app, path, job["job_id"])
+    done = (await client.get(answer.headers["location"])).json()
+    assert (done["status"], done["error"]) == ("done", None)
+    assert done["result"]["compacted"] is True
+    assert done["result"]["strategies_run"] == ["retain_summary"]
+    receipt = await client.get(f"{path}/compactions/{done['result']['compaction_id']}")
+    assert receipt.json()["trigger"] == "forced"
+    await work(app, path, job["job_id"])
+    assert (await client.get(answer.headers["location"])).json() == done
+    assert len((await client.get(f"{path}/compactions")).json()["data"]) == 1
+
+
+async def test_a_job_that_fails(app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+    """E9: its error is the problem that the request would have got; nothing changed."""
+    path = await long_talk(client)
+    before = await payload(client, path)
+    fake_llm.always(behave.no_tags())
+    job = (await client.post(f"{path}/compact?wait=false")).json()
+    await work(app, path, job["job_id"])
+    failed = (await client.get(f"/v1/jobs/{job['job_id']}")).json()
+    assert (failed["status"], failed["result"]) == ("failed", None)
+    assert failed["error"]["status"] == 503
+    assert failed["error"]["code"] == "SERVICE_UNAVAILABLE"
+    assert failed["error"]["reason"] == "bad_answer"
+    assert await payload(client, path) == before
+
+
+async def test_a_dry_run_is_waited_for(client: httpx.AsyncClient, database_url: str) -> None:
+    """E7: what calls no model is answered at once, whatever `wait` says."""
+    path = await long_talk(client)
+    answer = await client.post(f"{path}/compact?wait=false", json={"dry_run": True})
+    assert (answer.status_code, answer.json()["reason"]) == (200, "dry run")
+    assert await execute(database_url, "SELECT FROM jobs") == []
+
+
+async def test_a_job_for_nothing(client: httpx.AsyncClient) -> None:
+    """M: an unknown conversation is 404 before any job is made."""
+    for wait in ("true", "false"):
+        answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/compact?wait={wait}")
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+# --- receipts -------------------------------------------------------------------------------
+
+
+async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
+    """E8, decision 2: newest first, undone ones too; a cursor goes on where a page ended."""
+    path = await new_conversation(client)
+    made = []
+    for _ in range(5):
+        await append(client, path, *talk(40, LONG))
+        made.append((await compact(client, path))["compaction_id"])
+    await client.post(f"{path}/compactions/{made[-1]}/undo")
+    whole = (await client.get(f"{path}/compactions")).json()
+    assert [found["compaction_id"] for found in whole["data"]] == made[::-1]
+    assert [found["status"] for found in whole["data"]] == [
+        "undone",
+        "active",
+        *["superseded"] * 3,
+    ]
+    assert whole["next_cursor"] is None
+    seen, cursor = [], None
+    while True:
+        query = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = (await client.get(f"{path}/compactions", params=query)).json()
+        seen += page["data"]
+        assert len(page["data"]) <= 2
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == whole["data"]
+    for found in seen:
+        answer = await client.get(f"{path}/compactions/{found['compaction_id']}")
+        assert answer.json() == found
+
+
+async def test_a_receipt_on_the_wire(client: httpx.AsyncClient) -> None:
+    """E8: trigger, range, texts, numbers, model, prompt, cost and status are all told."""
+    path = await long_talk(client, policy={"strategy": "tree_summary"})
+    made = await compact(client, path)
+    found = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
+    for name in ("before_tokens", "after_tokens", "before_msg_count", "after_msg_count", "model"):
+        assert found[name] == made[name]
+    assert found["hidden_range"] == made["summary_range"]
+    assert (found["status"], found["trigger"]) == ("active", "forced")
+    assert (found["strategy"], found["parent_id"]) == ("tree_summary", None)
+    assert found["calls"] == len(found["made"]) > 1
+    first = found["made"][0]
+    assert (first["level"], first["sources"]) == (1, [first["summary_range"]])
+    assert found["summary"] == "\n\n".join(node["text"] for node in found["summaries"])
+    assert found["prompt_hash"] and found["undone_at"] is None
+    assert found["input_tokens"] == 100 * found["calls"]
+
+
+async def test_expanding_in_pages(client: httpx.AsyncClient) -> None:
+    """E8: the originals of the range as the transcript has them, page by page."""
+    path = await long_talk(client)
+    made = await compact(client, path)
+    start, end = made["summary_range"]
+    expand = f"{path}/compactions/{made['compaction_id']}/messages"
+    seen, cursor = [], None
+    while True:
+        query: dict[str, Any] = {"limit": 7} | ({"cursor": cursor} if cursor else {})
+        page = (await client.get(expand, params=query)).json()
+        seen += page["data"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    log = (await client.get(f"{path}/messages?limit=1000")).json()["data"]
+    assert seen == log[start - 1 : end - 1]
+    assert (await client.get(expand, params={"limit": 1000})).json()["data"] == seen
+
+
+WRONG_PAGES = [
+    ("limit=0", "/query/limit"),
+    ("limit=1001", "/query/limit"),
+    ("limit=x", "/query/limit"),
+    ("cursor=nonsense", "/query/cursor"),
+    ("cursor=" + "x" * 1025, "/query/cursor"),
+    ("cursor=WyJjb252ZXJzYXRpb25zIiwiYSIsImIiXQ", "/query/cursor"),
+    ("cursor=WzFd", "/query/cursor"),
+]
+
+
+@pytest.mark.parametrize(("query", "pointer"), WRONG_PAGES)
+async def test_wrong_pages(client: httpx.AsyncClient, query: str, pointer: str) -> None:
+    """M: cursors of other lists, and none at all, are a 422 that points at them."""
+    path = await long_talk(client)
+    made = await compact(client, path)
+    for list_ in (f"{path}/compactions", f"{path}/compactions/{made['compaction_id']}/messages"):
+        answer = await client.get(f"{list_}?{query}")
+        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_cursors_are_not_exchanged(client: httpx.AsyncClient) -> None:
+    """M, decision 2: a cursor belongs to its list and its order."""
+    path = await long_talk(client)
+    await compact(client, path)
+    await append(client, path, *talk(60, LONG))
+    made = await compact(client, path)
+    expand = f"{path}/compactions/{made['compaction_id']}/messages"
+    of_receipts = (await client.get(f"{path}/compactions?limit=1")).json()["next_cursor"]
+    of_messages = (await client.get(f"{path}/messages?limit=1&order=desc")).json()["next_cursor"]
+    for list_, cursor in (
+        (expand, of_receipts),
+        (expand, of_messages),
+        (f"{path}/compactions", of_messages),
+        (f"{path}/messages", of_receipts),
+    ):
+        answer = await client.get(list_, params={"cursor": cursor})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+@pytest.mark.parametrize("odd", ODD_IDS)
+async def test_unknown_receipts(client: httpx.AsyncClient, odd: str) -> None:
+    """M: whatever is no receipt of the conversation is a 404."""
+    path = await new_conversation(client)
+    for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
+        answer = await client.request(method, f"{path}/compactions/{odd}{more}")
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+async def test_receipts_of_another_conversation(client: httpx.AsyncClient) -> None:
+    """M: another conversation's receipt is a 404 under this one, and stays as it is."""
+    one, two = await long_talk(client), await long_talk(client)
+    made = (await compact(client, one))["compaction_id"]
+    await compact(client, two)
+    for parent in (two, f"/v1/conversations/{UNKNOWN_ID}", "/v1/conversations/odd"):
+        for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
+            answer = await client.request(method, f"{parent}/compactions/{made}{more}")
+            assert_problem(answer, 404, "NOT_FOUND")
+    answer = await client.get(f"/v1/conversations/{UNKNOWN_ID}/compactions")
+    assert_problem(answer, 404, "NOT_FOUND")
+    found = await client.get(f"{one}/compactions/{made.upper()}")
+    assert (found.json()["status"], found.json()["compaction_id"]) == ("active", made)
+
+
+# --- undo -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_undo(client: httpx.AsyncClient, format: str) -> None:
+    """E8, decision 24: 200 with the receipt; payload, budget and state are those of before."""
+    path = await long_talk(client)
+    ask = {"format": format, "model": "gpt-4o" if format == "openai_chat" else "claude-3-opus"}
+    before = await payload(client, path, **ask)
+    budget = (await client.get(f"{path}/budget")).json()
+    made = await compact(client, path)
+    assert await payload(client, path, **ask) != before
+    answer = await client.post(f"{path}/compactions/{made['compaction_id']}/undo")
+    assert answer.status_code == 200
+    undone = answer.json()
+    assert (undone["status"], undone["compaction_id"]) == ("undone", made["compaction_id"])
+    assert undone["undone_at"] is not None
+    built = (await client.post(f"{path}/context", json=ask)).json()
+    assert built["cache_break_reason"] == "undone"
+    assert await payload(client, path, **ask) == before
+    assert (await client.get(f"{path}/budget")).json() == budget
+    assert (await client.get(f"{path}/state")).json()["summary"] is None
+    again = await client.post(f"{path}/compactions/{made['compaction_id']}/undo")
+    assert assert_problem(again, 409, "CONFLICT")["active"] is None
+
+
+async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
+    """Decision 24: of several undos of the same compaction one is 200, the others 409."""
+    path = await long_talk(client)
+    made = await compact(client, path)
+    undo = f"{path}/compactions/{made['compaction_id']}/undo"
+    answers = await asyncio.gather(*(client.post(undo) for _ in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
+
+
+async def test_an_undo_while_a_model_thinks(client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+    """E6: the compaction that was planned before is 409, and leaves nothing behind."""
+    path = await long_talk(client)
+    first = await compact(client, path)
+    await append(client, path, *talk(60, LONG))
+    released, arrived = Event(), Event()
+    fake_llm.script(behave.slow(released, arrived=arrived))
+    compacting = asyncio.create_task(client.post(f"{path}/compact", timeout=30))
+    await asyncio.to_thread(arrived.wait, 20)
+    assert (
+        await client.post(f"{path}/compactions/{first['compaction_id']}/undo")
+    ).status_code == 200
+    released.set()
+    assert_problem(await compacting, 409, "CONFLICT")
+    found = (await client.get(f"{path}/compactions")).json()["data"]
+    assert [receipt["status"] for receipt in found] == ["undone"]
+    assert (await client.get(f"{path}/state")).json()["summary"] is None
+
+
+# --- the database fails ---------------------------------------------------------------------
+
+
+async def test_an_undo_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
+    """A8, M: an undo whose connection dies is a 503 that changed nothing, and can be repeated."""
+    path = await long_talk(client)
+    made = await compact(client, path)
+    before = await payload(client, path)
+    undo = f"{path}/compactions/{made['compaction_id']}/undo"
+    async with killed_while_waiting(database_url):
+        waiting = asyncio.create_task(client.post(undo))
+    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
+    assert await payload(client, path) == before
+    found = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
+    assert (found["status"], found["undone_at"]) == ("active", None)
+    assert (await client.post(undo)).status_code == 200
+
+
+async def test_a_compaction_that_is_killed_as_it_is_applied(
+    client: httpx.AsyncClient, database_url: str, fake_llm: FakeLLM
+) -> None:
+    """A8, E9: receipt and view are stored together or not at all; it can be repeated at once."""
+    path = await long_talk(client)
+    before = await payload(client, path)
+    released, arrived = Event(), Event()
+    fake_llm.script(behave.slow(released, arrived=arrived))
+    compacting = asyncio.create_task(client.post(f"{path}/compact", timeout=30))
+    await asyncio.to_thread(arrived.wait, 20)
+    async with killed_while_waiting(database_url):
+        released.set()
+    assert_problem(await compacting, 503, "SERVICE_UNAVAILABLE")
+    assert (await client.get(f"{path}/compactions")).json()["data"] == []
+    assert await payload(client, path) == before
+    assert (await compact(client, path))["compacted"]
+
+
+async def test_without_a_database(settings: Settings) -> None:
+    """M: every endpoint of compactions answers 503."""
+    away = replace(settings, database_url="postgresql://nobody@127.0.0.1:9/nothing")
+    path = f"/v1/conversations/{UNKNOWN_ID}"
+    async with started(create_app(away)) as client:
+        for method, place in (
+            ("POST", f"{path}/compact"),
+            ("POST", f"{path}/compact?wait=false"),
+            ("GET", f"{path}/compactions"),
+            ("GET", f"{path}/compactions/{UNKNOWN_ID}"),
+            ("GET", f"{path}/compactions/{UNKNOWN_ID}/messages"),
+            ("POST", f"{path}/compactions/{UNKNOWN_ID}/undo"),
+            ("POST", f"{path}/overflow"),
+            ("PUT", f"{path}/messages/{UNKNOWN_ID}/pin"),
+            ("DELETE", f"{path}/messages/{UNKNOWN_ID}/pin"),
+        ):
+            assert_problem(await client.request(method, place), 503, "SERVICE_UNAVAILABLE")
+
+
+# --- at once --------------------------------------------------------------------------------
+
+
+async def test_everything_at_once(app: FastAPI, client: httpx.AsyncClient) -> None:
+    """M: compactions, undos, pins, builds and appends of one conversation: no 500, all valid."""
+    path = await long_talk(client, policy={"budget": {"context_window": 30_000}})
+    last = await append(client, path, user("remember: green tea"))
+    pinned = last["messages"][0]["id"]
+
+    async def undo_newest() -> httpx.Response:
+        found = (await client.get(f"{path}/compactions?limit=1")).json()["data"]
+        newest = found[0]["compaction_id"] if found else str(uuid4())
+        return await client.post(f"{path}/compactions/{newest}/undo")
+
+    async def speak(number: int) -> httpx.Response:
+        batch = [user(f"{number} {LONG}"), assistant(LONG)]
+        return await client.post(f"{path}/messages", json={"messages": batch})
+
+    steps = [
+        step
+        for number in range(4)
+        for step in (
+            client.post(f"{path}/compact"),
+            undo_newest(),
+            speak(number),
+            client.post(f"{path}/context"),
+            client.post(f"{path}/context", json={"format": "anthropic"}),
+            client.put(f"{path}/messages/{pinned}/pin"),
+            client.post(f"{path}/compact?wait=false"),
+            work(app, path, None),
+        )
+    ]
+    answers = await asyncio.gather(*steps)
+    statuses = {answer.status_code for answer in answers if answer is not None}
+    assert statuses <= {200, 201, 202, 404, 409}
+    built = (await client.post(f"{path}/context")).json()
+    assert built["tokens_used"] <= built["budget"]["effective_window"]
+    assert "remember: green tea" in str(built["payload"])
+    assert len((await client.get(f"{path}/messages?limit=1000")).json()["data"]) == 69

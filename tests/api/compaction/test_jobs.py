@@ -1,0 +1,146 @@
+"""`/v1/jobs/{id}`: polling background work (E6, M)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.composition import new_id
+from app.domain.common import json_text
+from app.domain.conversations.records import Job
+from app.main import create_app
+from app.services.compaction.compaction import CompactAsk
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, new_conversation, talk
+from tests.conftest import execute, started
+
+RESULT = {
+    "compacted": True,
+    "reason": None,
+    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+    "before_tokens": 9120,
+}
+
+
+@pytest_asyncio.fixture
+async def job(client: httpx.AsyncClient, database: PostgresDatabase) -> Job:
+    """A job that nobody works on."""
+    conversation_id = (await new_conversation(client)).rpartition("/")[2]
+    job_id = new_id()
+    async with database.session() as records:
+        await records.jobs.add("default", conversation_id, job_id, "compact", "{}")
+        found = await records.jobs.find("default", job_id)
+    assert found is not None
+    return found
+
+
+@pytest_asyncio.fixture
+async def working(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an app that does background work as well."""
+    async with started(create_app(settings, with_worker=True)) as opened:
+        yield opened
+
+
+async def change(database: PostgresDatabase, job: Job, status: str, **more: Any) -> None:
+    """Store how far a job has come."""
+    texts = {name: json_text.dumps(value) for name, value in more.items()}
+    async with database.session() as records:
+        await records.jobs.change(job.conversation_id, job.job_id, status, **texts)
+
+
+async def test_a_job_from_queued_to_done(
+    client: httpx.AsyncClient, database: PostgresDatabase, job: Job
+) -> None:
+    """E6: a job says how far it has come, and what came of it."""
+    path = f"/v1/jobs/{job.job_id}"
+    queued = (await client.get(path)).json()
+    assert queued == {
+        "job_id": job.job_id,
+        "conversation_id": job.conversation_id,
+        "kind": "compact",
+        "status": "queued",
+        "result": None,
+        "error": None,
+        "created_at": queued["created_at"],
+        "updated_at": queued["updated_at"],
+    }
+    await change(database, job, "running")
+    assert (await client.get(path.upper().replace("/V1/JOBS", "/v1/jobs"))).json()["status"] == (
+        "running"
+    )
+    await change(database, job, "done", result=RESULT)
+    done = (await client.get(path)).json()
+    assert (done["status"], done["error"]) == ("done", None)
+    # What was stored by the release before says less.
+    assert done["result"] == {**RESULT, "estimated": False, "degraded": []}
+    assert done["updated_at"] > queued["updated_at"] == queued["created_at"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("SERVICE_UNAVAILABLE", 503), ("VALIDATION_ERROR", 422), ("NOT_FOUND", 404)],
+)
+async def test_a_failed_job_has_a_problem(
+    client: httpx.AsyncClient, database: PostgresDatabase, job: Job, code: str, status: int
+) -> None:
+    """E9, M: what a waiting call would have been answered is the job's error."""
+    told = {"code": code, "detail": "It went wrong", "reason": "timeout"}
+    await change(database, job, "failed", error=told)
+    answer = await client.get(f"/v1/jobs/{job.job_id}")
+    assert answer.status_code == 200
+    error = answer.json()["error"]
+    assert error.pop("request_id") == answer.headers["x-request-id"]
+    assert error == {
+        "type": f"urn:context-service:problem:{code.lower().replace('_', '-')}",
+        "title": error["title"],
+        "status": status,
+        "detail": "It went wrong",
+        "code": code,
+        "errors": [],
+        "reason": "timeout",
+    }
+
+
+@pytest.mark.parametrize("job_id", ["nothing", "0199a1b2-9a0b-7c1d-8e2f-304152637485", "%00"])
+async def test_an_unknown_job(client: httpx.AsyncClient, job_id: str) -> None:
+    """M: what is no job is 404."""
+    assert_problem(await client.get(f"/v1/jobs/{job_id}"), 404, "NOT_FOUND")
+
+
+async def test_another_tenants_job_is_not_found(
+    client: httpx.AsyncClient, job: Job, database_url: str
+) -> None:
+    """Decision 7: another tenant's job is 404."""
+    await execute(database_url, "UPDATE jobs SET tenant_id = 'another'")
+    assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
+
+
+async def test_a_job_goes_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:
+    """A7: deleting a conversation deletes its jobs, and says so."""
+    deleted = await client.delete(f"/v1/conversations/{job.conversation_id}")
+    assert deleted.json()["deleted"]["jobs"] == 1
+    assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
+
+
+async def test_a_job_is_done_beside_the_api(
+    working: httpx.AsyncClient, database: PostgresDatabase
+) -> None:
+    """E6: a service without other workers does the jobs itself, those of before its start too."""
+    path = await new_conversation(working, policy={"budget": {"context_window": 8000}})
+    await append(working, path, *talk(60, "word " * 40))
+    conversation_id, job_id = path.rpartition("/")[2], new_id()
+    async with database.session() as records:
+        ask = json_text.dumps(asdict(CompactAsk()))
+        await records.jobs.add("default", conversation_id, job_id, "compact", ask)
+    async with asyncio.timeout(20):
+        while (shown := (await working.get(f"/v1/jobs/{job_id}")).json())["status"] != "done":
+            assert shown["status"] != "failed", shown
+            await asyncio.sleep(0.02)
+    assert shown["result"]["compacted"] in {True, False}

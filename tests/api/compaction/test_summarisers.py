@@ -1,0 +1,198 @@
+"""The summariser's model over HTTP: who may be named, what it costs, how it fails (E5, J5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+
+from app.api.http.dependencies import Services
+from app.domain.tenancy.api_keys import DEFAULT_TENANT
+from app.main import create_app
+from app.settings import Settings
+from tests import fake_llm as behave
+from tests.api.talk import append, assert_problem, new_conversation, talk
+from tests.conftest import started
+from tests.fake_llm import FakeLLM
+
+LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
+MODEL = "openai/fake"
+
+
+@pytest.fixture
+def app(with_model: Settings) -> FastAPI:
+    """The app whose summariser is the scriptable model."""
+    return create_app(with_model)
+
+
+@pytest_asyncio.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of that app."""
+    async with started(app) as opened:
+        yield opened
+
+
+async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create a conversation with enough to compact, and return its path."""
+    path = await new_conversation(client, **body)
+    await append(client, path, *talk(60, LONG))
+    return path
+
+
+# --- what it costs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["sandwich", "tree_summary", "retain_summary", "chain"])
+async def test_a_tenants_prices_make_the_cost(
+    client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
+) -> None:
+    """J5, E8: results, receipts and metrics cost what the tenant's entry says per token."""
+    entry = {"input_price": 0.25, "output_price": 0.5}
+    assert (await client.put(f"/v1/models/{MODEL}", json=entry)).status_code == 200
+    path = await long_talk(client, policy={"strategy": strategy})
+    result = (await client.post(f"{path}/compact")).json()
+    # The scriptable model reports 100 tokens in and 20 out for each call.
+    cost = fake_llm.calls * (100 * 0.25 + 20 * 0.5)
+    assert fake_llm.calls >= 1
+    assert result["cost_usd"] == pytest.approx(cost)
+    receipt = (await client.get(f"{path}/compactions/{result['compaction_id']}")).json()
+    assert receipt["cost_usd"] == pytest.approx(cost)
+    metrics = (await client.get("/metrics")).text
+    (line,) = (row for row in metrics.splitlines() if row.startswith("context_llm_cost_usd_total{"))
+    assert float(line.rpartition(" ")[2]) == pytest.approx(cost)
+
+
+async def test_a_cost_without_both_prices_is_unknown(client: httpx.AsyncClient) -> None:
+    """J5, E8: one price alone makes no cost, and a deleted entry counts no more."""
+    await client.put(f"/v1/models/{MODEL}", json={"input_price": 0.25})
+    path = await long_talk(client)
+    assert (await client.post(f"{path}/compact")).json()["cost_usd"] is None
+    await client.put(f"/v1/models/{MODEL}", json={"input_price": 0.25, "output_price": 0.0})
+    await client.delete(f"/v1/models/{MODEL}")
+    path = await long_talk(client)
+    assert (await client.post(f"{path}/compact")).json()["cost_usd"] is None
+
+
+# --- whether it may be named ----------------------------------------------------------------
+
+WRONG = {"compaction": {"model": "openai/not-allowed"}}
+PLACE = "/policy/compaction/model"
+
+
+async def work(app: FastAPI, path: str) -> None:
+    """Do what a worker does that was woken for a conversation."""
+    services: Services = app.state.services
+    await services.compaction.work(DEFAULT_TENANT, path.rpartition("/")[2], None)
+
+
+async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(
+    client: httpx.AsyncClient,
+) -> None:
+    """E5: at every place where a policy is given, with the models that may; nothing is stored."""
+    agent = (await client.post("/v1/agents", json={"name": "a"})).json()["agent_id"]
+    path = await new_conversation(client)
+    for answer in (
+        await client.post("/v1/agents", json={"name": "b", "policy": WRONG}),
+        await client.patch(f"/v1/agents/{agent}", json={"policy": WRONG}),
+        await client.post("/v1/conversations", json={"policy": WRONG}),
+        await client.patch(path, json={"policy": WRONG}),
+    ):
+        problem = assert_problem(answer, 422, "VALIDATION_ERROR", PLACE)
+        assert "'openai/not-allowed'" in problem["detail"] and "'openai/fake'" in problem["detail"]
+    assert (await client.get(path)).json()["policy"]["compaction"]["model"] is None
+    for model in (MODEL, "extractive", None):
+        policy = {"compaction": {"model": model}}
+        assert (await client.patch(path, json={"policy": policy})).status_code == 200
+        assert (await client.patch(f"/v1/agents/{agent}", json={"policy": policy})).is_success
+
+
+@pytest.mark.parametrize("has_work", [True, False, None])
+@pytest.mark.parametrize("ask", [{}, {"dry_run": True}, {"target_tokens": 1}])
+@pytest.mark.parametrize("query", ["", "?wait=false"])
+async def test_compacting_with_a_model_that_may_not_is_refused(
+    client: httpx.AsyncClient, fake_llm: FakeLLM, has_work: bool | None, ask: Any, query: str
+) -> None:
+    """E5, E7: 422 with work to do, without, and for an empty conversation; as any wrong body."""
+    path = await new_conversation(client)
+    if has_work is not None:
+        await append(client, path, *talk(60 if has_work else 2, LONG))
+    body = {"model": "openai/not-allowed", **ask}
+    answer = await client.post(f"{path}/compact{query}", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
+    missing = path[:-4] + "0000"
+    answer = await client.post(f"{missing}/compact{query}", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
+    assert fake_llm.calls == 0
+
+
+@pytest.fixture
+def narrowed(with_model: Settings) -> FastAPI:
+    """The app after its operator has taken the model from the allowed ones."""
+    return create_app(
+        replace(with_model, summarizer_model=None, summarizer_allowed_models=("openai/another",))
+    )
+
+
+SMALL = {"budget": {"context_window": 3000, "max_output_tokens": 100}}
+
+
+async def test_a_model_that_is_allowed_no_longer_is_seen_and_can_be_changed(
+    client: httpx.AsyncClient, narrowed: FastAPI
+) -> None:
+    """E5, E9: stored policies stay readable, say what is wrong, and take other changes."""
+    policy = {**SMALL, "compaction": {"model": MODEL}}
+    path = await new_conversation(client, policy=policy)
+    state = (await client.get(f"{path}/state")).json()
+    assert state["summariser_problem"] is state["last_failure"] is None
+    async with started(narrowed) as later:
+        state = (await later.get(f"{path}/state")).json()
+        assert f"'{MODEL}' may not summarise" in state["summariser_problem"]
+        assert_problem(await later.post(f"{path}/compact"), 422, "VALIDATION_ERROR", PLACE)
+        await append(later, path, *talk(14, LONG))
+        await work(narrowed, path)
+        state = (await later.get(f"{path}/state")).json()
+        failure = state["last_failure"]
+        assert (failure["code"], failure["trigger"]) == ("VALIDATION_ERROR", "background")
+        assert "may not summarise" in failure["detail"] and failure["retry_at"] is not None
+        for leaves in ({"target": 0.4}, {"model": "extractive"}):
+            change = {"policy": {"compaction": leaves}}
+            assert (await later.patch(path, json=change)).status_code == 200
+        assert (await later.get(f"{path}/state")).json()["summariser_problem"] is None
+        assert (await later.post(f"{path}/compact")).json()["compacted"]
+        assert (await later.get(f"{path}/state")).json()["last_failure"] is None
+
+
+# --- how it fails ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["sandwich", "tree_summary", "retain_summary", "chain"])
+async def test_a_failing_compaction_is_seen_until_one_succeeds(
+    app: FastAPI, client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
+) -> None:
+    """E9, L3: state and events say when and why, without content; success clears the state."""
+    fake_llm.always(behave.status(500, "secret words of a provider"))
+    path = await new_conversation(client, policy={**SMALL, "strategy": strategy})
+    await append(client, path, *talk(14, LONG))
+    await work(app, path)
+    failure = (await client.get(f"{path}/state")).json()["last_failure"]
+    assert failure["code"] == "SERVICE_UNAVAILABLE"
+    assert (failure["trigger"], failure["reason"]) == ("background", "provider_error")
+    assert failure["failures"] == 1 and failure["calls"] == fake_llm.calls >= 1
+    assert failure["failed_at"] < failure["retry_at"]
+    assert "secret" not in str(failure) and "Bergen" not in str(failure)
+    first = {"Last-Event-ID": "0.0"}
+    told = (await client.get(f"{path}/events?follow=false", headers=first)).text
+    (event,) = (line for line in told.splitlines() if '"type":"failed"' in line)
+    assert '"SERVICE_UNAVAILABLE"' in event and '"provider_error"' in event
+    assert "secret" not in event
+    assert (await client.post(f"{path}/compact")).status_code == 503
+    # Who waits for a compaction is told by the answer; the state stays as it was.
+    assert (await client.get(f"{path}/state")).json()["last_failure"] == failure
+    fake_llm.always(behave.answer())
+    assert (await client.post(f"{path}/compact")).json()["compacted"]
+    assert (await client.get(f"{path}/state")).json()["last_failure"] is None

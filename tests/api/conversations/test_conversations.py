@@ -1,0 +1,369 @@
+"""`/v1/conversations` (A7, decisions 7, 8, 21, 22, 32)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from app.domain.common.policy import DEFAULTS
+from tests.api.talk import append, assert_problem, new_conversation, talk, user
+
+ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+TOOL = {
+    "type": "function",
+    "function": {"name": "shell", "parameters": {"type": "object", "properties": {}}, "x": 1},
+}
+
+
+async def test_create_and_read(client: httpx.AsyncClient) -> None:
+    """Decisions 7, 32: a creation answers 201 with Location and a UUIDv7 of the service's."""
+    answer = await client.post("/v1/conversations", json={"metadata": {"a": [1, None, "é"]}})
+    body = answer.json()
+    assert answer.status_code == 201
+    assert re.fullmatch(r"[0-9a-f-]{14}7[0-9a-f-]{21}", body["conversation_id"])
+    assert answer.headers["location"] == f"/v1/conversations/{body['conversation_id']}"
+    assert body["metadata"] == {"a": [1, None, "é"]}
+    assert (body["head_seq"], body["turns"], body["message_count"], body["tokens"]) == (0, 0, 0, 0)
+    assert body["model"] is None and body["effective_model"] == "gpt-4o"
+    assert (await client.get(answer.headers["location"])).json() == body
+
+
+async def test_an_id_of_the_callers(client: httpx.AsyncClient) -> None:
+    """Decision 7: the caller's own UUID is taken in any case, once."""
+    answer = await client.post("/v1/conversations", json={"conversation_id": ID.upper()})
+    assert answer.json()["conversation_id"] == ID
+    again = await client.post("/v1/conversations", json={"conversation_id": ID})
+    assert assert_problem(again, 409, "CONFLICT")["conversation_id"] == ID
+    assert (await client.get(f"/v1/conversations/{ID.upper()}")).status_code == 200
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"conversation_id": "nonsense"}, "/conversation_id"),
+    ({"conversation_id": ID + "\n"}, "/conversation_id"),
+    ({"conversation_id": "\x00"}, "/conversation_id"),
+    ({"agent_id": "nobody"}, "/agent_id"),
+    ({"agent_id": "a\x00b"}, "/agent_id"),
+    ({"agent_id": "a/b"}, "/agent_id"),
+    ({"model": ""}, "/model"),
+    ({"model": "a\x00b"}, "/model"),
+    ({"model": "m" * 257}, "/model"),
+    ({"metadata": []}, "/metadata"),
+    ({"metadata": {"a": "x" * 70_000}}, "/metadata"),
+    ({"policy": {"sandwich": {"preserve_bottom": 0}}}, "/policy/sandwich/preserve_bottom"),
+    ({"policy": {"sandwich": {"preserve_bottom": 10**30}}}, "/policy/sandwich/preserve_bottom"),
+    ({"policy": {"sandwich": {"preserve_top": True}}}, "/policy/sandwich/preserve_top"),
+    ({"policy": {"sandwich": {"preserve_top": "5"}}}, "/policy/sandwich/preserve_top"),
+    ({"policy": {"sandwich": 5}}, "/policy/sandwich"),
+    ({"policy": {"strategy": "a_tree"}}, "/policy/strategy"),
+    ({"policy": {"strategy": {"a": 1}}}, "/policy/strategy"),
+    ({"policy": {"budget": {"context_window": 0}}}, "/policy/budget/context_window"),
+    ({"policy": {"budget": {"context_window": 100}}}, "/policy/budget/max_output_tokens"),
+    ({"policy": {"budget": {"hard_block": 0.5}}}, "/policy/budget/hard_block"),
+    ({"policy": {"compaction": {"summary_directives": "x"}}}, "/policy/compaction/"),
+    ({"sections": [{"name": "a"}]}, "/sections/0/content"),
+    ({"sections": [{"name": "a", "content": "", "kind": "x"}]}, "/sections/0/kind"),
+    ({"sections": [{"name": "a", "content": ""}] * 2}, "/sections/1/name"),
+    ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
+    ({"tools": [TOOL, TOOL]}, "/tools/1/name"),
+    ({"tools": ["x"]}, "/tools/0"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:60])
+async def test_wrong_creations(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
+) -> None:
+    """M: each wrong field is a 422 that points at it."""
+    answer = await client.post("/v1/conversations", json=body)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
+    assert any(place["pointer"].startswith(pointer) for place in found), found
+
+
+async def test_surrogates_and_nul_come_back(client: httpx.AsyncClient) -> None:
+    """M, decision 3: metadata and tools hold any JSON string and come back with it."""
+    raw = rb'{"metadata": {"a\u0000\ud800": "\udfff"}, "model": "m"}'
+    headers = {"content-type": "application/json"}
+    made = await client.post("/v1/conversations", content=raw, headers=headers)
+    assert made.status_code == 201
+    assert made.json()["metadata"] == {"a\x00\ud800": "\udfff"}
+
+
+async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
+    """Decision 8: one key and body make one conversation; another body is 409."""
+    headers = {"Idempotency-Key": "k1"}
+    first = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
+    again = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert again.headers["location"] == first.headers["location"]
+    other = await client.post("/v1/conversations", json={"model": "b"}, headers=headers)
+    assert_problem(other, 409, "CONFLICT")
+    agent = await client.post("/v1/agents", json={"name": "a"}, headers=headers)
+    assert_problem(agent, 409, "CONFLICT")
+    await client.delete(first.headers["location"])
+    gone = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
+    assert_problem(gone, 409, "CONFLICT")
+    for wrong in (b"", b" ", b"k" * 256, b"k\xe9y"):
+        key = {b"idempotency-key": wrong}
+        answer = await client.post("/v1/conversations", json={}, headers=key)
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/header/Idempotency-Key")
+
+
+async def test_equal_creations_at_once(client: httpx.AsyncClient) -> None:
+    """Decision 8: of equal creations at the same time one is made and all are answered with it."""
+    answers = await asyncio.gather(
+        *(
+            client.post("/v1/conversations", json={}, headers={"Idempotency-Key": "k"})
+            for _ in range(8)
+        )
+    )
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["conversation_id"] for answer in answers}) == 1
+    assert len((await client.get("/v1/conversations")).json()["data"]) == 1
+
+
+async def test_a_failed_creation_lets_go_of_its_key(client: httpx.AsyncClient) -> None:
+    """Decision 8: a key whose creation failed can be used again."""
+    headers = {"Idempotency-Key": "k"}
+    body = {"agent_id": "later"}
+    failed = await client.post("/v1/conversations", json=body, headers=headers)
+    assert_problem(failed, 422, "VALIDATION_ERROR", "/agent_id")
+    await client.post("/v1/agents", json={"agent_id": "later", "name": "Later"})
+    made = await client.post("/v1/conversations", json=body, headers=headers)
+    assert made.status_code == 201
+
+
+async def test_one_id_at_once(client: httpx.AsyncClient) -> None:
+    """Decision 7: of creations with one id at the same time exactly one succeeds."""
+    answers = await asyncio.gather(
+        *(client.post("/v1/conversations", json={"conversation_id": ID}) for _ in range(8))
+    )
+    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
+
+
+async def test_policies_inherit(client: httpx.AsyncClient) -> None:
+    """Decision 22: leaves merge over the agent's, null goes back, and GET shows every leaf."""
+    agent = {"agent_id": "a", "name": "A", "policy": {"sandwich": {"preserve_top": 2}}}
+    await client.post("/v1/agents", json=agent)
+    path = await new_conversation(
+        client, agent_id="a", policy={"sandwich": {"preserve_bottom": 9}, "summary_role": None}
+    )
+    body = (await client.get(path)).json()
+    assert body["policy"].keys() == DEFAULTS.keys()
+    assert body["policy"]["sandwich"] == {
+        "preserve_top": 2,
+        "preserve_bottom": 9,
+        "compression_threshold": 0.7,
+    }
+    assert body["policy_overrides"] == {"sandwich": {"preserve_bottom": 9}}
+
+    patch = {"policy": {"sandwich": {"preserve_bottom": None}, "budget": {"notice_at": 0.5}}}
+    body = (await client.patch(path, json=patch)).json()
+    assert body["policy"]["sandwich"]["preserve_bottom"] == 5
+    assert body["policy_overrides"] == {"budget": {"notice_at": 0.5}}
+    assert (await client.patch(path, json={"policy": None})).json()["policy_overrides"] == {}
+
+
+async def test_patch(client: httpx.AsyncClient) -> None:
+    """Decision 32: a PATCH changes what it names and answers the whole conversation."""
+    path = await new_conversation(client, model="gpt-4o", metadata={"a": 1})
+    assert (await client.patch(path, json={})).json()["model"] == "gpt-4o"
+    body = (await client.patch(path, json={"model": "claude-3-opus"})).json()
+    assert (body["model"], body["metadata"]) == ("claude-3-opus", {"a": 1})
+    body = (await client.patch(path, json={"model": None, "metadata": {"b": 2}})).json()
+    assert (body["model"], body["effective_model"]) == (None, "gpt-4o")
+    assert body["metadata"] == {"b": 2}
+    assert body["updated_at"] > body["created_at"]
+    for wrong in ({"agent_id": "a"}, {"metadata": None}, {"policy": {"nope": 1}}):
+        assert_problem(await client.patch(path, json=wrong), 422, "VALIDATION_ERROR")
+    assert (await client.get(path)).json() == body
+
+
+async def test_a_patch_that_could_not_work_changes_nothing(client: httpx.AsyncClient) -> None:
+    """C1: limits that leave no input are refused together with what is stored."""
+    path = await new_conversation(client, policy={"budget": {"context_window": 8000}})
+    answer = await client.patch(path, json={"policy": {"budget": {"max_output_tokens": 8000}}})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/policy/budget/max_output_tokens")
+    body = (await client.get(path)).json()
+    assert body["policy_overrides"] == {"budget": {"context_window": 8000}}
+
+
+async def test_patches_at_once_lose_nothing(client: httpx.AsyncClient) -> None:
+    """Decision 22: patches of different leaves at the same time all count."""
+    path = await new_conversation(client)
+    leaves = {"preserve_top": 1, "preserve_bottom": 2, "compression_threshold": 0.5}
+    await asyncio.gather(
+        *(client.patch(path, json={"policy": {"sandwich": {key: leaves[key]}}}) for key in leaves)
+    )
+    assert (await client.get(path)).json()["policy_overrides"] == {"sandwich": leaves}
+
+
+async def test_the_counter_is_fixed_by_the_first_message(client: httpx.AsyncClient) -> None:
+    """J1, J2: the counter can change as long as nothing is counted, then it is 409."""
+    path = await new_conversation(client)
+    change = {"policy": {"budget": {"counter": "bytes_4"}}}
+    body = (await client.patch(path, json=change)).json()
+    assert body["policy"]["budget"]["counter"] == "bytes_4"
+    await append(client, path, user("hello"))
+    back = {"policy": {"budget": {"counter": "tokenizer"}}}
+    assert_problem(await client.patch(path, json=back), 409, "CONFLICT")
+    assert_problem(await client.patch(path, json={"policy": None}), 409, "CONFLICT")
+    same = await client.patch(path, json=change | {"metadata": {"a": 1}})
+    assert same.status_code == 200
+
+
+async def test_the_agents_counter_leaves_messages_alone(client: httpx.AsyncClient) -> None:
+    """J1: a new counter of the agent neither changes its conversations nor locks them."""
+    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    path = await new_conversation(client, agent_id="a")
+    await append(client, path, user("hello"))
+    change = {"policy": {"budget": {"counter": "chars_4"}}}
+    assert (await client.patch("/v1/agents/a", json=change)).status_code == 200
+    assert (await client.get(path)).json()["policy"]["budget"]["counter"] == "tokenizer"
+    assert (await client.patch(path, json={"metadata": {"x": 1}})).status_code == 200
+    await append(client, path, user("again"))
+
+
+async def test_sections(client: httpx.AsyncClient) -> None:
+    """G1, decision 21: sections are replaced as a list and read with every setting."""
+    path = await new_conversation(client, sections=[{"name": "old", "content": "Old."}])
+    given = [
+        {"name": "b", "content": "B", "kind": "rules", "cacheable": False, "order": 7},
+        {"name": "a", "content": "A\x00"},
+    ]
+    expected = {
+        "sections": [
+            given[0],
+            {"name": "a", "content": "A\x00", "kind": "base", "cacheable": True, "order": 1},
+        ],
+        "version": 2,
+    }
+    assert (await client.put(f"{path}/sections", json={"sections": given})).json() == expected
+    assert (await client.get(f"{path}/sections")).json() == expected
+    assert (await client.get(path)).json()["sections"] == expected["sections"]
+    bodies: list[dict[str, Any]] = [{}, {"sections": None}, {"sections": [given[0]] * 2}]
+    for wrong in (*bodies, {"sections": [], "x": 1}):
+        answer = await client.put(f"{path}/sections", json=wrong)
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+    empty = await client.put(f"{path}/sections", json={"sections": []})
+    assert empty.json() == {"sections": [], "version": 3}
+    old = (await client.get(f"{path}/sections?version=2")).json()
+    assert old == expected
+    body = (await client.get(path)).json()
+    assert (body["sections_version"], body["tools_version"]) == (3, 0)
+
+
+async def test_tools(client: httpx.AsyncClient) -> None:
+    """Decision 21: tools are taken in any format's shape and read back as they were given."""
+    path = await new_conversation(client)
+    given = [TOOL, {"name": "search", "input_schema": {"type": "object"}, "category": "mcp"}]
+    expected = {"tools": given, "version": 1}
+    for _ in range(2):
+        assert (await client.put(f"{path}/tools", json={"tools": given})).json() == expected
+    assert (await client.get(f"{path}/tools")).json() == expected
+    lists: list[list[Any]] = [[{}], [TOOL, TOOL], [{"name": "x", "type": 5}]]
+    for wrong in lists:
+        assert_problem(
+            await client.put(f"{path}/tools", json={"tools": wrong}), 422, "VALIDATION_ERROR"
+        )
+    assert (await client.get(f"{path}/tools")).json() == expected
+
+
+@pytest.mark.parametrize("kind", ["sections", "tools"])
+@pytest.mark.parametrize("owner", ["conversations", "agents"])
+async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> None:
+    """G1: a version that is not there is 404, one that was not expected 409 with the newest."""
+    made = await client.post(f"/v1/{owner}", json={"name": "A"} if owner == "agents" else {})
+    path = f"{made.headers['location']}/{kind}"
+    item = {"name": "a", "content": "A"} if kind == "sections" else {"name": "a"}
+    assert (await client.get(path)).json() == {kind: [], "version": 0}
+    first = await client.put(path, json={kind: [item], "expected_version": 0})
+    assert first.json()["version"] == 1
+    late = await client.put(path, json={kind: [], "expected_version": 0})
+    problem = assert_problem(late, 409, "CONFLICT")
+    assert (problem["version"], problem["expected_version"]) == (1, 0)
+    assert (await client.get(f"{path}?version=1")).json() == first.json()
+    assert_problem(await client.get(f"{path}?version=2"), 404, "NOT_FOUND")
+    for wrong in ("-1", "x", "1.5", "9" * 30, ""):
+        answer = await client.get(f"{path}?version={wrong}")
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/version")
+    for bad in (-1, "1", True, 1.5, 2**60):
+        answer = await client.put(path, json={kind: [], "expected_version": bad})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/expected_version")
+    assert (await client.get(path)).json() == first.json()
+
+
+async def test_list_in_pages(client: httpx.AsyncClient) -> None:
+    """Decision 2: newest first, cursors lead through all pages without a gap or a repeat."""
+    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    paths = [
+        await new_conversation(client, **({"agent_id": "a"} if index % 2 else {}))
+        for index in range(7)
+    ]
+    newest_first = [path.rpartition("/")[2] for path in reversed(paths)]
+    for query, expected in (("", newest_first), ("&agent_id=a", newest_first[1::2])):
+        found: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = (await client.get(f"/v1/conversations?limit=2{query}{cursor}")).json()
+            found += [item["conversation_id"] for item in page["data"]]
+            cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
+        assert found == expected
+    assert (await client.get("/v1/conversations?agent_id=b")).json()["data"] == []
+    agents_cursor = "&cursor=WyJhZ2VudHMiLCIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwiYSJd"
+    answer = await client.get(f"/v1/conversations?limit=2{agents_cursor}")
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+async def test_delete(client: httpx.AsyncClient) -> None:
+    """A7: everything derived from a conversation goes, and the answer says how much."""
+    path = await new_conversation(client, policy={"budget": {"context_window": 6000}})
+    await client.post(
+        f"{path}/messages", json={"messages": talk(40)}, headers={"Idempotency-Key": "k"}
+    )
+    assert (await client.post(f"{path}/compact")).json()["compacted"]
+    assert (await client.post(f"{path}/context")).status_code == 200
+    other = await new_conversation(client)
+    deleted = (await client.delete(path)).json()["deleted"]
+    assert deleted["messages"] == 40
+    assert deleted["idempotency_keys"] == deleted["compactions"] == deleted["conversations"] == 1
+    assert deleted["usage_reports"] == deleted["conversation_versions"] == 0
+    assert deleted["epochs"] >= 1
+    for method, suffix in (
+        ("GET", ""),
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("GET", "/messages"),
+        ("POST", "/messages"),
+        ("POST", "/context"),
+        ("POST", "/compact"),
+        ("GET", "/state"),
+        ("GET", "/budget"),
+        ("GET", "/sections"),
+        ("PUT", "/sections"),
+        ("GET", "/tools"),
+        ("PUT", "/tools"),
+    ):
+        body = {
+            "/messages": {"messages": [user("x")]},
+            "/sections": {"sections": []},
+            "/tools": {"tools": []},
+        }.get(suffix, {})
+        json = None if method in {"GET", "DELETE"} else body
+        answer = await client.request(method, path + suffix, json=json)
+        assert_problem(answer, 404, "NOT_FOUND")
+    assert (await client.get(other)).status_code == 200
+
+
+async def test_delete_while_writing(client: httpx.AsyncClient) -> None:
+    """A7: appends beside a deletion are stored before it or not at all."""
+    path = await new_conversation(client)
+    posts = [client.post(f"{path}/messages", json={"messages": [user("x")]}) for _ in range(6)]
+    *appends, deletion = await asyncio.gather(*posts, client.delete(path))
+    assert deletion.status_code == 200
+    stored = sum(answer.status_code == 201 for answer in appends)
+    assert {answer.status_code for answer in appends} <= {201, 404}
+    assert deletion.json()["deleted"]["messages"] == stored

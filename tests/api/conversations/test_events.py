@@ -1,0 +1,349 @@
+"""`/v1/conversations/{id}/events` over real HTTP: streamed, resumed, bounded, left in time (L3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.database import PostgresDatabase
+from app.composition import keys_of
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, new_conversation, talk, user
+from tests.conftest import execute, serving
+from tests.test_cli import serving as serving_process
+from tests.test_cli import stop
+
+UNKNOWN = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/events"
+SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Told:
+    """One event as it came over the wire, its data parsed."""
+
+    id: str
+    event: str
+    data: dict[str, Any]
+
+
+class Listener:
+    """An open stream, read as a browser does."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer = answer
+        self._lines = answer.aiter_lines()
+
+    async def line(self) -> str:
+        """Return the next line."""
+        return await anext(self._lines)
+
+    async def next(self) -> Told | None:
+        """Return the next event, None at the end of the stream."""
+        fields: dict[str, str] = {}
+        async for line in self._lines:
+            if line and not line.startswith(":"):
+                name, _, value = line.partition(": ")
+                fields[name] = value
+            elif not line and fields:
+                return Told(fields["id"], fields["event"], json.loads(fields["data"]))
+        return None
+
+    async def rest(self) -> list[Told]:
+        """Return every event until the stream ends."""
+        found = []
+        while (event := await self.next()) is not None:
+            found.append(event)
+        return found
+
+
+@asynccontextmanager
+async def listening(
+    client: httpx.AsyncClient, path: str, last_event_id: str | None = None, **query: str
+) -> AsyncIterator[Listener]:
+    """Open a stream and wait for its `ready`."""
+    headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
+    async with (
+        asyncio.timeout(SECONDS),
+        client.stream("GET", f"{path}/events", params=query, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        listener = Listener(answer)
+        ready = await listener.next()
+        assert ready is not None and ready.event == "ready"
+        assert last_event_id in (None, ready.id)
+        yield listener
+
+
+@pytest.fixture
+def settings(database_url: str) -> Settings:
+    """Settings with which streams are quick to tell and to comment."""
+    return Settings(
+        database_url=database_url,
+        pool_min_size=0,
+        default_model="gpt-4o",
+        events_poll_seconds=0.02,
+        events_keep_alive_seconds=0.1,
+    )
+
+
+@pytest.fixture
+def base(settings: Settings) -> Iterator[str]:
+    """The address of the app with these settings."""
+    with serving(create_app(settings)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def speaking(base: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of the address."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=base, timeout=SECONDS, limits=limits) as client:
+        yield client
+
+
+async def happen(database_url: str, path: str, kind: str = "due") -> None:
+    """Store an event, as any of the services would."""
+    await execute(
+        database_url,
+        """
+        WITH moved AS (
+            UPDATE heads SET event_seq = event_seq + 1
+            WHERE conversation_id = CAST($1 AS uuid) RETURNING conversation_id, event_seq
+        )
+        INSERT INTO events (conversation_id, event_seq, type, data)
+        SELECT conversation_id, event_seq, $2, '{"why":"\\n\\u2028 \\"so\\""}' FROM moved
+        """,
+        path.rpartition("/")[2],
+        kind,
+    )
+
+
+async def test_what_happens_is_streamed(base: str, database_url: str) -> None:
+    """`ready` at once, then each event with its id, type and data as it happens (L3)."""
+    async with speaking(base) as client:
+        path = await new_conversation(client)
+        await append(client, path, user("before"))
+        async with listening(client, path) as listener:
+            headers = listener.answer.headers
+            assert headers["content-type"].startswith("text/event-stream")
+            assert headers["cache-control"] == "no-store"
+            await append(client, path, *talk(3))
+            appended = await listener.next()
+            await happen(database_url, path)
+            due = await listener.next()
+    assert appended is not None and due is not None
+    assert (appended.id, appended.event) == ("4.0", "appended")
+    own = {"type", "conversation_id", "created_at"}
+    assert {key: value for key, value in appended.data.items() if key not in own} == {
+        "first_seq": 2,
+        "last_seq": 4,
+        "messages": 3,
+        "head_seq": 4,
+    }
+    assert appended.data["type"] == "appended"
+    assert path.endswith(appended.data["conversation_id"])
+    assert (due.id, due.event, due.data["why"]) == ("4.1", "due", '\n\u2028 "so"')
+
+
+async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: str) -> None:
+    """With the last id, by header or URL, nothing is missing and nothing comes twice (L3)."""
+    async with speaking(base) as client:
+        path = await new_conversation(client)
+        async with listening(client, path) as listener:
+            await append(client, path, user("a"))
+            last = await listener.next()
+        assert last is not None
+        await happen(database_url, path, "started")
+        await append(client, path, user("b"))
+        await happen(database_url, path, "compacted")
+        async with listening(client, path, last.id) as listener:
+            resumed = [await listener.next() for _ in range(3)]
+        async with listening(client, path, last_event_id="1.1", follow="false") as listener:
+            by_header = await listener.rest()
+        answer = await client.get(
+            f"{path}/events",
+            params={"last_event_id": "0.0", "follow": "false"},
+            headers={"Last-Event-ID": "2.1"},
+        )
+        whole = await client.get(
+            f"{path}/events", params={"last_event_id": "0.0", "follow": "false"}
+        )
+    assert [event and (event.id, event.event) for event in resumed] == [
+        ("1.1", "started"),
+        ("2.1", "appended"),
+        ("2.2", "compacted"),
+    ]
+    assert [event.id for event in by_header] == ["2.1", "2.2"]
+    assert [line for line in answer.text.splitlines() if line.startswith("id")] == [
+        "id: 2.1",
+        "id: 2.2",
+    ]
+    ids = [line for line in whole.text.splitlines() if line.startswith("id")]
+    assert ids == ["id: 0.0", "id: 1.0", "id: 1.1", "id: 2.1", "id: 2.2"]
+
+
+async def test_a_stream_is_resumed_after_a_restart(settings: Settings, database_url: str) -> None:
+    """An id of one process is good for the next one on the same database (L3, A8)."""
+    with serving(create_app(settings)) as base:
+        async with speaking(base) as client:
+            path = await new_conversation(client)
+            async with listening(client, path) as listener:
+                await append(client, path, *talk(2))
+                last = await listener.next()
+    assert last is not None and last.id == "2.0"
+    await happen(database_url, path)
+    with serving(create_app(settings)) as base:
+        async with speaking(base) as client, listening(client, path, last.id) as listener:
+            await append(client, path, user("on"))
+            found = [await listener.next() for _ in range(2)]
+    assert [event and event.id for event in found] == ["2.1", "3.1"]
+
+
+async def test_without_following_the_stream_ends(base: str) -> None:
+    """`follow=false` ends with the newest event; without an id that is at once (L3)."""
+    async with speaking(base) as client:
+        path = await new_conversation(client)
+        await append(client, path, *talk(700))
+        async with listening(client, path, follow="false") as listener:
+            assert await listener.rest() == []
+        async with listening(client, path, "0.0", follow="false") as listener:
+            told = await listener.rest()
+    spans = [(event.data["first_seq"], event.data["last_seq"]) for event in told]
+    assert [seq for first, last in spans for seq in range(first, last + 1)] == list(range(1, 701))
+
+
+async def test_a_deleted_conversation_ends_the_stream(base: str) -> None:
+    """`deleted` is the last event; connecting again gives 404 (A7, L3)."""
+    async with speaking(base) as client:
+        path = await new_conversation(client)
+        async with listening(client, path) as listener:
+            await client.delete(path)
+            assert [event.event for event in await listener.rest()] == ["deleted"]
+        assert_problem(await client.get(f"{path}/events"), 404, "NOT_FOUND")
+
+
+async def test_unknown_conversations(client: httpx.AsyncClient) -> None:
+    """A 404 is a problem document, before any stream starts (L3, M)."""
+    assert_problem(await client.get(UNKNOWN), 404, "NOT_FOUND")
+    assert_problem(await client.get("/v1/conversations/nonsense/events"), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("last_event_id", ["1", "a.b", "01.0", "-1.0", "1.0.0", "9" * 17 + ".0"])
+async def test_malformed_ids(client: httpx.AsyncClient, last_event_id: str) -> None:
+    """An id no stream has sent is a 422 that names the parameter (L3, M)."""
+    path = await new_conversation(client)
+    query = await client.get(f"{path}/events", params={"last_event_id": last_event_id})
+    assert_problem(query, 422, "VALIDATION_ERROR", "/query/last_event_id")
+    header = await client.get(f"{path}/events", headers={"Last-Event-ID": last_event_id})
+    assert_problem(header, 422, "VALIDATION_ERROR", "/header/Last-Event-ID")
+
+
+@pytest.mark.parametrize("last_event_id", ["2.0", "0.1", "9999999999999999.9999999999999999"])
+async def test_ids_never_reached(client: httpx.AsyncClient, last_event_id: str) -> None:
+    """An id beyond the conversation is a 422 that says where to start anew (L3, M)."""
+    path = await new_conversation(client)
+    await append(client, path, user("a"))
+    answer = await client.get(f"{path}/events", headers={"Last-Event-ID": last_event_id})
+    assert assert_problem(answer, 422, "VALIDATION_ERROR")["newest_id"] == "1.0"
+
+
+async def test_an_idle_stream_is_kept_alive(base: str) -> None:
+    """While nothing happens, comments keep proxies from closing the connection (L3)."""
+    async with speaking(base) as client:
+        path = await new_conversation(client)
+        async with listening(client, path) as listener:
+            lines = [await listener.line() for _ in range(4)]
+    assert lines == [": keep-alive", ""] * 2
+
+
+async def test_many_streams_at_once(base: str) -> None:
+    """A hundred streams on five conversations each have everything of theirs once (L3)."""
+    async with speaking(base) as client, AsyncExitStack() as stack:
+        paths = [await new_conversation(client) for _ in range(5)]
+        opening = [
+            stack.enter_async_context(listening(client, paths[number % 5])) for number in range(100)
+        ]
+        listeners = [await stream for stream in opening]
+        for path in paths:
+            await append(client, path, *talk(2))
+        first = await asyncio.gather(*(listener.next() for listener in listeners))
+        for path in paths:
+            await append(client, path, user("again"))
+        second = await asyncio.gather(*(listener.next() for listener in listeners))
+        assert (await client.get(paths[0])).status_code == 200
+    assert {event and event.id for event in first} == {"2.0"}
+    assert {event and event.id for event in second} == {"3.0"}
+    for number, event in enumerate(first):
+        assert event is not None and paths[number % 5].endswith(event.data["conversation_id"])
+
+
+async def test_too_many_streams(settings: Settings) -> None:
+    """Beyond the limit 503 says when to come again; whoever leaves makes room (L3, M)."""
+    with serving(create_app(replace(settings, events_max_streams=2))) as base:
+        async with speaking(base) as client:
+            path = await new_conversation(client)
+            async with listening(client, path):
+                async with listening(client, path):
+                    refused = await client.get(f"{path}/events")
+                    assert_problem(refused, 503, "SERVICE_UNAVAILABLE")
+                    assert int(refused.headers["retry-after"]) > 0
+                async with asyncio.timeout(SECONDS):
+                    query = {"follow": "false"}
+                    while (await client.get(f"{path}/events", params=query)).status_code != 200:
+                        pass
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_leaving_process_ends_its_streams(
+    workers: str, database_url: str, tmp_path: Path
+) -> None:
+    """SIGTERM ends open streams in good order, and the process in time (decision 33, L3)."""
+    arguments = ("--database-url", database_url, "--workers", workers)
+    with serving_process(tmp_path, *arguments) as (process, port):
+        base = f"http://127.0.0.1:{port}"
+        async with speaking(base) as client, AsyncExitStack() as stack:
+            path = await new_conversation(client)
+            listeners = [
+                await stack.enter_async_context(listening(client, path)) for _ in range(10)
+            ]
+            leaving = asyncio.create_task(asyncio.to_thread(stop, process))
+            for listener in listeners:
+                assert await listener.rest() == []
+            assert await leaving < 8
+
+
+async def test_the_end_of_the_key_ends_the_stream(settings: Settings, store: Store) -> None:
+    """34, L3: also where there is nothing to tell; the streams of other keys go on."""
+    keys = keys_of(PostgresDatabase(store))
+    lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
+    with serving(create_app(replace(settings, events_keep_alive_seconds=0.1))) as base:
+        async with keyed(base, lasting) as other:
+            path = await new_conversation(other)
+            expires_at = datetime.now(UTC) + timedelta(seconds=3)
+            short = await keys.create("s" * 12, "s" * 43, "acme", "", expires_at)
+            async with listening(other, path) as lives, keyed(base, short) as client:
+                async with listening(client, path) as ending:
+                    assert await ending.rest() == []
+                assert_problem(await client.get(path), 401, "UNAUTHENTICATED")
+                await append(other, path, user("said later"))
+                told = await lives.next()
+                assert told is not None and told.event == "appended"
+
+
+@asynccontextmanager
+async def keyed(base: str, key: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Open a client that brings a key."""
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+        yield client

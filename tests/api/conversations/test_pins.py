@@ -1,0 +1,248 @@
+"""Pins over HTTP (D8, M)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from app.api.conversations.messages import MOST_ID
+from tests.api.compaction.test_compactions import LONG, UNKNOWN_ID, killed_while_waiting
+from tests.api.talk import (
+    append,
+    assert_problem,
+    assistant,
+    calling,
+    new_conversation,
+    result,
+    talk,
+    user,
+)
+
+
+async def pinned_talk(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create a conversation in which a turn with calls can be told apart, and return its path."""
+    path = await new_conversation(client, **body)
+    await append(client, path, *talk(20, LONG))
+    await append(
+        client,
+        path,
+        user("the harbour, please", id="question"),
+        calling("h1", "h2") | {"id": "calls"},
+        result("h2", "ferries at nine") | {"id": "second"},
+        result("h1", "ships at ten") | {"id": "first"},
+        assistant("nine and ten", id="answer"),
+    )
+    await append(client, path, *talk(40, LONG))
+    return path
+
+
+async def shown(client: httpx.AsyncClient, path: str, format: str = "openai_chat") -> list[str]:
+    """Return the texts of a payload's messages, each as it stands there."""
+    model = "gpt-4o" if format == "openai_chat" else "claude-3-opus"
+    answer = await client.post(f"{path}/context", json={"format": format, "model": model})
+    assert answer.status_code == 200, answer.text
+    texts = []
+    for item in answer.json()["payload"]["messages"]:
+        content = item["content"] or ""
+        parts = [{"text": content}] if isinstance(content, str) else content
+        texts += [part.get("text", part.get("content", "")) for part in parts]
+    return texts
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_a_message_is_pinned_and_unpinned(
+    client: httpx.AsyncClient, late: bool, format: str
+) -> None:
+    """D8: it stays, or comes back, verbatim; unpinned, the next compaction takes it."""
+    path = await pinned_talk(client)
+    if late:
+        await client.post(f"{path}/compact")
+        assert "the harbour, please" not in await shown(client, path, format)
+    pin = f"{path}/messages/question/pin"
+    for _ in range(2):
+        answer = await client.put(pin)
+        assert (answer.status_code, answer.json()) == (200, {"seqs": [21]})
+    made = (await client.post(f"{path}/compact")).json()
+    assert made["compacted"] is not late
+    texts = await shown(client, path, format)
+    assert "the harbour, please" in texts and "ferries at nine" not in texts
+    active = (await client.get(f"{path}/compactions?limit=1")).json()["data"][0]
+    assert active["kept"] == ([] if late else [21])
+    for seqs in ([21], [21]):
+        answer = await client.delete(pin)
+        assert (answer.status_code, answer.json()) == (200, {"seqs": seqs})
+    await append(client, path, *talk(20, LONG))
+    await client.post(f"{path}/compact")
+    assert "the harbour, please" not in await shown(client, path, format)
+
+
+async def reason(client: httpx.AsyncClient, path: str, **ask: Any) -> str | None:
+    """Build, and return why the prefix broke."""
+    answer = await client.post(f"{path}/context", json=ask)
+    assert answer.status_code == 200, answer.text
+    found: str | None = answer.json()["cache_break_reason"]
+    return found
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_a_pin_says_why_the_prefix_broke(client: httpx.AsyncClient, format: str) -> None:
+    """D8, G3: pinning a summarised message has a reason of its own, and so does the next one."""
+    path = await pinned_talk(client)
+    await client.post(f"{path}/compact")
+    await reason(client, path, format=format)
+    await client.put(f"{path}/messages/question/pin")
+    assert await reason(client, path, format=format) == "pinned"
+    await client.put(f"{path}/messages/answer/pin")
+    assert await reason(client, path, format=format) == "pinned"
+    await client.delete(f"{path}/messages/answer/pin")
+    await client.post(f"{path}/compact")
+    assert await reason(client, path, format=format) in ("compaction", "pinned")
+
+
+async def test_a_pin_before_a_sliding_window(client: httpx.AsyncClient) -> None:
+    """D8, G3: it is shown and hidden at once, and each says what happened."""
+    policy = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 10}}
+    path = await pinned_talk(client, policy=policy)
+    assert await reason(client, path) is None
+    await client.put(f"{path}/messages/answer/pin")
+    assert await reason(client, path) == "pinned"
+    await client.delete(f"{path}/messages/answer/pin")
+    assert await reason(client, path) == "unpinned"
+    await append(client, path, *talk(1, LONG))
+    assert await reason(client, path) == "window_moved"
+
+
+async def test_a_pin_in_a_smaller_window(client: httpx.AsyncClient) -> None:
+    """D8, G3: a payload that left the message out for its size says that it was pinned."""
+    path = await pinned_talk(client)
+    small = {"max_context_tokens": 9000}
+    assert await reason(client, path, **small) is None
+    await client.put(f"{path}/messages/question/pin")
+    assert await reason(client, path, **small) == "pinned"
+
+
+@pytest.mark.parametrize(
+    ("message", "scope", "seqs"),
+    [
+        ("first", "message", [22, 23, 24]),
+        ("calls", "message", [22, 23, 24]),
+        ("answer", "message", [25]),
+        ("answer", "turn", [21, 22, 23, 24, 25]),
+        ("question", "turn", [21, 22, 23, 24, 25]),
+    ],
+)
+async def test_what_a_pin_holds(
+    client: httpx.AsyncClient, message: str, scope: str, seqs: list[int]
+) -> None:
+    """D8: a message with its call group, or its whole turn."""
+    path = await pinned_talk(client)
+    answer = await client.put(f"{path}/messages/{message}/pin", params={"scope": scope})
+    assert answer.json() == {"seqs": seqs}
+    made = (await client.post(f"{path}/compact")).json()
+    receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
+    assert receipt["kept"] == seqs
+    answer = await client.delete(f"{path}/messages/{message}/pin", params={"scope": scope})
+    assert answer.json() == {"seqs": seqs}
+
+
+async def test_too_many_pins(client: httpx.AsyncClient) -> None:
+    """D8: pins over half of the history's room are a 422 with the numbers; nothing is stored."""
+    budget = {"context_window": 2000, "max_output_tokens": 500}
+    path = await new_conversation(client, policy={"budget": budget})
+    await append(client, path, *(user(f"{n} {LONG}", id=f"m{n}") for n in range(6)))
+    for number in range(4):
+        assert (await client.put(f"{path}/messages/m{number}/pin")).status_code == 200
+    answer = await client.put(f"{path}/messages/m4/pin")
+    body = assert_problem(answer, 422, "VALIDATION_ERROR")
+    assert body["pinned_tokens"] > body["limit"] == 750
+    texts = await shown(client, path)
+    assert all(f"{n} {LONG}" in texts for n in (0, 1, 2, 3))
+    assert (await client.delete(f"{path}/messages/m0/pin")).status_code == 200
+    assert (await client.put(f"{path}/messages/m4/pin")).status_code == 200
+
+
+ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MOST_ID]
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_ids_of_the_caller_may_be_odd(client: httpx.AsyncClient, odd: str) -> None:
+    """A2, D8: whatever a message may be called, it can be pinned by that name."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi", id=odd), assistant("hello", id="other"))
+    place = f"{path}/messages/{quote(odd, safe='')}/pin"
+    assert (await client.put(place)).json() == {"seqs": [1]}
+    assert (await client.delete(place)).json() == {"seqs": [1]}
+
+
+@pytest.mark.parametrize("odd", ["nobody", "%00", "%ED%A0%80", "m" * (MOST_ID + 1), "m" * 5000])
+async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
+    """M: what is no message of the conversation is a 404."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi", id="m"))
+    for method in ("PUT", "DELETE"):
+        answer = await client.request(method, f"{path}/messages/{odd}/pin")
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+async def test_messages_of_another_conversation(client: httpx.AsyncClient) -> None:
+    """M: a message is pinned in its own conversation alone."""
+    one, two = await new_conversation(client), await new_conversation(client)
+    await append(client, one, user("hi", id="m"))
+    for parent in (two, f"/v1/conversations/{UNKNOWN_ID}", "/v1/conversations/odd"):
+        for method in ("PUT", "DELETE"):
+            answer = await client.request(method, f"{parent}/messages/m/pin")
+            assert_problem(answer, 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("scope", ["", "group", "Turn"])
+async def test_wrong_scopes(client: httpx.AsyncClient, scope: str) -> None:
+    """M: a scope that is none is pointed at."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi", id="m"))
+    for method in ("PUT", "DELETE"):
+        answer = await client.request(method, f"{path}/messages/m/pin", params={"scope": scope})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/scope")
+
+
+async def test_wrong_methods(client: httpx.AsyncClient) -> None:
+    """M: a pin is put or deleted."""
+    path = await new_conversation(client)
+    for method in ("GET", "POST", "PATCH"):
+        answer = await client.request(method, f"{path}/messages/m/pin")
+        assert_problem(answer, 405, "METHOD_NOT_ALLOWED")
+        assert answer.headers["allow"] == "DELETE, PUT"
+
+
+async def test_pins_at_once(client: httpx.AsyncClient) -> None:
+    """D8: pins, unpins and compactions at the same time: what is pinned in the end is shown."""
+    path = await pinned_talk(client)
+    pin = f"{path}/messages/question/pin"
+    answers = await asyncio.gather(
+        *(client.put(pin) for _ in range(3)),
+        *(client.delete(pin) for _ in range(3)),
+        *(client.post(f"{path}/compact") for _ in range(2)),
+    )
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    assert (await client.put(pin)).status_code == 200
+    assert "the harbour, please" in await shown(client, path)
+    used = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
+    assert (await client.post(f"{path}/context")).json()["tokens_used"] == used
+
+
+async def test_a_pin_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
+    """A8, M: a pin whose connection dies is a 503 that changed nothing, and can be repeated."""
+    path = await pinned_talk(client)
+    await client.post(f"{path}/compact")
+    before = await shown(client, path)
+    pin = f"{path}/messages/question/pin"
+    async with killed_while_waiting(database_url):
+        waiting = asyncio.create_task(client.put(pin))
+    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
+    assert await shown(client, path) == before
+    assert (await client.put(pin)).json() == {"seqs": [21]}
+    assert "the harbour, please" in await shown(client, path)

@@ -1,0 +1,431 @@
+"""Transcripts over HTTP: how each message is shown, full-text search, an agent's messages (A6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.api.http import cursors
+from app.domain.conversations.view import Span
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import (
+    append,
+    assert_problem,
+    assistant,
+    calling,
+    new_conversation,
+    result,
+    talk,
+    user,
+)
+from tests.conftest import started
+from tests.services.fakes import TENANT, Clock, Harness, WatchedDatabase
+
+QUIET = {"agent_tools": "none"}
+SANDWICH = {**QUIET, "sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
+ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of day that active windows go by."""
+    return Clock()
+
+
+@pytest_asyncio.fixture
+async def client(settings: Settings, clock: Clock) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app, which tells the time by the clock."""
+    async with started(create_app(settings, now=clock.utc)) as opened:
+        yield opened
+
+
+async def read(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[str, Any]]:
+    """Return the messages of one page."""
+    answer = await client.get(f"{path}/messages", params=query)
+    assert answer.status_code == 200, answer.text
+    data: list[dict[str, Any]] = answer.json()["data"]
+    return data
+
+
+async def read_all(client: httpx.AsyncClient, path: str, **query: Any) -> list[dict[str, Any]]:
+    """Return the messages of all pages."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = (await client.get(f"{path}/messages", params=query)).json()
+        found += page["data"]
+        if page["next_cursor"] is None:
+            return found
+        query["cursor"] = page["next_cursor"]
+
+
+async def marks(client: httpx.AsyncClient, path: str, **query: Any) -> list[tuple[str, str | None]]:
+    """Return the state of every message, and the compaction that explains it."""
+    found = await read_all(client, path, **query)
+    shown = [item["visibility"] for item in found]
+    return [(mark["state"], mark["compaction_id"]) for mark in shown]
+
+
+async def states(client: httpx.AsyncClient, path: str) -> list[str]:
+    """Return the state of every message."""
+    return [state for state, _ in await marks(client, path)]
+
+
+async def compact(client: httpx.AsyncClient, path: str, **ask: Any) -> str:
+    """Compact, and return the receipt's id."""
+    answer = await client.post(f"{path}/compact", json=ask)
+    assert answer.status_code == 200 and answer.json()["compacted"], answer.text
+    compaction_id: str = answer.json()["compaction_id"]
+    return compaction_id
+
+
+async def new_agent(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create an agent and return its path."""
+    answer = await client.post("/v1/agents", json={"name": "Ann", **body})
+    assert answer.status_code == 201, answer.text
+    return f"/v1/agents/{answer.json()['agent_id']}"
+
+
+# --- how the context shows each message -----------------------------------------------------
+
+
+async def test_nothing_happened(client: httpx.AsyncClient) -> None:
+    """A6: what nobody compacted is shown as it came, and no build is needed to tell."""
+    path = await new_conversation(client)
+    await append(client, path, user("hi", pinned="mine", visibility=1), assistant("yes"))
+    first, second = await read(client, path)
+    plain = {"state": "verbatim", "compaction_id": None, "restored_at": None}
+    assert first["visibility"] == second["visibility"] == plain
+    assert first["pinned"] is second["pinned"] is False
+    assert first["given"] == {"pinned": "mine", "visibility": 1}
+
+
+async def test_a_summary_and_a_second_one_on_top(client: httpx.AsyncClient) -> None:
+    """A6, D1: hidden messages name the compaction whose summary stands for them now."""
+    path = await new_conversation(client, policy=SANDWICH)
+    await append(client, path, *talk(12))
+    first = await compact(client, path)
+    verbatim = ("verbatim", None)
+    ends = [verbatim, verbatim]
+    before = [*ends, *[("summarised", first)] * 8, *ends]
+    assert await marks(client, path) == before
+    await append(client, path, *talk(8))
+    assert await marks(client, path) == [*before, *[verbatim] * 8]
+    second = await compact(client, path)
+    after = await marks(client, path)
+    assert after == [*ends, *[("summarised", second)] * 16, *ends]
+    assert await marks(client, path, limit=3, order="desc") == after[::-1]
+    undone = await client.post(f"{path}/compactions/{second}/undo")
+    assert undone.status_code == 200
+    assert await marks(client, path) == [*before, *[verbatim] * 8]
+
+
+async def test_expansion_pages_are_marked_as_well(client: httpx.AsyncClient) -> None:
+    """A6, E8: the originals of a superseded compaction say which one has them now."""
+    path = await new_conversation(client, policy=SANDWICH)
+    await append(client, path, *talk(12))
+    first = await compact(client, path)
+    await append(client, path, *talk(8))
+    second = await compact(client, path)
+    page = await read(client, f"{path}/compactions/{first}")
+    assert [item["seq"] for item in page] == list(range(3, 11))
+    assert {item["visibility"]["compaction_id"] for item in page} == {second}
+
+
+async def test_a_tree_of_summaries(client: httpx.AsyncClient) -> None:
+    """A6, D3: each message names the compaction that made the node it is under."""
+    policy = {**QUIET, "strategy": "tree_summary", "tree_summary": {"chunk_size": 4, "levels": 1}}
+    path = await new_conversation(client, policy=policy)
+    made = []
+    for _ in range(2):
+        await append(client, path, *talk(8, "word " * 60))
+        made.append(await compact(client, path))
+    found = await marks(client, path)
+    hidden = [compaction or "" for state, compaction in found if state == "summarised"]
+    assert len(hidden) >= 10 and hidden == sorted(hidden) and set(hidden) == {*made}
+    assert found[-1] == ("verbatim", None)
+
+
+async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
+    """A6, F3: a result that gave way to its placeholder says so, and what it said is there."""
+    output = {"context_budget_tokens": 300, "clear_at_least": 1}
+    path = await new_conversation(client, policy={**QUIET, "tool_output": output})
+    for number in range(3):
+        text = f"{number} " + "word " * 200
+        await append(client, path, user("look"), calling("c"), result("c", text))
+    assert {state for state, _ in await marks(client, path)} == {"verbatim"}
+    built = await client.post(f"{path}/context")
+    assert "tool output trimmed" in built.text
+    found = await read(client, path)
+    assert [item["seq"] for item in found if item["visibility"]["state"] == "cleared"] == [3, 6]
+    assert found[2]["content"].startswith("0 word")
+    (receipt,) = (await client.get(f"{path}/compactions")).json()["data"]
+    assert found[2]["visibility"]["compaction_id"] == receipt["compaction_id"]
+
+
+async def test_an_emergency_cut(client: httpx.AsyncClient) -> None:
+    """A6, E6: what was left out in a hurry has no summary, until one is made of it."""
+    path = await new_conversation(client, policy=SANDWICH)
+    await append(client, path, *talk(12))
+    answer = await client.post(f"{path}/overflow")
+    cut = answer.json()["compaction_id"]
+    verbatim = ("verbatim", None)
+    assert await marks(client, path) == [*[("left_out", cut)] * 6, *[verbatim] * 6]
+    await append(client, path, *talk(12))
+    made = await compact(client, path)
+    assert await marks(client, path) == [*[("summarised", made)] * 22, verbatim, verbatim]
+
+
+async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
+    """B3, S4: cleared messages are outside the window, and readable for ever."""
+    agent = await new_agent(client)
+    path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
+    await append(client, path, user("one"), assistant("two"))
+    assert (await client.post(f"{agent}/clear")).status_code == 200
+    await append(client, path, user("three"))
+    for where in (path, agent):
+        found = await read(client, where)
+        assert [item["content"] for item in found] == ["one", "two", "three"]
+        shown = [item["visibility"]["state"] for item in found]
+        assert shown == ["outside", "outside", "verbatim"]
+
+
+async def test_a_window_that_rolled_on(client: httpx.AsyncClient, clock: Clock) -> None:
+    """A6, B2: what is older than the window is outside, its summary too, without any build."""
+    agent = await new_agent(client, rolling_window_seconds=3600)
+    path = await new_conversation(client, agent_id=agent.rpartition("/")[2], policy=SANDWICH)
+    await append(client, path, *talk(12))
+    await compact(client, path)
+    clock.pass_seconds(1800)
+    await append(client, path, user("younger"))
+    assert (await states(client, path))[-1] == "verbatim"
+    clock.pass_seconds(1800)
+    assert await states(client, path) == [*["outside"] * 12, "verbatim"]
+    assert await states(client, agent) == [*["outside"] * 12, "verbatim"]
+
+
+async def test_restored_messages(
+    client: httpx.AsyncClient, clock: Clock, database: PostgresDatabase
+) -> None:
+    """A6, I4: what was put back into the window says when, what else is in it does not."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(6))
+    await client.post(f"{path}/clear")
+    await append(client, path, user("new"))
+    harness = Harness(WatchedDatabase(database), clock=clock)
+    clock.pass_seconds(60)
+    async with harness.database.transaction() as records:
+        locked = await records.log.lock(TENANT, path.rpartition("/")[2], None)
+        assert locked is not None
+        await harness.active.rejoin(records, locked, [Span(3, 5)])
+    found = [item["visibility"] for item in await read(client, path)]
+    outside, verbatim = "outside", "verbatim"
+    assert [mark["state"] for mark in found] == [
+        *(outside, outside, verbatim, verbatim, outside, outside, verbatim)
+    ]
+    restored = [mark["restored_at"] for mark in found]
+    assert [time is not None for time in restored] == [False] * 2 + [True] * 2 + [False] * 3
+    assert datetime.fromisoformat(restored[2]) == clock.utc()
+
+
+async def test_a_sliding_window_and_pins(client: httpx.AsyncClient) -> None:
+    """A6, D2, D8: a window slides over whole call groups, and a pin stays where it stands."""
+    policy = {**QUIET, "strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
+    path = await new_conversation(client, policy=policy)
+    await append(client, path, *talk(4), user("look"), calling("a", "b"))
+    await append(client, path, result("a"), result("b"), assistant("so"), user("next"))
+    hidden = ["outside"] * 5
+    assert await states(client, path) == [*hidden, *["verbatim"] * 5]
+    second = (await read(client, path))[1]
+    await client.put(f"{path}/messages/{second['id']}/pin")
+    assert await states(client, path) == ["outside", "verbatim", *hidden[2:], *["verbatim"] * 5]
+    assert [item["seq"] for item in await read(client, path) if item["pinned"]] == [2]
+    built = (await client.post(f"{path}/context")).json()["payload"]["messages"]
+    assert len(built) == 1 + 1 + 5, "a note of what is not shown, the pin, the window"
+
+
+async def test_pins_in_a_summarised_range(client: httpx.AsyncClient) -> None:
+    """A6, D8: a pinned message is verbatim in the middle of what a summary stands for."""
+    path = await new_conversation(client, policy=SANDWICH)
+    await append(client, path, *talk(12))
+    fifth = (await read(client, path))[4]
+    await client.put(f"{path}/messages/{fifth['id']}/pin")
+    await compact(client, path)
+    assert await states(client, path) == [
+        *(["verbatim"] * 2 + ["summarised"] * 2 + ["verbatim"]),
+        *(["summarised"] * 5 + ["verbatim"] * 2),
+    ]
+    assert [item["seq"] for item in await read(client, path) if item["pinned"]] == [5]
+
+
+# --- full-text search -----------------------------------------------------------------------
+
+
+async def test_search_finds_what_was_compacted_away(client: httpx.AsyncClient) -> None:
+    """A6: a match says that it was compacted away, and by which compaction."""
+    path = await new_conversation(client, policy=SANDWICH)
+    planted = talk(12)
+    planted[4]["content"] += " The Bergen train leaves at nine."
+    await append(client, path, *planted)
+    made = await compact(client, path)
+    await append(client, path, user("And the train to Voss?"))
+    found = await read(client, path, q="train")
+    assert [item["seq"] for item in found] == [5, 13]
+    assert found[0]["content"] == planted[4]["content"]
+    assert found[0]["visibility"] == {
+        "state": "summarised",
+        "compaction_id": made,
+        "restored_at": None,
+    }
+    assert found[1]["visibility"]["state"] == "verbatim"
+    for query, seqs in (
+        ("bergen TRAIN", [5]),
+        ('"the train"', [13]),
+        ("train -voss", [5]),
+        ("train -bergen -voss", []),
+        ("leav", [5]),
+    ):
+        assert [item["seq"] for item in await read(client, path, q=query)] == seqs, query
+
+
+async def test_pages_of_matches(client: httpx.AsyncClient) -> None:
+    """A6, decision 2: matches have the cursors, orders and bounds of the transcript."""
+    path = await new_conversation(client)
+    await append(client, path, *(user("odd" if number % 2 else "even") for number in range(1, 20)))
+    odd = list(range(1, 20, 2))
+    for order, bounds, expected in (
+        ("asc", {}, odd),
+        ("desc", {}, odd[::-1]),
+        ("asc", {"after_seq": 3, "before_seq": 11}, [5, 7, 9]),
+        ("desc", {"after_seq": 3, "before_seq": 11}, [9, 7, 5]),
+    ):
+        for limit in (1, 3, 50):
+            query = {"q": "odd", "order": order, "limit": limit, **bounds}
+            assert [item["seq"] for item in await read_all(client, path, **query)] == expected
+
+
+async def test_queries_without_words(client: httpx.AsyncClient) -> None:
+    """A6, M: what looks for nothing is refused, and so is what is too long."""
+    path = await new_conversation(client)
+    for query in ("", "-only", "...", "x" * 1001):
+        answer = await client.get(f"{path}/messages", params={"q": query})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/q")
+
+
+# --- an agent's messages --------------------------------------------------------------------
+
+
+async def test_messages_queryable_by_agent(client: httpx.AsyncClient, clock: Clock) -> None:
+    """A6, B1, S4: an agent's messages are those of all its conversations, by time, both ways."""
+    agent = await new_agent(client)
+    agent_id = agent.rpartition("/")[2]
+    one, two = [await new_conversation(client, agent_id=agent_id) for _ in range(2)]
+    other = await new_conversation(client)
+    for number, path in enumerate((one, two, two, other, one)):
+        await append(client, path, user(f"{number}"), assistant(f"so {number}"))
+        clock.pass_seconds(60)
+    late = user("late", timestamp="2026-01-05T09:30:30Z")
+    await append(client, two, late)
+    expected = ["0", "so 0", "1", "so 1", "2", "so 2", "late", "4", "so 4"]
+    for limit in (1, 2, 50):
+        found = await read_all(client, agent, limit=limit)
+        assert [item["content"] for item in found] == expected
+        back = await read_all(client, agent, limit=limit, order="desc")
+        assert [item["content"] for item in back] == expected[::-1]
+    everything = await read(client, agent)
+    alone = await read(client, one)
+    assert [item for item in everything if one.endswith(item["conversation_id"])] == alone
+
+
+async def test_message_includes_agent_name_and_thread_id(client: httpx.AsyncClient) -> None:
+    """B1, S4: wherever a message is read it names its agent and its conversation."""
+    agent = await new_agent(client, agent_id="support-bot")
+    path = await new_conversation(client, agent_id="support-bot")
+    await append(client, path, user("hi"))
+    for where in (path, agent):
+        (item,) = await read(client, where)
+        assert item["agent_id"] == "support-bot"
+        assert path.endswith(item["conversation_id"])
+
+
+async def test_message_includes_timestamp(client: httpx.AsyncClient) -> None:
+    """A1, S4: a message has the time it was received at, beside the one it gives."""
+    agent = await new_agent(client)
+    path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
+    await append(client, path, user("hi", timestamp="2026-01-01T00:00:00Z"), assistant("yes"))
+    for where in (path, agent):
+        first, second = await read(client, where)
+        assert first["timestamp"] == "2026-01-01T00:00:00Z" and "timestamp" not in second
+        for item in (first, second):
+            assert datetime.fromisoformat(item["created_at"]).tzinfo is not None
+
+
+async def test_an_agent_without_messages(client: httpx.AsyncClient) -> None:
+    """A6, M: an agent that never spoke has an empty transcript, an unknown one none."""
+    agent = await new_agent(client)
+    await new_conversation(client, agent_id=agent.rpartition("/")[2])
+    answer = await client.get(f"{agent}/messages")
+    assert answer.json() == {"data": [], "next_cursor": None}
+    for unknown in ("nobody", "%20", "a" * 257):
+        answer = await client.get(f"/v1/agents/{unknown}/messages")
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+async def test_content_of_an_agents_messages(client: httpx.AsyncClient) -> None:
+    """A6, decision 4: offloaded results are shown as in the transcript of their conversation."""
+    agent = await new_agent(client)
+    text = "line\n" * 20_000
+    for _ in range(2):
+        path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
+        await append(client, path, calling("c"), result("c", text))
+    for content, is_whole in ((None, False), ("view", False), ("full", True)):
+        query = {"content": content} if content else {}
+        found = [item for item in await read(client, agent, **query) if item["role"] == "tool"]
+        assert [item["content"] == text for item in found] == [is_whole] * 2
+        assert [item["content_truncated"] for item in found] == [not is_whole] * 2
+
+
+MOMENT = "2026-01-05T09:30:00+00:00"
+FOREIGN = [
+    "nonsense",
+    cursors.encode("messages", "asc", 3),
+    cursors.encode("conversations", MOMENT, ID),
+    cursors.encode("agent_messages", "up", MOMENT, ID, 1),
+    cursors.encode("agent_messages", "asc", "yesterday", ID, 1),
+    cursors.encode("agent_messages", "asc", "2026-01-05T09:30:00", ID, 1),
+    cursors.encode("agent_messages", "asc", MOMENT, "it", 1),
+    cursors.encode("agent_messages", "asc", MOMENT, ID, -1),
+    cursors.encode("agent_messages", "asc", MOMENT, ID, 2**60),
+    cursors.encode("agent_messages", "asc", MOMENT, ID),
+]
+
+
+async def test_cursors_of_another_list(client: httpx.AsyncClient) -> None:
+    """A6, M: a cursor that this list has not given is refused; none of them is a 500."""
+    agent = await new_agent(client)
+    for cursor in FOREIGN:
+        answer = await client.get(f"{agent}/messages", params={"cursor": cursor})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+    own = cursors.encode("agent_messages", "asc", MOMENT, ID, 1)
+    path = await new_conversation(client)
+    answer = await client.get(f"{path}/messages", params={"cursor": own})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+    assert (await client.get(f"{agent}/messages", params={"cursor": own})).status_code == 200
+
+
+async def test_limits_of_an_agents_pages(client: httpx.AsyncClient) -> None:
+    """Decision 2: pages have 1 to 1000 messages, 50 unless another number is asked for."""
+    agent = await new_agent(client)
+    for wrong in ("limit=0", "limit=1001", "limit=x", "order=up", "content=all"):
+        answer = await client.get(f"{agent}/messages?{wrong}")
+        pointer = f"/query/{wrong.partition('=')[0]}"
+        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
+    await append(client, path, *talk(51, "x"))
+    assert [len(await read(client, agent)), len(await read(client, agent, limit=1000))] == [50, 51]

@@ -1,0 +1,153 @@
+"""Bounds on the structure of bodies and on the size of problems, on every route."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from fastapi.routing import APIRoute
+
+from app.api.http.errors import MAX_PROBLEM_BYTES
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import assert_problem, new_conversation, user
+from tests.conftest import started
+
+HEADERS = {"content-type": "application/json"}
+UNKNOWN_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+VALUES, KEYS, MESSAGE_VALUES = 500, 300, 200
+
+
+@pytest.fixture
+async def tight(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an app with low limits."""
+    limited = replace(
+        settings,
+        max_json_values=VALUES,
+        max_json_keys=KEYS,
+        max_json_depth=30,
+        max_message_values=MESSAGE_VALUES,
+    )
+    async with started(create_app(limited)) as opened:
+        yield opened
+
+
+def routes_with_bodies(settings: Settings) -> list[tuple[str, str]]:
+    """Return the method and path of every route that takes a JSON body."""
+    app = create_app(settings)
+    found = [("POST", "/mcp")]
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.body_field is not None:
+            path = re.sub(r"{conversation_id}|{job_id}|{session_id}", UNKNOWN_ID, route.path)
+            path = re.sub(r"{[a-z_:]+}", "x", path)
+            found += [(method, path) for method in sorted(route.methods or ())]
+    return found
+
+
+async def test_every_route_bounds_values_keys_and_depth(
+    tight: httpx.AsyncClient, settings: Settings
+) -> None:
+    """M: a body over a limit is refused by its limit, whatever it is sent to."""
+    routes = routes_with_bodies(settings)
+    assert len(routes) > 25
+    many = b'{"messages":[' + b",".join([b"[]"] * VALUES) + b"]}"
+    keys = b"{" + b",".join(b'"k%d":0' % place for place in range(KEYS + 1)) + b"}"
+    deep = b'{"a":' * 31 + b"1" + b"}" * 31
+    for method, path in routes:
+        limit = MESSAGE_VALUES if path == "/mcp" else VALUES
+        answer = await tight.request(method, path, content=many, headers=HEADERS)
+        assert assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")["limit"] == limit, path
+        answer = await tight.request(method, path, content=keys, headers=HEADERS)
+        found = assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
+        assert "300 JSON keys" in found["detail"] or path == "/mcp"
+        answer = await tight.request(method, path, content=deep, headers=HEADERS)
+        assert assert_problem(answer, 422, "VALIDATION_ERROR")["limit"] == 30, path
+
+
+async def test_a_message_has_a_limit_of_its_own(tight: httpx.AsyncClient) -> None:
+    """M: a message that would stall its readers is stored neither by append nor by import."""
+    path = await new_conversation(tight)
+    for count, status in ((MESSAGE_VALUES - 10, 201), (MESSAGE_VALUES, 413)):
+        message = user("hi", extra=[[]] * count)
+        for target, ask in (
+            (f"{path}/messages", {"messages": [user("a"), message]}),
+            ("/v1/snapshots", {"messages": [user("a"), message], "summary": "s"}),
+        ):
+            answer = await tight.post(target, json=ask)
+            assert answer.status_code == status, answer.text
+            if status == 413:
+                found = assert_problem(answer, 413, "PAYLOAD_TOO_LARGE", "/messages/1")
+                assert found["setting"] == "CONTEXT_MAX_MESSAGE_VALUES"
+    assert len((await tight.get(f"{path}/messages")).json()["data"]) == 2
+
+
+def keys_of(count: int, length: int = 1) -> bytes:
+    """Return so many members with different names."""
+    return b",".join(b'"%s%d":0' % (b"k" * length, place) for place in range(count))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/tokens/count", b'{"messages":[' + b",".join([b"0"] * 100_000) + b"]}"),
+        ("/v1/tokens/count", b"{" + keys_of(100_000) + b"}"),
+        ("/v1/tokens/count", b'{"tools":[' + b",".join([b"0"] * 1_000) + b"]}"),
+        ("/v1/tokens/count", b'{"' + b"k" * 1_000_000 + b'":0}'),
+        ("/v1/tokens/count", b"{" + keys_of(200, 10_000) + b"}"),
+        ("/v1/conversations", b'{"policy":{' + keys_of(50_000) + b"}}"),
+        ("/v1/conversations", b'{"sections":[' + b",".join([b"{}"] * 50_000) + b"]}"),
+        ("/v1/conversations", b'{"model":"' + b"m" * 100_000 + b'","nope":1}'),
+        ("/v1/conversations", b'{"agent_id":"' + "é".encode() * 100_000 + b'"}'),
+        (f"/v1/conversations/{UNKNOWN_ID}/messages", b"{" + keys_of(100_000) + b"}"),
+        ("/v1/context/validate", b'{"payload":{},"' + b"\\u00e9" * 50_000 + b'":[]}'),
+    ],
+    ids=range(11),
+)
+async def test_a_problem_is_small(client: httpx.AsyncClient, path: str, body: bytes) -> None:
+    """M: an answer to any mistakes is at most 64 KiB, of 100 places, and echoes no long key."""
+    answer = await client.post(path, content=body, headers=HEADERS)
+    assert answer.status_code == 422, answer.text[:500]
+    assert len(answer.content) <= MAX_PROBLEM_BYTES
+    found = answer.json()
+    assert 1 <= len(found["errors"]) <= 100
+    assert all(len(error["pointer"]) < 1_100 for error in found["errors"])
+    assert b"k" * 1_100 not in answer.content
+
+
+async def test_many_mistakes_are_counted(client: httpx.AsyncClient) -> None:
+    """M: of a hundred thousand mistakes the first are told, and how many there are."""
+    body = b'{"nope":1,' + keys_of(99_999) + b"}"
+    answer = await client.post("/v1/tokens/count", content=body, headers=HEADERS)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR")
+    assert "100,000 places" in found["detail"]
+    assert found["errors"][0]["pointer"] == "/nope"
+
+
+async def test_a_mistake_behind_many_others_is_counted(client: httpx.AsyncClient) -> None:
+    """M: where the beginnings have no mistake of their own, the number of mistakes is told."""
+    rows = [{"type": "function"}] * 990
+    ask: dict[str, Any] = {"tools": rows, "betas": ["x"] * 200 + [0] * 2_000, "payload": {}}
+    answer = await client.post("/v1/context/validate", content=orjson.dumps(ask), headers=HEADERS)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR")
+    assert "places" in found["detail"]
+
+
+async def test_a_compressed_body_is_told_as_such(client: httpx.AsyncClient) -> None:
+    """M: bytes that look like much structure are a coded body when they are said to be one."""
+    headers = HEADERS | {"content-encoding": "gzip"}
+    body = b"[,{:" * 100_000
+    answer = await client.post("/v1/conversations", content=body, headers=headers)
+    assert answer.status_code == 415
+
+
+async def test_where_a_long_body_stops_to_be_utf8(client: httpx.AsyncClient) -> None:
+    """M: the offset is that of the wrong byte, wherever the body is cut to look for it."""
+    for begin in (b'["' + "é".encode() * 2_000_000, b'["a' + "é".encode() * 2_000_000):
+        body = begin + b"\xff" + b'"]'
+        answer = await client.post("/v1/conversations", content=body, headers=HEADERS)
+        assert f"offset {len(begin)} " in assert_problem(answer, 400, "VALIDATION_ERROR")["detail"]

@@ -1,0 +1,459 @@
+"""Errors on the wire (M)."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from app.api.http import errors as wire_errors
+from app.api.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter
+from app.api.http.dependencies import Services
+from app.api.http.errors import STATUS, answer_error
+from app.domain.common import errors as domain_errors
+from app.domain.common.errors import (
+    ContextError,
+    Problem,
+    RateLimited,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.logs import JsonLines
+from app.main import ROUTERS, create_app
+from app.settings import Settings
+from tests.api.talk import assert_problem, new_conversation, user
+from tests.conftest import started
+
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
+
+
+def test_the_status_table_is_complete() -> None:
+    """M: every error class of the domain and of the wire has its status, and no other has one."""
+    classes = {
+        kind
+        for kind in vars(domain_errors).values()
+        if inspect.isclass(kind) and issubclass(kind, ContextError) and kind is not ContextError
+    }
+    assert set(STATUS) == classes | {
+        MalformedJson,
+        MalformedRequest,
+        EncodedBody,
+        UnknownParameter,
+    }
+
+
+@pytest.mark.parametrize("kind", list(STATUS), ids=lambda kind: kind.__name__)
+def test_every_error_has_its_answer(kind: type[ContextError]) -> None:
+    """M: each error class becomes a problem with its own code and status."""
+    answer = answer_error(kind("why", {"fact": 1, "status": "kept out"}))
+    assert answer.status_code == STATUS[kind]
+    assert answer.media_type == wire_errors.MEDIA_TYPE
+    assert f'"code":"{kind.code}"'.encode() in answer.body
+    assert b'"fact":1' in answer.body
+    assert b"kept out" not in answer.body
+
+
+@pytest.mark.parametrize("kind", [ServiceUnavailable, RateLimited])
+def test_what_passes_says_when_to_try_again(kind: type[ContextError]) -> None:
+    """M: 503 and 429 carry Retry-After, from the facts where they know better."""
+    assert answer_error(kind("busy")).headers["retry-after"] == "1"
+    assert answer_error(kind("busy", {"retry_after": 7})).headers["retry-after"] == "7"
+
+
+async def test_unknown_path(client: httpx.AsyncClient) -> None:
+    """M: an unknown path is a 404 problem, with or without a slash at its end."""
+    assert_problem(await client.get("/v1/nothing"), 404, "NOT_FOUND")
+    assert_problem(await client.get("/v1/conversations/"), 404, "NOT_FOUND")
+
+
+async def test_wrong_method(client: httpx.AsyncClient) -> None:
+    """M: a wrong method is a 405 problem that names the right ones."""
+    answer = await client.put("/v1/agents", json={})
+    assert_problem(answer, 405, "METHOD_NOT_ALLOWED")
+    assert answer.headers["allow"] == "GET, POST"
+
+
+MALFORMED = [
+    b"",
+    b"{",
+    b"nonsense",
+    b'{"messages": [',
+    b"\xff\xfe{}",
+    b'{"a": NaN}',
+    b'{"a": Infinity, "b": "\\ud800"}',
+    b'{"a": 1e999}',
+    b"[" * 90,
+    b'"\\ud800' + b"[" * 90,
+]
+
+
+@pytest.mark.parametrize("body", MALFORMED[1:], ids=range(1, len(MALFORMED)))
+async def test_malformed_json(client: httpx.AsyncClient, body: bytes) -> None:
+    """M: what is no JSON is a 400 VALIDATION_ERROR on every kind of endpoint."""
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        answer = await client.post(path, content=body, headers=headers)
+        assert_problem(answer, 400, "VALIDATION_ERROR")
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (b'{"caf\xe9": 1}', "the byte 0xe9 at offset 5 "),
+        (b'{"a": "\\ud800 \xff"}', "the byte 0xff at offset 14 "),
+        ('{"a": 1}'.encode("utf-16"), "the byte 0xff at offset 0 "),
+        ("é".encode()[:1], "the byte 0xc3 at offset 0 "),
+    ],
+    ids=["latin-1", "beside an escape", "utf-16", "cut off"],
+)
+async def test_bodies_that_are_not_utf8(client: httpx.AsyncClient, body: bytes, place: str) -> None:
+    """M: a body in another encoding is a 400 that says where it stops to be UTF-8."""
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        answer = await client.post(path, content=body, headers=headers)
+        detail = assert_problem(answer, 400, "VALIDATION_ERROR")["detail"]
+        assert detail.startswith("The body is not UTF-8: ") and place in detail
+
+
+@pytest.mark.parametrize("coding", ["gzip", " GZIP", "br", "identity, gzip", "x" * 1000])
+async def test_coded_bodies(client: httpx.AsyncClient, coding: str) -> None:
+    """M: a compressed body is a 415 that names the header, on every kind of endpoint."""
+    headers = {"content-type": "application/json", "content-encoding": coding}
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        answer = await client.post(path, content=gzip.compress(b"{}"), headers=headers)
+        found = assert_problem(answer, 415, "VALIDATION_ERROR", "/header/content-encoding")
+        assert f"Content-Encoding: {coding.strip()[:40]}" in found["detail"]
+        assert answer.headers["accept-encoding"] == "identity"
+
+
+async def test_bodies_that_are_said_not_to_be_coded(client: httpx.AsyncClient) -> None:
+    """M: `identity` is no coding, and what is no JSON then is a 400 as ever."""
+    headers = {"content-type": "application/json", "content-encoding": "Identity"}
+    made = await client.post("/v1/conversations", content=b"{}", headers=headers)
+    assert made.status_code == 201
+    refused = await client.post("/v1/conversations", content=b"{", headers=headers)
+    assert_problem(refused, 400, "VALIDATION_ERROR")
+
+
+async def test_missing_body(client: httpx.AsyncClient) -> None:
+    """M: a body that is needed and missing is a 422."""
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        found = assert_problem(await client.post(path), 422, "VALIDATION_ERROR", "")
+        assert found["detail"] == "The body is required"
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/xml", ";;;", "é"]
+)
+async def test_other_content_types(client: httpx.AsyncClient, kind: str | None) -> None:
+    """M: a body that is not said to be JSON is refused, which keeps web pages out."""
+    headers = {} if kind is None else {b"content-type": kind.encode("latin-1")}
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        answer = await client.post(path, content=b"{}", headers=headers)
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/header/content-type")
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/vnd.x+json"])
+async def test_json_content_types(client: httpx.AsyncClient, kind: str) -> None:
+    """M: every way to say JSON is taken."""
+    headers = {"content-type": kind}
+    answer = await client.post("/v1/conversations", content=b"{}", headers=headers)
+    assert answer.status_code == 201
+
+
+async def test_deeply_nested_json(client: httpx.AsyncClient) -> None:
+    """M: nesting beyond the limit is refused before anything walks it."""
+    path = await new_conversation(client)
+    for depth, status in ((90, 201), (101, 422), (900, 422)):
+        deep: Any = "x"
+        for _ in range(depth):
+            deep = [deep]
+        answer = await client.post(f"{path}/messages", json={"messages": [user("hi", extra=deep)]})
+        assert answer.status_code == status, depth
+
+
+async def test_unknown_fields_are_refused(client: httpx.AsyncClient) -> None:
+    """M: unknown envelope fields are named by their pointers, escaped as RFC 6901 says."""
+    answer = await client.post("/v1/conversations", json={"a/b~c": 1, "policy": {"nope": 1}})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/a~1b~0c", "/policy/nope")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer", "detail"),
+    [
+        ("messages", {"fromat": "gemini"}, "/fromat", "is no field here; did you mean `format`?"),
+        ("messages", {"body": 1}, "/body", "is no field here"),
+        ("context", {"known": {"epoc": 1}}, "/known/epoc", "is no field here; did you mean `epoch"),
+        ("context", {"sections": [{"nmae": 1}]}, "/sections/0/nmae", "did you mean `name`?"),
+        ("compact", {"dryrun": True}, "/dryrun", "is no field here; did you mean `dry_run`?"),
+        ("overflow", {"errors": 1}, "/errors", "is no field here; did you mean `error`?"),
+        ("fork", {"at_seq": 1, "zzz": 1}, "/zzz", "is no field here"),
+    ],
+)
+async def test_unknown_fields_are_guessed(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], pointer: str, detail: str
+) -> None:
+    """M: a field that is misspelt is answered with the one that it is near to, if there is one."""
+    answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/{path}", json=body)
+    places = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
+    (found,) = [place["detail"] for place in places if place["pointer"] == pointer]
+    assert detail in found
+    assert ("did you mean" in found) is ("did you mean" in detail)
+
+
+async def test_settings_of_a_policy_are_guessed(client: httpx.AsyncClient) -> None:
+    """M: so is a setting, however deep it stands."""
+    body = {"policy": {"budget": {"contxt_window": 5}}}
+    answer = await client.post("/v1/conversations", json=body)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/policy/budget/contxt_window")
+    assert found["detail"] == (
+        "/policy/budget/contxt_window is no field here; did you mean `context_window`?"
+    )
+
+
+async def test_very_many_unknown_fields(client: httpx.AsyncClient) -> None:
+    """M: a body that is wrong in thousands of places is answered with the first of them."""
+    answer = await client.post("/v1/conversations", json={f"modl{n}": n for n in range(5000)})
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/modl0")
+    assert len(found["errors"]) == 100
+    assert found["detail"].startswith("The request is wrong in 5,000 places; the first: /modl0 is ")
+
+
+IN_OUR_WORDS: list[tuple[Any, str, str]] = [
+    ([], "", "must be an object"),
+    ({"model": 5}, "/model", "must be a string"),
+    ({"model": "a\nb"}, "/model", "must be one line of text, without control characters"),
+    ({"model": "a" * 257}, "/model", "must have at most 256 characters"),
+    ({"conversation_id": "mine"}, "/conversation_id", "must be a UUID"),
+    ({"metadata": []}, "/metadata", "must be an object"),
+    ({"metadata": {"a": "b" * 65_536}}, "/metadata", "must have at most 65,536 bytes of JSON"),
+    ({"sections": {}}, "/sections", "must be a list"),
+    ({"sections": [5]}, "/sections/0", "must be an object"),
+    ({"sections": [{"name": "a"}]}, "/sections/0/content", "is required"),
+    ({"tools": [5]}, "/tools/0", "must be an object"),
+    ({"policy": {"preserve_user_messages": 1}}, "/policy/preserve_user_messages", "true or false"),
+    ({"policy": {"chain": []}}, "/policy/chain", "must have 1 or more items"),
+    ({"policy": {"chain": ["x"]}}, "/policy/chain/0", "must be 'clear_tool_results', "),
+    (
+        {"policy": {"budget": {"context_window": "5"}}},
+        "/policy/budget/context_window",
+        "must be a whole number",
+    ),
+    (
+        {"policy": {"tool_output": {"clear_at_least": "x"}}},
+        "/policy/tool_output/clear_at_least",
+        "must be a whole number or 'auto'",
+    ),
+    ({"policy": {"agent_tools": 5}}, "/policy/agent_tools", "must be 'auto' or 'none' or a list"),
+    ({"policy": {"agent_tools": [5]}}, "/policy/agent_tools/0", "must be a string"),
+    ({"policy": {"budget": {"notice_at": 7}}}, "/policy/budget/notice_at", "must be above 0 and"),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "words"), IN_OUR_WORDS, ids=[words for _, _, words in IN_OUR_WORDS]
+)
+async def test_what_is_wrong_is_said_in_our_words(
+    client: httpx.AsyncClient, body: Any, pointer: str, words: str
+) -> None:
+    """M: a pointer names only what was sent, once, and its detail is of the same kind each time."""
+    answer = await client.post("/v1/conversations", json=body)
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
+    told = [place["detail"] for place in found if place["pointer"] == pointer]
+    assert len(told) == 1 and words in told[0]
+    assert told[0].startswith(("must ", "is "))
+
+
+async def test_parameters_are_judged_in_our_words(client: httpx.AsyncClient) -> None:
+    """M: what is wrong with parameters is said in the words for bodies."""
+    path = f"/v1/conversations/{UNKNOWN_ID}/messages?limit=x&after_seq=-1&order=up"
+    found = assert_problem(await client.get(path), 422, "VALIDATION_ERROR")
+    assert [(place["pointer"], place["detail"]) for place in found["errors"]] == [
+        ("/query/limit", "must be a whole number"),
+        ("/query/order", "must be 'asc' or 'desc'"),
+        ("/query/after_seq", "must be at least 0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "detail", "sentence"),
+    [
+        ("/messages/0/id", "is required", "/messages/0/id is required"),
+        ("", "must be an object", "The body must be an object"),
+        ("/policy/chain", "Must be a list", "/policy/chain must be a list"),
+        ("/a/role", "role must be one of user, tool", "/a/role: role must be one of user, tool"),
+        ("/max_context_tokens", "Context limit must be positive", "Context limit must be positive"),
+        ("/" + "a" * 300, "is required", "/" + "a" * 199 + "… is required"),
+    ],
+)
+def test_a_single_problem_is_told_in_a_sentence(pointer: str, detail: str, sentence: str) -> None:
+    """M: the detail of one problem names its place; the words of the seeds stay as they are."""
+    answer = answer_error(ValidationError.at(pointer, detail))
+    body = json.loads(bytes(answer.body))
+    assert body["detail"] == sentence
+    assert body["errors"] == [{"pointer": pointer, "detail": detail}]
+
+
+def test_the_detail_of_several_problems_stays() -> None:
+    """M: a detail that is not that of a single problem is told as it is."""
+    problems = (Problem("/a", "is required"), Problem("/b", "is required"))
+    for places in ((), problems, problems[:1]):
+        assert ValidationError("is what it is", problems=places).sentence == "is what it is"
+
+
+async def test_a_refused_message_is_told_in_a_sentence(client: httpx.AsyncClient) -> None:
+    """M: so is what the domain finds in a message."""
+    path = await new_conversation(client)
+    message = {"role": "tool", "content": "x"}
+    answer = await client.post(f"{path}/messages", json={"messages": [message]})
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/messages/0/tool_call_id")
+    assert found["detail"] == "/messages/0/tool_call_id is required"
+
+
+@pytest.fixture
+async def small_client(settings: Settings) -> Any:
+    """A client of an app that takes bodies of 1000 bytes."""
+    async with started(create_app(replace(settings, max_body_bytes=1000))) as opened:
+        yield opened
+
+
+async def test_oversized_bodies(small_client: httpx.AsyncClient) -> None:
+    """M: a body over the limit is 413, whether its size is declared or it comes in chunks."""
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 100
+
+    async def streamed() -> Any:
+        for chunk in chunks():
+            yield chunk
+
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/conversations", f"/v1/conversations/{UNKNOWN_ID}/messages"):
+        declared = await small_client.post(path, content=b" " * 1001, headers=headers)
+        assert assert_problem(declared, 413, "PAYLOAD_TOO_LARGE")["limit"] == 1000
+        chunked = await small_client.post(path, content=streamed(), headers=headers)
+        assert_problem(chunked, 413, "PAYLOAD_TOO_LARGE")
+    at_limit = await small_client.post(
+        "/v1/conversations", content=b"{}" + b" " * 998, headers=headers
+    )
+    assert at_limit.status_code == 201
+
+
+WEIRD = [
+    "\x00",
+    "a\x00b",
+    "..%2f",
+    "%ED%A0%80",
+    "%00",
+    "a" * 5000,
+    "'; DROP TABLE conversations; --",
+    "🜁",
+    "{x}",
+    "%0a",
+    " ",
+]
+
+
+@pytest.mark.parametrize("text", WEIRD, ids=range(len(WEIRD)))
+async def test_weird_ids_in_paths(client: httpx.AsyncClient, text: str) -> None:
+    """M: an id that cannot be is an id that is not there."""
+    quoted = text.replace("\x00", "%00")
+    for path in ("/v1/conversations/{}", "/v1/agents/{}", "/v1/models/{}"):
+        answer = await client.get(path.format(quoted))
+        assert_problem(answer, 404, "NOT_FOUND")
+    for suffix in ("messages", "context", "compact"):
+        answer = await client.post(f"/v1/conversations/{quoted}/{suffix}", json={"messages": []})
+        assert answer.status_code in {404, 422}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=1001",
+        "limit=-1",
+        "limit=x",
+        "limit=" + "9" * 5000,
+        "limit=%00",
+        "limit=%ff",
+        "cursor=nonsense",
+        "cursor=%00",
+        "cursor=" + "A" * 2000,
+        "cursor=WzFd",
+        "cursor=%F0%9F%9C%81",
+    ],
+)
+async def test_weird_queries(client: httpx.AsyncClient, query: str) -> None:
+    """M: every list refuses parameters out of range and cursors it has not given."""
+    path = await new_conversation(client)
+    for listing in ("/v1/conversations", "/v1/agents", "/v1/models", f"{path}/messages"):
+        pointer = f"/query/{query.partition('=')[0]}"
+        answer = await client.get(f"{listing}?{query}")
+        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation_id)
+async def test_unknown_parameters(client: httpx.AsyncClient, route: APIRoute) -> None:
+    """M: every operation under /v1 refuses parameters that it does not have, before all else."""
+    path = route.path_format
+    for name in route.param_convertors:
+        path = path.replace(f"{{{name}}}", UNKNOWN_ID)
+    assert route.methods is not None
+    (method,) = route.methods
+    answer = await client.request(method, f"{path}?limit~=5&%ff=&limit~=6")
+    if path.startswith("/v1/"):
+        pointers = [place["pointer"] for place in answer.json()["errors"]]
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+        assert pointers == ["/query/limit~0", "/query/\ufffd"]
+    else:
+        assert answer.status_code == 200
+
+
+async def test_unknown_parameters_are_guessed(client: httpx.AsyncClient) -> None:
+    """M: a parameter that is misspelt is answered with the one that it is near to."""
+    path = await new_conversation(client)
+    answer = await client.get(f"{path}/messages?limt=5")
+    found = assert_problem(answer, 422, "VALIDATION_ERROR", "/query/limt")
+    assert found["detail"] == "/query/limt is no parameter here; did you mean `limit`?"
+    assert (await client.get(f"{path}/messages?limit=5")).status_code == 200
+
+
+async def test_watchers_may_send_what_they_like(client: httpx.AsyncClient) -> None:
+    """M: health, metrics and the manual are read with whatever a prober adds."""
+    for path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
+        assert (await client.get(f"{path}?probe=1")).status_code == 200, path
+
+
+async def test_unexpected_errors_say_nothing(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M: what nobody expected is a 500 without internals, and its words are not logged."""
+
+    async def broken(*_arguments: Any) -> Any:
+        raise LookupError("secret words")
+
+    app = create_app(settings)
+    found: Services = app.state.services
+    found.context.build = broken  # type: ignore[method-assign, assignment]
+    found.conversations.get = broken  # type: ignore[method-assign, assignment]
+    async with started(app) as client:
+        path = await new_conversation(client)
+        for answer in (await client.post(f"{path}/context"), await client.get(path)):
+            body = assert_problem(answer, 500, "INTERNAL")
+            assert "secret" not in answer.text and "LookupError" not in answer.text
+            assert body["errors"] == []
+    lines = [JsonLines().format(record) for record in caplog.records if record.levelname == "ERROR"]
+    assert [json.loads(line)["event"] for line in lines] == ["request_failed"] * 2
+    assert json.loads(lines[0])["route"] == "/v1/conversations/{conversation_id}/context"
+    assert "secret" not in "".join(lines)

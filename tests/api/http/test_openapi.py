@@ -1,0 +1,238 @@
+"""The published description (M): equal to the app, and complete for every operation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import jsonschema_rs
+import pytest
+
+from app.api.middleware import authentication
+from app.api.openapi.description import SCHEME, WATCHER
+from app.api.prompt.policy_schemas import ABOUT
+from app.domain.common.policy import DEFAULTS, Policy
+from app.main import ROUTERS, create_app
+from app.settings import Settings
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "openapi" / "openapi.json"
+DOCUMENT: dict[str, Any] = create_app(Settings()).openapi()
+OPERATIONS: list[tuple[str, str, dict[str, Any]]] = [
+    (method, path, operation)
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+]
+WITHOUT_DATABASE = {
+    "/healthz",
+    "/metrics",
+    "/v1/strategies",
+    "/v1/tokens/count",
+    "/v1/tool-definitions",
+    "/v1/context/needs-compression",
+}
+BY_THE_SERVER = {("400", "/healthz"), ("400", "/readyz")}
+"""Where the answer to what is no HTTP is the only refusal, which the HTTP server gives."""
+NAMES = [operation["operationId"] for _, _, operation in OPERATIONS]
+
+
+OF_TENANTS = [operation for operation in OPERATIONS if operation[1].startswith("/v1/")]
+OPEN = [operation for operation in OPERATIONS if operation not in OF_TENANTS]
+
+
+def found(node: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reference refers to; anything else is itself."""
+    while "$ref" in node:
+        place: Any = DOCUMENT
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            place = place[step]
+        node = place
+    return node
+
+
+def schema_of(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the named schema that a body or an answer refers to."""
+    (content,) = node["content"].values()
+    schema: dict[str, Any] = content["schema"]
+    if "contentSchema" in schema:
+        schema = schema["contentSchema"]["items"]
+    if schema.get("format") == "binary":
+        return {"examples": ["raw bytes"]}
+    if schema.get("type") == "string":
+        return {"examples": [content["example"]]}
+    return found(next((item for item in schema.get("anyOf", []) if "$ref" in item), schema))
+
+
+def test_the_file_equals_the_app() -> None:
+    """M: openapi/openapi.json is what the app says of itself; `make openapi` writes it."""
+    assert PUBLISHED.read_text(encoding="utf-8") == json.dumps(DOCUMENT, indent=2) + "\n"
+
+
+def test_every_route_is_published() -> None:
+    """M: no route stays out of the description, and no operation id occurs twice."""
+    routes = [route for router in ROUTERS for route in router.routes]
+    ids = [operation["operationId"] for _, _, operation in OPERATIONS]
+    assert len(ids) == len(set(ids)) == len(routes)
+    assert all(name.isidentifier() and len(name) <= 32 for name in ids)
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=NAMES)
+def test_every_operation_is_documented(method: str, path: str, operation: dict[str, Any]) -> None:
+    """M: summary, description, tag, examples of body and answer, and every error it can end in."""
+    assert operation["summary"] and operation["description"] and operation["tags"]
+    success = next(answer for status, answer in operation["responses"].items() if status < "300")
+    assert schema_of(success)["examples"]
+    assert success["description"] != "Successful Response"
+    statuses = set(operation["responses"])
+    if "requestBody" in operation:
+        assert schema_of(operation["requestBody"])["examples"]
+        is_json = "application/json" in operation["requestBody"]["content"]
+        assert ({"400", "413", "422"} if is_json else {"413", "422"}) <= statuses
+    if "{" in path:
+        assert "404" in statuses
+    if path not in WITHOUT_DATABASE:
+        assert "503" in statuses
+    for parameter in operation.get("parameters", []):
+        assert parameter["description"]
+    for status, answer in operation["responses"].items():
+        if status >= "400" and (status, path) not in BY_THE_SERVER:
+            content = found(answer)["content"]
+            assert list(content) == ["application/problem+json"]
+            for example in content["application/problem+json"]["examples"].values():
+                assert example["value"]["status"] == int(status)
+
+
+@pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
+def test_every_operation_of_a_tenant_asks_for_a_key(operation: dict[str, Any]) -> None:
+    """34: what is under /v1 needs a key, and can answer 401 and 429 with what to do about it."""
+    assert "security" not in operation, "that of the whole document counts"
+    refused, limited = (found(operation["responses"][status]) for status in ("401", "429"))
+    assert list(refused["headers"]) == ["WWW-Authenticate"]
+    assert list(limited["headers"]) == ["Retry-After"]
+    for answer, code in ((refused, "UNAUTHENTICATED"), (limited, "RATE_LIMITED")):
+        (example,) = answer["content"]["application/problem+json"]["examples"].values()
+        assert example["value"]["code"] == code
+
+
+def test_the_rest_asks_for_none() -> None:
+    """34: a key is for all but the paths of watchers; the metrics may have a token instead."""
+    assert DOCUMENT["security"] == [{SCHEME: []}]
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    assert {scheme["scheme"] for scheme in schemes.values()} == {"bearer"}
+    assert {path for _, path, _ in OPEN} <= authentication.OPEN
+    for _, path, operation in OPEN:
+        assert operation["security"] == ([{}, {WATCHER: []}] if path == "/metrics" else [])
+        assert ("401" in operation["responses"]) is (path == "/metrics")
+        assert "429" not in operation["responses"]
+
+
+@pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
+def test_every_operation_refuses_what_it_does_not_read(operation: dict[str, Any]) -> None:
+    """M: unknown parameters are a declared 422, and coded bodies 415 where there is a body."""
+    assert "422" in operation["responses"]
+    assert ("415" in operation["responses"]) is ("requestBody" in operation)
+    if "415" in operation["responses"]:
+        assert list(found(operation["responses"]["415"])["headers"]) == ["Accept-Encoding"]
+
+
+def test_every_creation_tells_where() -> None:
+    """api.md: a 201 has a `Location`, and so has the 202 that names a job."""
+    made = [
+        answer
+        for _, _, operation in OPERATIONS
+        for status, answer in operation["responses"].items()
+        if status in {"201", "202"}
+    ]
+    assert len(made) > 5
+    assert all("Location" in answer["headers"] for answer in made)
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENT["components"]["schemas"]))
+def test_examples_are_valid(name: str) -> None:
+    """M: each example of a schema is what the schema says, its nulls among it."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+    validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
+    for example in DOCUMENT["components"]["schemas"][name].get("examples", []):
+        validator.validate(example)
+
+
+def test_examples_of_errors_are_valid() -> None:
+    """M: each error's example is a problem."""
+    schema = {"$ref": "#/components/schemas/ProblemAnswer", "components": DOCUMENT["components"]}
+    validator = jsonschema_rs.Draft202012Validator(schema)
+    for _, _, operation in OPERATIONS:
+        for answer in operation["responses"].values():
+            content = found(answer).get("content", {}).get("application/problem+json", {})
+            for example in content.get("examples", {}).values():
+                validator.validate(example["value"])
+
+
+def unnamed(node: Any, place: str) -> Iterator[str]:
+    """Yield the places of objects in a schema that have no schema of their own."""
+    if isinstance(node, list):
+        for index, item in enumerate(node):
+            yield from unnamed(item, f"{place}/{index}")
+    elif isinstance(node, dict):
+        if node.get("type") == "object":
+            yield place
+        for key, item in node.items():
+            if key not in {"examples", "example", "default"}:
+                yield from unnamed(item, f"{place}/{key}")
+
+
+def test_every_object_has_a_name() -> None:
+    """M: clients have one type for each object, wherever it stands; none has to be made up."""
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        inner = {key: item for key, item in schema.items() if key != "type"}
+        assert list(unnamed(inner, name)) == []
+    assert list(unnamed([operation for _, _, operation in OPERATIONS], "paths")) == []
+
+
+def test_fields_that_are_left_out_of_a_change_stay() -> None:
+    """M: no field of a change has a default, which a client might send."""
+    for name in ("AgentPatch", "ConversationPatch"):
+        for field in DOCUMENT["components"]["schemas"][name]["properties"].values():
+            assert "default" not in field
+
+
+def answer_schemas() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the schemas that only answers use."""
+    asked = json.dumps([operation.get("requestBody") for _, _, operation in OPERATIONS])
+    schemas: dict[str, Any] = DOCUMENT["components"]["schemas"]
+    seen: set[str] = set()
+    names = {name for name in schemas if f'/{name}"' in asked}
+    while names - seen:
+        seen |= names
+        text = json.dumps([schemas[name] for name in seen])
+        names = {name for name in schemas if f'/{name}"' in text}
+    yield from ((name, schema) for name, schema in schemas.items() if name not in seen)
+
+
+def test_answers_have_no_defaults() -> None:
+    """M: an answer has all its fields, so none has a default, and each says what it is."""
+    answered = dict(answer_schemas())
+    assert len(answered) > 20
+    for name, schema in answered.items():
+        for field, node in schema.get("properties", {}).items():
+            assert "default" not in node, (name, field)
+            assert field in schema["required"], (name, field)
+            assert node.get("description") or "$ref" in node, (name, field)
+
+
+def paths_of(kind: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the path of every setting of a policy."""
+    for entry in fields(kind):
+        path = f"{prefix}{entry.name}"
+        yield path
+        hint = get_type_hints(kind)[entry.name]
+        if is_dataclass(hint):
+            yield from paths_of(hint, f"{path}.")
+
+
+def test_every_policy_setting_is_described() -> None:
+    """Decision 22: the description names each setting of the domain's policy, and no other."""
+    assert set(ABOUT) == set(paths_of(Policy))
+    shown = DOCUMENT["components"]["schemas"]["Policy"]["properties"]
+    assert shown.keys() == DEFAULTS.keys()

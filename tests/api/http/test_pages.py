@@ -1,0 +1,230 @@
+"""Pages bounded by bytes: whatever the budget, they concatenate to the whole list."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from app.api.http.pacing import SLICE_BYTES, ReaderStalled, paced
+from app.api.snapshots.snapshots import _pieces
+from app.domain.common.errors import ServiceUnavailable
+from app.main import create_app
+from app.services.common.read_permits import MAX_PAGES, Reads
+from app.settings import Settings
+from tests.conftest import started
+
+SIZES = (10, 3_000, 40, 120_000, 5, 5, 30_000, 1_000, 70_000, 2, 9_000, 400)
+"""Characters of the messages that are listed, in log order."""
+BESIDE_BYTES = 2_000
+"""What the service adds to a message and to a page, at most."""
+
+
+async def pages(client: httpx.AsyncClient, path: str, **query: Any) -> list[tuple[int, list[Any]]]:
+    """Return the pages of a list, each with its size in bytes."""
+    found: list[tuple[int, list[Any]]] = []
+    cursor = None
+    while True:
+        parameters = query | ({"cursor": cursor} if cursor else {})
+        answer = await client.get(path, params=parameters)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found.append((len(answer.content), page["data"]))
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+def own_size(item: Any) -> int:
+    """Return the bytes of an item as compact JSON."""
+    return len(json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+async def filled(client: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
+    """Store what is listed, and return the paths of the lists with their queries."""
+    agents = [
+        {"name": f"agent {n}", "metadata": {"text": "m" * n * 900}, "sections": []}
+        for n in range(7)
+    ]
+    made = [(await client.post("/v1/agents", json=agent)).json()["agent_id"] for agent in agents]
+    talks = []
+    for number in range(5):
+        body = {"model": "gpt-4o", "agent_id": made[0], "metadata": {"text": "é" * number * 700}}
+        talks.append((await client.post("/v1/conversations", json=body)).json()["conversation_id"])
+    first = f"/v1/conversations/{talks[0]}"
+    for number, size in enumerate(SIZES):
+        role = "assistant" if number % 2 else "user"
+        message = {"role": role, "content": f"found {number} " + "wörd " * (size // 5)}
+        sent = await client.post(f"{first}/messages", json={"messages": [message]})
+        assert sent.status_code == 201
+        other = {"messages": [{"role": "user", "content": "x" * (size % 5_000 + 1)}]}
+        await client.post(f"/v1/conversations/{talks[1]}/messages", json=other)
+    for number in range(4):
+        note = {"description": "d" * number * 2_000}
+        saved = await client.post(f"{first}/snapshots", json=note)
+        assert saved.status_code == 201
+    compacted = await client.post(f"{first}/compact", json={"target_tokens": 2_000})
+    assert compacted.status_code == 200
+    (receipt,) = (await client.get(f"{first}/compactions")).json()["data"]
+    expansion = f"{first}/compactions/{receipt['compaction_id']}/messages"
+    return {
+        f"{first}/messages": {},
+        f"{first}/messages#desc": {"order": "desc"},
+        f"{first}/messages#words": {"q": "found"},
+        f"{first}/messages#phrase": {"q": '"wörd wörd"'},
+        f"/v1/agents/{made[0]}/messages": {},
+        f"/v1/agents/{made[0]}/messages#desc": {"order": "desc"},
+        f"{first}/compactions": {},
+        expansion: {},
+        "/v1/agents": {},
+        "/v1/conversations": {},
+        "/v1/snapshots": {},
+        f"{first}/snapshots": {},
+    }
+
+
+@pytest.fixture
+def app(settings: Settings) -> FastAPI:
+    """The app, whose budget a test sets."""
+    return create_app(settings)
+
+
+async def test_pages_of_any_budget_concatenate_to_the_whole(app: FastAPI) -> None:
+    """Property: no item is lost, doubled or moved, and only a single item is over the budget."""
+    async with started(app) as client:
+        lists = await filled(client)
+        whole = {}
+        for path, query in lists.items():
+            ((_, whole[path]),) = await pages(client, path.partition("#")[0], limit=1000, **query)
+            assert len(whole[path]) > (0 if path.endswith("compactions") else 1), path
+        loop = asyncio.get_running_loop()
+
+        async def check(path: str, budget: int, limit: int) -> None:
+            app.state.reads = Reads(budget)
+            found = await pages(client, path.partition("#")[0], limit=limit, **lists[path])
+            assert [item for _, page in found for item in page] == whole[path]
+            assert all(page for _, page in found)
+            for size, page in found:
+                if len(page) > 1:
+                    assert size <= budget + BESIDE_BYTES * (len(page) + 1)
+
+        @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+        @given(
+            st.sampled_from(sorted(lists)),
+            st.one_of(st.integers(1, 4_000), st.integers(1, 400_000)),
+            st.sampled_from([1, 2, 3, 7, 50, 1000]),
+        )
+        def drawn(path: str, budget: int, limit: int) -> None:
+            asyncio.run_coroutine_threadsafe(check(path, budget, limit), loop).result(60)
+
+        await asyncio.to_thread(drawn)
+
+
+@pytest.mark.parametrize("budget", [1, 5_000, 150_000])
+async def test_a_snapshot_is_the_same_whatever_the_batches(app: FastAPI, budget: int) -> None:
+    """A downloaded snapshot holds every message once, however large its batches are."""
+    async with started(app) as client:
+        await filled(client)
+        session_id = (await client.get("/v1/snapshots")).json()["data"][0]["session_id"]
+        path = f"/v1/snapshots/{session_id}?download=true"
+        whole = (await client.get(path)).json()
+        app.state.reads = Reads(budget)
+        assert (await client.get(path)).json() == whole
+        assert len(whole["messages"]) == len(SIZES)
+        imported = await client.post("/v1/snapshots", json=whole | {"session_id": "imported-1"})
+        assert imported.status_code in (201, 422)
+
+
+async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:
+    """With `content=full` a result larger than the budget comes whole, on a page of its own."""
+    async with started(app) as client:
+        made = await client.post("/v1/conversations", json={"model": "gpt-4o"})
+        path = f"/v1/conversations/{made.json()['conversation_id']}/messages"
+        texts = [f"{number} " + "line\n" * 40_000 for number in range(3)]
+        for number, text in enumerate(texts):
+            function = {"name": "shell", "arguments": "{}"}
+            call = {"id": f"call_{number}", "type": "function", "function": function}
+            messages = [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": f"call_{number}", "content": text},
+            ]
+            assert (await client.post(path, json={"messages": messages})).status_code == 201
+        app.state.reads = Reads(100_000)
+        found = await pages(client, path, limit=1000, content="full")
+        shown = [item["content"] for _, page in found for item in page if item["role"] == "tool"]
+        assert shown == texts
+        assert len(found) >= len(texts)
+
+
+async def test_more_reads_than_fit_wait_and_are_then_refused() -> None:
+    """Pages hold their places until they are sent; who waits too long is told to come again."""
+    reads = Reads(1000, wait_seconds=0.05)
+    entered, leave = asyncio.Semaphore(0), asyncio.Event()
+
+    async def hold(tenant_id: str) -> None:
+        async with reads.page(tenant_id):
+            entered.release()
+            await leave.wait()
+
+    async def refused(tenant_id: str) -> ServiceUnavailable:
+        with pytest.raises(ServiceUnavailable) as failure:
+            async with reads.page(tenant_id):
+                pass
+        return failure.value
+
+    holding = [asyncio.create_task(hold("one")) for _ in range(MAX_PAGES // 2)]
+    for _ in holding:
+        await entered.acquire()
+    assert (await refused("one")).facts == {"reason": "too_many_reads", "retry_after": 1}
+    async with reads.page("another"):
+        pass
+    holding += [asyncio.create_task(hold("another")) for _ in range(MAX_PAGES // 2)]
+    for _ in range(MAX_PAGES // 2):
+        await entered.acquire()
+    assert (await refused("a third")).facts["reason"] == "too_many_reads"
+    leave.set()
+    await asyncio.gather(*holding)
+    async with reads.page("one") as read:
+        assert read.max_bytes == 1000
+
+
+async def test_a_body_is_sent_in_slices() -> None:
+    """A server is given a little at a time, and the slices are the body."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    body = bytes(range(256)) * 3_000 + b"end"
+    await paced(send)({"type": "http.response.body", "body": body})
+    assert b"".join(message["body"] for message in sent) == body
+    assert max(len(message["body"]) for message in sent) <= SLICE_BYTES
+    assert [message["more_body"] for message in sent] == [True] * (len(sent) - 1) + [False]
+
+
+async def test_a_reader_who_takes_nothing_is_given_up() -> None:
+    """A slice that nobody takes ends the answer, and with it its place in memory."""
+
+    async def send(_message: Message) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ReaderStalled):
+        await paced(send, 0.01)({"type": "http.response.body", "body": b"x"})
+
+
+@given(st.lists(st.sampled_from([1, 5, 90_000, SLICE_BYTES, SLICE_BYTES + 1, 600_000]), max_size=6))
+def test_a_batch_is_sent_in_pieces_and_let_go(sizes: list[int]) -> None:
+    """The pieces of a snapshot's batch are its entries with commas, and nothing else is held."""
+    page = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
+    whole = b",".join(page)
+    pieces = list(_pieces(page))
+    assert b"".join(pieces) == whole
+    assert not page
+    assert max(map(len, pieces), default=0) <= 2 * SLICE_BYTES + len(sizes)

@@ -1,0 +1,782 @@
+"""The service's own tools over MCP: by the SDK's own client, and at the edges of the protocol (L1).
+
+The app is really served, for the SDK's client speaks to nothing less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    TextContent,
+)
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
+from starlette.types import Receive, Scope, Send
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.api.mcp.endpoint import CONVERSATION, CONVERSATION_HEADER, PATHS, McpEndpoint
+from app.composition import utc_now
+from app.domain.common.structure import StructureLimits
+from app.domain.prompt.agent_tools import AGENT_TOOLS
+from app.domain.tenancy.api_keys import DEFAULT_TENANT, Caller
+from app.keys import create
+from app.main import create_app
+from app.services.tenancy.api_keys import KeyService
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.conftest import serving, started
+from tests.documents import block, blocks, pasted
+from tests.fake_llm import Behaviour, Request
+from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
+LOCAL = "http://127.0.0.1:8080"
+SPENT = Spent(100, 0)
+TEXT = "".join(f"line {number} {'x' * 40}\n" for number in range(1, 3001))
+SECRET = "The harbour master's name is Solveig."
+TOOLS = [{"name": "get_weather", "description": "Weather of now.", "category": "mcp"}]
+NOWHERE = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+ASKED = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+MODES = ["legacy", "auto"]
+
+
+@asynccontextmanager
+async def connected(
+    url: str, mode: str = "auto", path: str = "/mcp", **headers: str
+) -> AsyncIterator[Client]:
+    """Yield the SDK's client of a served app; underscores of header names are dashes."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with httpx2.AsyncClient(headers=sent, timeout=20) as http:
+        transport = streamable_http_client(f"{url}{path}", http_client=http)
+        async with Client(transport, mode=mode) as opened:
+            yield opened
+
+
+@asynccontextmanager
+async def bound(
+    url: str, conversation_id: str, binding: str, mode: str = "auto", path: str = "/mcp"
+) -> AsyncIterator[Calls]:
+    """Yield a way to call tools on a conversation, which the client names in that way."""
+    where = f"{path}?conversation_id={conversation_id}" if binding == "url" else path
+    headers = {"Context-Conversation-Id": conversation_id} if binding == "header" else {}
+    always = {"conversation_id": conversation_id} if binding == "argument" else {}
+    async with connected(url, mode, where, **headers) as opened:
+        yield Calls(opened, always)
+
+
+class Calls:
+    """Calls tools, and reads what they answer."""
+
+    def __init__(self, client: Client, always: dict[str, Any]) -> None:
+        self._client = client
+        self._always = always
+
+    async def __call__(self, name: str, **arguments: Any) -> tuple[str, bool]:
+        """Return the text of a tool's answer, and whether the model has something to mend."""
+        answer = await self._client.call_tool(name, self._always | arguments)
+        (content,) = answer.content
+        assert isinstance(content, TextContent)
+        assert answer.structured_content is None
+        return content.text, answer.is_error
+
+
+@pytest_asyncio.fixture
+async def http(served: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain client of the served app, for what goes before and for what the SDK's never sends."""
+    async with httpx.AsyncClient(base_url=served, timeout=20) as opened:
+        yield opened
+
+
+async def offloaded(http: httpx.AsyncClient, **body: Any) -> tuple[str, str]:
+    """Return the id of a conversation with a large tool result, and the ref of that."""
+    path = await new_conversation(http, **body)
+    answer = await append(http, path, user(SECRET), calling("c1"), result("c1", TEXT))
+    return path.rpartition("/")[2], answer["messages"][2]["output_ref"]["id"]
+
+
+async def over_http(http: httpx.AsyncClient, conversation_id: str, name: str, **given: Any) -> str:
+    """Return what the tool message says when a call is sent to `…/tool-calls`."""
+    call = {"type": "tool_use", "id": "c2", "name": name, "input": given}
+    path = f"/v1/conversations/{conversation_id}/tool-calls"
+    answer = await http.post(path, json={"format": "anthropic", "tool_call": call})
+    text: str = answer.json()["message"]["content"][0]["content"]
+    return text
+
+
+# --- tools ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_tools_listed_are_those_of_the_service(served: str, mode: str) -> None:
+    """L1: names, descriptions and schemas are the definitions', for newest and older clients."""
+    async with connected(served, mode, f"/mcp?conversation_id={NOWHERE}") as client:
+        listed = (await client.list_tools()).tools
+        newest = LATEST_MODERN_VERSION if mode == "auto" else HANDSHAKE_PROTOCOL_VERSIONS[-1]
+        assert client.protocol_version == newest
+        assert client.instructions is not None and client.instructions.count(". ") == 1
+        assert client.server_info is not None and client.server_info.name == "context-service"
+    assert [tool.name for tool in listed] == list(AGENT_TOOLS)
+    for tool in listed:
+        definition = AGENT_TOOLS[tool.name].definition
+        assert tool.description == definition.description
+        assert tool.input_schema == definition.parameters
+        assert tool.title and tool.annotations is not None
+        is_reading = tool.name not in {"compact_context", "tool_search"}
+        assert tool.annotations.read_only_hint is is_reading
+        assert tool.annotations.destructive_hint is tool.annotations.open_world_hint is False
+
+
+async def test_an_unbound_client_names_the_conversation(served: str) -> None:
+    """L1: without a conversation in URL or header, each tool takes and requires its id."""
+    async with connected(served) as client:
+        listed = (await client.list_tools()).tools
+    for tool in listed:
+        definition = AGENT_TOOLS[tool.name].definition
+        own = dict(tool.input_schema["properties"])
+        assert own.pop("conversation_id")["type"] == "string"
+        assert own == definition.parameters["properties"]
+        assert tool.input_schema["required"] == [
+            "conversation_id",
+            *definition.parameters["required"],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("binding", "path", "mode"),
+    [
+        ("url", "/mcp", "legacy"),
+        ("url", "/mcp/", "auto"),
+        ("header", "/mcp", "auto"),
+        ("argument", "/mcp/", "legacy"),
+    ],
+)
+async def test_every_tool_is_executed(
+    served: str, http: httpx.AsyncClient, binding: str, path: str, mode: str
+) -> None:
+    """L1, F4, F5, H2, E7, A6: each of the six does what `…/tool-calls` does, in the same words."""
+    conversation_id, ref = await offloaded(http, tools=TOOLS)
+    at = f"/v1/conversations/{conversation_id}"
+    await append(http, at, *talk(40, "word " * 200))
+    async with bound(served, conversation_id, binding, mode, path) as call:
+        for name, given in (
+            ("tool_output_cache", {"ref_id": ref, "offset": 41, "limit": 2}),
+            ("tool_output_cache_grep", {"ref_id": ref, "pattern": "^line 7 "}),
+            ("read_result", {"ref_id": ref, "limit": 6}),
+        ):
+            expected = await over_http(http, conversation_id, name, **given)
+            assert await call(name, **given) == (expected, False)
+        text, is_error = await call("compact_context")
+        assert text.startswith("[Compacted: ") and not is_error
+        assert (await http.get(f"{at}/state")).json()["summary"]
+        text, is_error = await call("recall", query="harbour master")
+        assert text.startswith("#1 user 20") and text.endswith(SECRET) and not is_error
+        text, is_error = await call("tool_search", query="weather")
+        assert json.loads(text)["name"] == "get_weather" and not is_error
+    found = (await http.post(f"{at}/tools/search", json={"query": "chess"})).json()
+    assert found["promoted"] == ["get_weather"]
+    assert (await http.get(at)).json()["head_seq"] == 43
+
+
+@pytest.mark.parametrize("binding", ["header", "argument"])
+async def test_what_the_model_can_mend_is_a_tool_error(
+    served: str, http: httpx.AsyncClient, binding: str
+) -> None:
+    """L1: an unknown ref and wrong arguments are answered to the model, as over HTTP."""
+    conversation_id, ref = await offloaded(http)
+    async with bound(served, conversation_id, binding) as call:
+        for name, given in (
+            ("read_result", {"ref_id": "blob_unknown"}),
+            ("read_result", {"ref_id": ref, "offset": -1, "more": True}),
+            ("read_result", {}),
+            ("tool_output_cache_grep", {"ref_id": ref, "pattern": "("}),
+            ("compact_context", {"now": True}),
+        ):
+            expected = await over_http(http, conversation_id, name, **given)
+            assert await call(name, **given) == (expected, True)
+
+
+async def test_arguments_are_read_generously(served: str, http: httpx.AsyncClient) -> None:
+    """L1: numbers as text and nulls are as good as over HTTP, whatever the schema says."""
+    conversation_id, ref = await offloaded(http)
+    async with bound(served, conversation_id.upper(), "url") as call:
+        text, is_error = await call("tool_output_cache", ref_id=ref, offset="41", limit=1.0)
+        assert "line 42 x" in text and not is_error
+        text, is_error = await call("read_result", ref_id=ref, offset=None, limit=6)
+        assert text.startswith("line 1\n") and not is_error
+
+
+async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
+    """L1: a name that is none of ours is no call that a model could mend."""
+    async with connected(served) as client:
+        with pytest.raises(MCPError, match="no tool of that name; there are tool_") as caught:
+            await client.call_tool("shell", {"conversation_id": NOWHERE})
+    assert caught.value.code == INVALID_PARAMS
+
+
+# --- conversations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [NOWHERE, "nothing", "%00", "é", "a" * 4000])
+async def test_an_unknown_conversation_is_told(served: str, named: str) -> None:
+    """L1, M: an id that is none gets the words of one that nobody has, whatever is called."""
+    words = f"No conversation {named[:64]}"
+    calls: dict[str, dict[str, Any]] = {
+        name: dict.fromkeys(tool.definition.parameters["required"], "x")
+        for name, tool in AGENT_TOOLS.items()
+    }
+    async with bound(served, named, "argument") as call:
+        for name, arguments in calls.items():
+            assert await call(name, **arguments) == (words, True)
+    where = str(httpx.URL("/mcp", params={"conversation_id": named}))
+    async with connected(served, path=where) as client:
+        for name, arguments in calls.items():
+            with pytest.raises(MCPError) as caught:
+                await client.call_tool(name, arguments)
+            assert (caught.value.code, caught.value.message) == (INVALID_PARAMS, words)
+            assert caught.value.data == {"code": "NOT_FOUND"}
+
+
+async def test_a_conversation_that_is_not_named_is_told(served: str) -> None:
+    """L1: an unbound client without the argument hears what the tool takes."""
+    wrong: list[dict[str, Any]] = [{}, {"conversation_id": None}, {"conversation_id": 7}]
+    async with bound(served, "", "nothing") as call:
+        for arguments in wrong:
+            text, is_error = await call("recall", query="x", **arguments)
+            assert is_error
+            assert text == (
+                "recall was not run: conversation_id is required. It takes"
+                " conversation_id (string, required), query (string, required)."
+            )
+
+
+async def test_a_bound_client_names_no_other(served: str, http: httpx.AsyncClient) -> None:
+    """L1: bound, the tools have L1's signatures, and an argument leads to no other conversation."""
+    conversation_id, _ = await offloaded(http)
+    other, _ = await offloaded(http)
+    async with bound(served, conversation_id, "header") as call:
+        text, is_error = await call("recall", query="harbour", conversation_id=other)
+    assert is_error and 'there is no argument "conversation_id"' in text
+
+
+async def test_url_and_header_must_agree(served: str, http: httpx.AsyncClient) -> None:
+    """L1: a client bound to two conversations is refused; one bound twice to the same is not."""
+    conversation_id, _ = await offloaded(http)
+    path = f"/mcp?conversation_id={conversation_id}"
+    async with connected(served, path=path, Context_Conversation_Id=conversation_id.upper()) as one:
+        assert not (await one.call_tool("recall", {"query": "harbour"})).is_error
+    headers = {**ASKED, "Context-Conversation-Id": NOWHERE}
+    answer = await http.post(path, json=asked("ping"), headers=headers)
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/conversation_id")
+
+
+async def test_the_walls_between_tenants_hold(
+    settings: Settings, database: PostgresDatabase
+) -> None:
+    """L1, decision 34: with keys, another tenant's conversation is one that never was."""
+    keys = KeyService(database, utc_now, monotonic)
+    headers = []
+    for number, tenant in enumerate(("one", "two")):
+        text = await keys.create(f"{number:012}", str(number) * 43, tenant, "test", None)
+        headers.append({"Authorization": f"Bearer {text}"})
+    with serving(create_app(settings)) as url:
+        async with httpx.AsyncClient(base_url=url, headers=headers[0]) as http:
+            conversation_id, ref = await offloaded(http)
+        stranger = await http_once(url, asked("ping"))
+        assert_problem(stranger, 401, "UNAUTHENTICATED")
+        assert stranger.headers["www-authenticate"].startswith("Bearer")
+        path = f"/mcp?conversation_id={conversation_id}"
+        async with connected(url, path=path, **headers[0]) as own:
+            assert not (await own.call_tool("read_result", {"ref_id": ref})).is_error
+        async with connected(url, path=path, **headers[1]) as other:
+            for name, given in (("read_result", {"ref_id": ref}), ("recall", {"query": "harbour"})):
+                with pytest.raises(MCPError) as caught:
+                    await other.call_tool(name, given)
+                assert caught.value.message == f"No conversation {conversation_id}"
+                assert caught.value.data == {"code": "NOT_FOUND"}
+        page = {**ASKED, **headers[0], "Origin": "https://chat.example"}
+        assert (await http_once(url, asked("ping"), page)).status_code == 200
+
+
+# --- the protocol -----------------------------------------------------------------------------
+
+
+def asked(method: str, version: str | None = None, /, **params: Any) -> dict[str, Any]:
+    """Return a request of JSON-RPC; one of the newest revision says so in itself."""
+    if version == LATEST_MODERN_VERSION:
+        params["_meta"] = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+async def http_once(
+    url: str, body: dict[str, Any], headers: dict[str, str] | None = None
+) -> httpx.Response:
+    """Send one request on a connection of its own."""
+    async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+        return await http.post("/mcp", json=body, headers=headers or ASKED)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_older_revisions_are_spoken(client: httpx.AsyncClient, path: str) -> None:
+    """Decision 37: both paths answer at once, and no request needs the one before it."""
+    for version in HANDSHAKE_PROTOCOL_VERSIONS:
+        me = {"name": "test", "version": "1"}
+        hello = asked("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
+        answer = await client.post(path, json=hello, headers=ASKED)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "application/json"
+        assert "mcp-session-id" not in answer.headers
+        assert answer.json()["result"]["protocolVersion"] == version
+        headers = {**ASKED, "MCP-Protocol-Version": version}
+        answer = await client.post(path, json=asked("tools/list"), headers=headers)
+        assert len(answer.json()["result"]["tools"]) == len(AGENT_TOOLS)
+        notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert (await client.post(path, json=notice, headers=headers)).status_code == 202
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_newest_revision_is_spoken(client: httpx.AsyncClient, path: str) -> None:
+    """Decision 37: requests of the newest revision carry all they need themselves."""
+    for method, key in (("server/discover", "supportedVersions"), ("tools/list", "tools")):
+        newest = {"MCP-Protocol-Version": LATEST_MODERN_VERSION, "Mcp-Method": method}
+        body = asked(method, LATEST_MODERN_VERSION)
+        answer = await client.post(path, json=body, headers=ASKED | newest)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["result"][key]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_only_post_is_answered(client: httpx.AsyncClient, path: str) -> None:
+    """Decision 37: without sessions there is no stream to follow and nothing to end."""
+    for method in ("GET", "DELETE", "PUT", "OPTIONS", "HEAD"):
+        answer = await client.request(method, path, headers=ASKED)
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "POST"
+
+
+MALFORMED = [
+    (b"{", PARSE_ERROR),
+    (b"", PARSE_ERROR),
+    (b"[" * 90, PARSE_ERROR),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}', PARSE_ERROR),
+    (b"[]", INVALID_PARAMS),
+    (b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}', INVALID_PARAMS),
+    (json.dumps([asked("ping")]).encode(), INVALID_PARAMS),
+]
+
+
+async def test_what_is_no_request_is_told(client: httpx.AsyncClient) -> None:
+    """M: malformed JSON and malformed JSON-RPC are the protocol's own errors, with status 400."""
+    for body, code in MALFORMED:
+        answer = await client.post("/mcp", content=body, headers=ASKED)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == code
+
+
+async def test_an_unknown_method_is_told(client: httpx.AsyncClient) -> None:
+    """M: there are tools and nothing else."""
+    for method in ("resources/list", "prompts/list", "tools", "x/y"):
+        answer = await client.post("/mcp", json=asked(method), headers=ASKED)
+        assert answer.json()["error"]["code"] == METHOD_NOT_FOUND
+
+
+async def test_malformed_parameters_are_told(client: httpx.AsyncClient) -> None:
+    """M: a call without a name, or with arguments that are no object, is refused."""
+    for params in ({}, {"name": 7}, {"name": "recall", "arguments": []}):
+        answer = await client.post("/mcp", json=asked("tools/call", **params), headers=ASKED)
+        assert answer.json()["error"]["code"] == INVALID_PARAMS
+
+
+async def test_an_unknown_revision_is_told(client: httpx.AsyncClient) -> None:
+    """Decision 37: the answer names the revisions that are spoken."""
+    body = asked("tools/list", LATEST_MODERN_VERSION)
+    body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "1999-01-01"
+    headers = {**ASKED, "MCP-Protocol-Version": "1999-01-01", "Mcp-Method": "tools/list"}
+    answer = await client.post("/mcp", json=body, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == UNSUPPORTED_PROTOCOL_VERSION
+
+
+async def test_other_media_types_are_refused(client: httpx.AsyncClient) -> None:
+    """M: a page can send text to anybody without asking; JSON it cannot."""
+    plain = {**ASKED, "content-type": "text/plain"}
+    answer = await client.post("/mcp", content=json.dumps(asked("ping")), headers=plain)
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/header/content-type")
+    html = {**ASKED, "accept": "text/html"}
+    assert (await client.post("/mcp", json=asked("ping"), headers=html)).status_code == 406
+
+
+async def test_an_oversized_body_is_413(settings: Settings) -> None:
+    """M: the service's limit of bodies holds, declared or sent in pieces."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    async with started(create_app(replace(settings, max_body_bytes=1000))) as client:
+        declared = {**ASKED, "content-length": str(2**40)}
+        answer = await client.post("/mcp", content=b"{}", headers=declared)
+        assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
+        answer = await client.post("/mcp", content=pieces(), headers=ASKED)
+        assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
+        assert (await client.post("/mcp", json=asked("ping"), headers=ASKED)).status_code == 200
+
+
+async def test_large_bodies_within_the_limit_are_read(client: httpx.AsyncClient) -> None:
+    """M: the limit is the service's, not the smaller one of the SDK."""
+    body = asked("tools/call", name="recall", arguments={"query": "x" * 5_000_000})
+    body["params"]["arguments"]["conversation_id"] = NOWHERE
+    answer = await client.post("/mcp", json=body, headers=ASKED)
+    assert answer.json()["result"]["isError"]
+
+
+FOREIGN = [
+    "https://evil.example",
+    "http://evil.example:8080",
+    "http://localhost.evil.example",
+    "http://127.0.0.1.evil.example",
+    "http://[::1",
+    "null",
+]
+OWN = ["http://localhost:6274", "http://127.0.0.1:8080", "http://[::1]:8080"]
+
+
+async def test_foreign_pages_are_refused(client: httpx.AsyncClient) -> None:
+    """L1: without keys a page that reaches the loopback by DNS rebinding is told by its origin."""
+    for origin in FOREIGN:
+        answer = await client.post("/mcp", json=asked("ping"), headers={**ASKED, "Origin": origin})
+        assert_problem(answer, 403, "FORBIDDEN")
+    for origin in OWN:
+        answer = await client.post("/mcp", json=asked("ping"), headers={**ASKED, "Origin": origin})
+        assert answer.status_code == 200
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+METHODS = st.sampled_from(["tools/call", "tools/list", "initialize", "ping", "x", ""])
+
+
+@pytest.fixture
+def plain(served: str) -> Iterator[httpx.Client]:
+    """A client of the served app as a property can use it."""
+    with httpx.Client(base_url=served, timeout=20) as opened:
+        yield opened
+
+
+@example_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    method=METHODS | st.text(max_size=5),
+    name=st.sampled_from(list(AGENT_TOOLS)) | JSON,
+    arguments=st.dictionaries(st.sampled_from(["conversation_id", "ref_id", "query"]), JSON) | JSON,
+    id=st.integers() | st.text(max_size=5) | JSON,
+    is_newest=st.booleans(),
+)
+def test_nothing_that_is_sent_is_a_500(
+    plain: httpx.Client, method: str, name: Any, arguments: Any, id: Any, is_newest: bool
+) -> None:
+    """M: whatever the request, it is answered and never by a 500."""
+    version = LATEST_MODERN_VERSION if is_newest else None
+    body = {**asked(method, version, name=name, arguments=arguments), "id": id}
+    headers = dict(ASKED)
+    if is_newest:
+        headers |= {"MCP-Protocol-Version": LATEST_MODERN_VERSION, "Mcp-Method": "tools/call"}
+        headers |= (
+            {"Mcp-Name": name}
+            if isinstance(name, str) and name.isascii() and name.isprintable()
+            else {}
+        )
+    answer = plain.post("/mcp", content=json.dumps(body), headers=headers)
+    assert answer.status_code < 500, answer.text
+
+
+# --- many, none, and when things fail ---------------------------------------------------------
+
+
+async def test_clients_do_not_meet(served: str, http: httpx.AsyncClient) -> None:
+    """L1: clients of different conversations, at once and from the first request on."""
+    made = [await offloaded(http) for _ in range(4)]
+
+    async def work(conversation_id: str, ref: str) -> list[tuple[str, bool]]:
+        async with bound(served, conversation_id, "url") as call:
+            return [
+                await call("read_result", ref_id=ref, offset=7 * number, limit=7)
+                for number in range(5)
+            ]
+
+    answers = await asyncio.gather(*(work(*pair) for pair in made))
+    assert all(answer == answers[0] for answer in answers)
+    assert not any(is_error for _, is_error in answers[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_any_process_may_answer(settings: Settings, mode: str) -> None:
+    """Decision 37: two apps on one database answer the requests of one client in turn."""
+    with serving(create_app(settings)) as one, serving(create_app(settings)) as two:
+        async with httpx.AsyncClient(base_url=one) as http:
+            conversation_id, ref = await offloaded(http)
+        urls = [httpx2.URL(one), httpx2.URL(two)]
+        asked_of: list[int | None] = []
+
+        async def in_turn(request: httpx2.Request) -> None:
+            request.url = request.url.copy_with(port=urls[len(asked_of) % 2].port)
+            asked_of.append(request.url.port)
+
+        async with AsyncExitStack() as opened:
+            hooks = {"request": [in_turn]}
+            client = httpx2.AsyncClient(event_hooks=hooks, timeout=20)
+            await opened.enter_async_context(client)
+            url = f"{one}/mcp?conversation_id={conversation_id}"
+            transport = streamable_http_client(url, http_client=client)
+            session = await opened.enter_async_context(Client(transport, mode=mode))
+            for _ in range(4):
+                answer = await session.call_tool("read_result", {"ref_id": ref})
+                assert not answer.is_error
+        assert set(asked_of) == {url.port for url in urls}
+
+
+@asynccontextmanager
+async def unguarded(app: FastAPI, endpoint: McpEndpoint) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of the endpoint over an app's services, behind the guard."""
+
+    async def behind(scope: Scope, receive: Receive, send: Send) -> None:
+        caller = Caller(DEFAULT_TENANT)
+        await endpoint({**scope, "app": app, "caller": caller}, receive, send)
+
+    transport = httpx.ASGITransport(behind)
+    async with (
+        app.router.lifespan_context(app),
+        endpoint.running(),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as opened,
+    ):
+        yield opened
+
+
+def endpoint_of(deadline_seconds: float = 20.0) -> McpEndpoint:
+    """Return an endpoint of its own."""
+    return McpEndpoint("0", 1_000_000, deadline_seconds, StructureLimits())
+
+
+RECALL = asked("tools/call", name="recall", arguments={"query": "x"})
+BOUND = f"/mcp?conversation_id={NOWHERE}"
+
+
+async def test_a_database_that_is_away_is_told(settings: Settings) -> None:
+    """M: it is a 503 where it must be asked for keys, and else an error; tools are still listed."""
+    away = replace(settings, database_url="postgresql://nobody@127.0.0.1:9/nothing")
+    app = create_app(away)
+    async with started(app) as client:
+        answer = await client.post(BOUND, json=RECALL, headers=ASKED)
+        assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+        assert answer.headers["retry-after"]
+    async with unguarded(app, endpoint_of()) as client:
+        answer = await client.post(BOUND, json=RECALL, headers=ASKED)
+        assert answer.status_code == 200
+        error = answer.json()["error"]
+        assert (error["code"], error["message"]) == (INTERNAL_ERROR, "The database does not answer")
+        assert error["data"] == {"code": "SERVICE_UNAVAILABLE", "retry_after": 1}
+        answer = await client.post(BOUND, json=asked("tools/list"), headers=ASKED)
+        assert len(answer.json()["result"]["tools"]) == len(AGENT_TOOLS)
+
+
+async def test_a_call_has_a_deadline(settings: Settings) -> None:
+    """M: what takes too long is given up, and the model is told."""
+    async with unguarded(create_app(settings), endpoint_of(0.0)) as client:
+        answer = await client.post(BOUND, json=RECALL, headers=ASKED)
+    told = answer.json()["result"]
+    assert told["isError"]
+    assert told["content"][0]["text"] == "recall took longer than 0 s and was given up."
+
+
+async def test_what_nobody_expected_says_nothing(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M: the answer has no internals, and the log the place but no words of the error."""
+    app = create_app(settings)
+    app.state.services = None
+    async with unguarded(app, endpoint_of()) as client:
+        answer = await client.post(BOUND, json=RECALL, headers=ASKED)
+    assert answer.json()["error"] == {
+        "code": INTERNAL_ERROR,
+        "message": "Something went wrong here; the log of the service has more",
+    }
+    (record,) = [record for record in caplog.records if record.name == "app.api"]
+    assert record.getMessage() == "request_failed"
+    assert "NoneType" not in str(record.__dict__["data"])
+
+
+async def test_an_app_can_be_started_again(settings: Settings) -> None:
+    """Decision 36: what the first request starts ends with the app, and starts with it anew."""
+    app = create_app(settings)
+    for _ in range(2):
+        async with started(app) as client:
+            answers = await asyncio.gather(
+                *(client.post("/mcp", json=asked("ping"), headers=ASKED) for _ in range(3))
+            )
+            assert [answer.status_code for answer in answers] == [200] * 3
+    assert not [task for task in asyncio.all_tasks() if "McpEndpoint" in repr(task)]
+
+
+LAZY = """
+import asyncio, sys
+from app.main import create_app
+from app.settings import Settings
+
+async def main():
+    app = create_app(Settings(database_url="postgresql://nobody@127.0.0.1:9/nothing"))
+    async with app.router.lifespan_context(app):
+        pass
+
+asyncio.run(main())
+print(*[name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_types")])
+"""
+
+
+def test_nobody_pays_for_it_who_does_not_ask() -> None:
+    """Decision 36: an app that is made and started has not imported the SDK."""
+    done = subprocess.run(
+        [sys.executable, "-c", LAZY], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "\n"
+
+
+# --- as the documentation shows it ------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+def test_the_session_by_hand_can_be_pasted(served: str) -> None:
+    """L1: the shell session runs as printed."""
+    script = block(DOCUMENT, "sh", "mcp tools/call").replace(LOCAL, served)
+    listed, recalled = pasted(script).splitlines()
+    assert listed == "recall"
+    assert recalled.endswith(": The staging port is 5433.")
+
+
+async def test_the_client_of_the_sdk_can_be_pasted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L1: the script runs as printed, bound by its headers, without a key and with one."""
+    script = block(DOCUMENT, "python", "streamable_http_client")
+    monkeypatch.delenv("CONTEXT_API_KEY", raising=False)
+    headers: dict[str, str] = {}
+    with serving(create_app(settings)) as url:
+        for port in ("5433", "6543"):
+            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http:
+                path = await new_conversation(http)
+                await append(http, path, user(f"The staging port is {port}."))
+            monkeypatch.setenv("ID", path.rpartition("/")[2])
+            assert (await printed(script.replace(LOCAL, url))).endswith(f"port is {port}.\n")
+            key = await create("acme", "", None, settings)
+            monkeypatch.setenv("CONTEXT_API_KEY", key)
+            headers = {"Authorization": f"Bearer {key}"}
+
+
+async def printed(script: str) -> str:
+    """Return what a script prints in a process of its own."""
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    said, complaints = (text.decode() for text in await running.communicate())
+    assert running.returncode == 0, complaints
+    return said
+
+
+def test_what_it_costs_can_be_asked() -> None:
+    """Decision 36: the command runs as printed, and the SDK is not there before it is asked for."""
+    script = block(DOCUMENT, "sh", "import app.api.mcp.tools").replace(
+        ".venv/bin/python", sys.executable
+    )
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert 10 < float(done.stdout.split()[1]) < 40
+
+
+def test_the_configurations_are_json() -> None:
+    """L1: both can be pasted, and name what the endpoint reads."""
+    direct, through = map(json.loads, blocks(DOCUMENT, "json"))
+    server = direct["mcpServers"]["context"]
+    assert server["url"].endswith(PATHS[0])
+    assert set(server["headers"]) == {"Authorization", CONVERSATION_HEADER}
+    (url,) = [text for text in through["mcpServers"]["context"]["args"] if "://" in text]
+    assert f"{PATHS[0]}?{CONVERSATION}=" in url
+
+
+@pytest.fixture
+def providers() -> Iterator[FakeProviders]:
+    """The providers of models."""
+    server = FakeProviders()
+    yield server
+    server.stop()
+
+
+async def test_an_agent_of_the_openai_sdk_has_payload_and_tools(
+    served: str,
+    http: httpx.AsyncClient,
+    providers: FakeProviders,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """L1: the script runs as printed; the model has each tool once, and the log all it did."""
+    path = await new_conversation(http, model="gpt-4.1")
+    await append(http, path, user(SECRET))
+    speak = next(protocol for protocol in PROTOCOLS if protocol.path.fullmatch("/v1/responses"))
+
+    def call(request: Request) -> Behaviour:
+        body = speak.calling([Call("c1", "recall", {"query": "harbour"})], SPENT, request.body)
+        return Behaviour(body=body | {"output": [without_id(item) for item in body["output"]]})
+
+    def repeat(request: Request) -> Behaviour:
+        return Behaviour(body=speak.saying(request.body["input"][-1]["output"][0]["text"], SPENT))
+
+    providers.script(call, repeat)
+    monkeypatch.setenv("ID", path.rpartition("/")[2])
+    monkeypatch.setenv("OPENAI_BASE_URL", providers.api_base)
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+    monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    script = block(DOCUMENT, "python", "MCPServerStreamableHttp").replace(LOCAL, served)
+    assert SECRET in await printed(script)
+    assert providers.refused == []
+    asked_first = providers.requests[0].body
+    assert [tool["name"] for tool in asked_first["tools"]] == list(AGENT_TOOLS)
+    assert SECRET in json.dumps(asked_first["input"][0])
+    log = (await http.get(f"{path}/messages")).json()["data"]
+    assert [said["role"] for said in log] == ["user", "user", "assistant", "tool", "assistant"]
+
+
+def without_id(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item as one that is not bound to the reasoning before it."""
+    return {key: value for key, value in item.items() if key != "id"}

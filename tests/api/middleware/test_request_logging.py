@@ -1,0 +1,318 @@
+"""What is seen of requests: their ids, their log lines and `/metrics` (M)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.http.bodies import NO_ANSWER
+from app.api.http.dependencies import Services
+from app.api.middleware.authentication import Guard
+from app.api.middleware.request_logging import Observing
+from app.domain.common.errors import Unauthenticated
+from app.domain.tenancy.api_keys import Caller
+from app.domain.tenancy.quotas import Kind
+from app.logs import request_id
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, new_conversation, user
+from tests.conftest import started
+from tests.logged import Lines, lines
+
+__all__ = ["lines"]
+
+UUID_LENGTH = 36
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest_asyncio.fixture
+async def broken(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an app in which building a payload fails as nobody expected."""
+
+    async def fail(*_arguments: Any) -> Any:
+        raise LookupError("secret words")
+
+    app = create_app(settings)
+    found: Services = app.state.services
+    found.context.build = fail  # type: ignore[method-assign, assignment]
+    async with started(app) as client:
+        yield client
+
+
+class Strangers:
+    """Keys that nobody has."""
+
+    async def admit(self, authorization: str, address: str) -> Caller:
+        """Refuse."""
+        raise Unauthenticated("The API key is unknown, revoked or expired")
+
+
+class Counted:
+    """Requests as they were told."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, str, int]] = []
+        self.open_streams = 0
+
+    def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """Note it."""
+        self.answers.append((method, route, status))
+
+    def streaming(self, change: int) -> None:
+        """Note it."""
+        self.open_streams += change
+
+
+async def no_limit(_tenant_id: str, _kind: Kind, _asked: int) -> None:
+    """Take nothing."""
+
+
+def client_of(app: ASGIApp) -> httpx.AsyncClient:
+    """Return a client of an ASGI application that needs no lifespan."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
+# --- ids --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/healthz", 200),
+        ("GET", "/metrics", 200),
+        ("GET", "/openapi.json", 200),
+        ("GET", "/v1/conversations", 200),
+        ("POST", "/v1/conversations", 201),
+        ("POST", "/v1/conversations?limit=1", 422),
+        ("GET", "/v1/conversations/unknown", 404),
+        ("GET", "/nowhere", 404),
+        ("PATCH", "/v1/conversations", 405),
+        ("GET", "/v1/conversations?limit=0", 422),
+    ],
+)
+async def test_every_answer_has_an_id(
+    client: httpx.AsyncClient, method: str, path: str, status: int
+) -> None:
+    """M: an answer of any kind has the id that was sent, or else one of its own."""
+    body: dict[str, Any] | None = {} if method == "POST" else None
+    answer = await client.request(method, path, json=body, headers={"X-Request-Id": "mine-1"})
+    assert answer.status_code == status, answer.text
+    assert answer.headers.get_list("x-request-id") == ["mine-1"]
+    first, second = [await client.request(method, path, json=body) for _ in range(2)]
+    ids = {first.headers["x-request-id"], second.headers["x-request-id"]}
+    assert {len(id) for id in ids} == {UUID_LENGTH} and len(ids) == 2
+    if status >= 400:
+        for given in (answer, first):
+            assert given.json()["request_id"] == given.headers["x-request-id"]
+
+
+async def test_an_unexpected_error_has_an_id(broken: httpx.AsyncClient, lines: Lines) -> None:
+    """M: a 500 has an id, and it leads to the line that says where it happened."""
+    path = await new_conversation(broken)
+    answer = await broken.post(f"{path}/context", json={}, headers={"X-Request-Id": "lost"})
+    assert assert_problem(answer, 500, "INTERNAL")["request_id"] == "lost"
+    (failed,), (request,) = lines.told("request_failed"), lines.told("request")[1:]
+    assert failed["request_id"] == request["request_id"] == "lost"
+    assert (failed["error"], request["status"]) == ("LookupError", 500)
+    assert "secret" not in "".join(lines.texts)
+
+
+async def test_a_refused_caller_has_an_id() -> None:
+    """M: what the guard refuses has an id as well, and no route."""
+
+    async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise AssertionError("a stranger came in")
+
+    counted = Counted()
+    guarded = Guard(never, keys=Strangers(), take=no_limit)
+    async with client_of(Observing(guarded, counted, access_log=False)) as client:
+        answer = await client.get("/v1/conversations", headers={"X-Request-Id": "who"})
+    assert assert_problem(answer, 401, "UNAUTHENTICATED")["request_id"] == "who"
+    assert answer.headers["x-request-id"] == "who"
+    assert counted.answers == [("GET", "none", 401)]
+
+
+async def test_a_stream_has_an_id(client: httpx.AsyncClient) -> None:
+    """M, L3: so has a stream of events; it is open no more when it has ended."""
+    path = await new_conversation(client)
+    answer = await client.get(f"{path}/events?follow=false", headers={"X-Request-Id": "s"})
+    assert answer.headers["x-request-id"] == "s"
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    text = (await client.get("/metrics")).text
+    route = 'route="/v1/conversations/{conversation_id}/events"'
+    assert "context_event_streams 0.0" in text
+    assert f'context_http_requests_total{{method="GET",{route},status="200"}} 1.0' in text
+    assert f'context_http_request_duration_seconds_count{{method="GET",{route}}} 0.0' in text
+
+
+@pytest.mark.parametrize(
+    "given", ["", " ", "two words", "x" * 129, "tab\there", "caf\u00e9", "a\u007fb"]
+)
+async def test_ids_that_are_none(client: httpx.AsyncClient, given: str) -> None:
+    """M: an id that is not 1 to 128 visible ASCII characters is replaced."""
+    headers = {b"X-Request-Id": given.encode("latin-1")}
+    answer = await client.get("/healthz", headers=headers)
+    assert len(answer.headers["x-request-id"]) == UUID_LENGTH
+
+
+async def test_the_longest_id(client: httpx.AsyncClient) -> None:
+    """M: 128 characters are taken."""
+    answer = await client.get("/healthz", headers={"X-Request-Id": "~" * 128})
+    assert answer.headers["x-request-id"] == "~" * 128
+    assert request_id.get() == ""
+
+
+# --- errors above the routes ------------------------------------------------------------------
+
+
+async def test_an_error_above_the_routes(lines: Lines) -> None:
+    """M: what fails before a route is a problem document like any other, without its words."""
+
+    async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise LookupError("secret words")
+
+    counted = Counted()
+    async with client_of(Observing(fail, counted, access_log=True)) as client:
+        answer = await client.request("BREW", "/v1/x", headers={"X-Request-Id": "r"})
+    assert assert_problem(answer, 500, "INTERNAL")["request_id"] == "r"
+    assert counted.answers == [("other", "none", 500)]
+    assert lines.told("request_failed") and "secret" not in "".join(lines.texts)
+
+
+async def test_an_error_after_the_answer_began(lines: Lines) -> None:
+    """M: an answer that breaks off is told with the status it began with."""
+
+    async def fail(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise LookupError("secret words")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    counted = Counted()
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    await Observing(fail, counted, access_log=True)(scope, send, send)  # type: ignore[arg-type]
+    assert [message["type"] for message in sent] == ["http.response.start"]
+    assert counted.answers == [("GET", "none", 200)]
+    assert len(lines.told("request_failed")) == 1
+
+
+async def test_no_answer(lines: Lines) -> None:
+    """M: a request whose sender went away before an answer is told as 499."""
+
+    async def leave(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        return
+
+    counted = Counted()
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    await Observing(leave, counted, access_log=True)(scope, leave, leave)  # type: ignore[arg-type]
+    assert counted.answers == [("GET", "none", NO_ANSWER)]
+
+
+# --- lines ------------------------------------------------------------------------------------
+
+
+async def test_the_line_of_a_request(client: httpx.AsyncClient, lines: Lines) -> None:
+    """M: one line has method, template, status, time, tenant, key, id and trace; no path."""
+    path = await new_conversation(client)
+    lines.texts.clear()
+    parent = f"00-{TRACE}-b7ad6b7169203331-01"
+    headers = {"X-Request-Id": "one", "traceparent": parent}
+    await client.get(f"{path}/messages?limit=7&q=zebra", headers=headers)
+    (text,) = lines.texts
+    line = json.loads(text)
+    assert line.pop("duration_ms") > 0
+    assert line.pop("pid") > 0
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "info",
+        "logger": "app.requests",
+        "event": "request",
+        "request_id": "one",
+        "method": "GET",
+        "route": "/v1/conversations/{conversation_id}/messages",
+        "status": 200,
+        "tenant_id": "default",
+        "key_id": None,
+        "trace_id": TRACE,
+    }
+
+
+async def test_a_broken_trace_is_no_trace(client: httpx.AsyncClient, lines: Lines) -> None:
+    """M: a `traceparent` that is none stands in no line."""
+    await client.get("/v1/strategies", headers={"traceparent": "00-secret-words-01"})
+    (line,) = lines.told("request")
+    assert "trace_id" not in line
+    assert "secret" not in "".join(lines.texts)
+
+
+async def test_quiet_routes_and_the_setting(settings: Settings, lines: Lines) -> None:
+    """M: probes and scrapes have no lines; `access_log` off leaves none for any request."""
+    async with started(create_app(settings)) as client:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+        assert lines.told("request") == []
+        assert (await client.get("/v1/strategies")).status_code == 200
+        assert len(lines.told("request")) == 1
+    async with started(create_app(replace(settings, access_log=False))) as client:
+        assert (await client.get("/v1/strategies")).status_code == 200
+    assert len(lines.told("request")) == 1
+
+
+async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lines) -> None:
+    """M: what services log on the way carries the id, through threads and sessions as well."""
+    app: FastAPI = create_app(settings)
+    found: Services = app.state.services
+    inner = found.log.append
+
+    async def tells(*arguments: Any) -> Any:
+        logging.getLogger("app.log").warning("worker_not_woken")
+        return await inner(*arguments)
+
+    found.log.append = tells  # type: ignore[method-assign, assignment]
+    async with started(app) as client:
+        path = await new_conversation(client)
+        await client.post(
+            f"{path}/messages",
+            json={"messages": [user("hello")]},
+            headers={"X-Request-Id": "abc"},
+        )
+        await append(client, path, user("again"))
+    first, second = lines.told("worker_not_woken")
+    assert first["request_id"] == "abc"
+    assert len(second["request_id"]) == UUID_LENGTH
+
+
+# --- who may read the metrics -----------------------------------------------------------------
+
+
+async def test_the_token_of_the_metrics(settings: Settings) -> None:
+    """M: with a token in the settings `/metrics` is for those who have it."""
+    async with started(create_app(replace(settings, metrics_token="s3cret"))) as client:
+        for given in ("", "Bearer", "Bearer wrong", "Basic s3cret", "s3cret"):
+            answer = await client.get("/metrics", headers={"Authorization": given})
+            assert_problem(answer, 401, "UNAUTHENTICATED")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        answer = await client.get("/metrics", headers={"Authorization": "Bearer s3cret"})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_unknown_methods_and_paths_are_one(client: httpx.AsyncClient) -> None:
+    """M: no caller can make new values of labels."""
+    for name in ("BREW", "STIR"):
+        await client.request(name, f"/{name}")
+    text = (await client.get("/metrics")).text
+    assert 'context_http_requests_total{method="other",route="none",status="404"} 2.0' in text
+    assert "BREW" not in text and "STIR" not in text

@@ -1,0 +1,140 @@
+"""Counts over HTTP: builds, `/tokens/count` and `/context/validate` agree on what is sent (J1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from app.domain.common.messages import FormatName
+from tests.api.talk import append, new_conversation, result, user
+from tests.domain.compaction.strategies_messages import png
+from tests.payload_tokens import payload_tokens
+
+WINDOW = 9_000
+SPACES = '{"a":' + "\n \t" * 20_000 + "1}"
+EDITS = json.dumps([{"path": f"src/{n}.py", "lines": [n, n + 1]} for n in range(300)], indent=4)
+MODELS = {
+    FormatName.OPENAI_CHAT: "gpt-4.1",
+    FormatName.OPENAI_RESPONSES: "gpt-5.6",
+    FormatName.ANTHROPIC: "claude-sonnet-4-5",
+    FormatName.GEMINI: "gemini-2.5-pro",
+}
+ITEMS = {
+    FormatName.OPENAI_CHAT: "messages",
+    FormatName.OPENAI_RESPONSES: "input",
+    FormatName.ANTHROPIC: "messages",
+    FormatName.GEMINI: "contents",
+}
+
+
+def calling(arguments: str) -> dict[str, Any]:
+    """Return an assistant message with a call of these arguments."""
+    function = {"name": "edit", "arguments": arguments}
+    call = {"id": "c1", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+async def talked(client: httpx.AsyncClient, arguments: str, window: int) -> str:
+    """Return the path of a conversation with a call of these arguments."""
+    budget = {"context_window": window, "max_output_tokens": 500}
+    path = await new_conversation(client, policy={"budget": budget})
+    await append(client, path, user("Go."), calling(arguments), result("c1"), user("And now?"))
+    return path
+
+
+async def built(client: httpx.AsyncClient, path: str, format: FormatName) -> dict[str, Any]:
+    """Build in a format and return the answer, every text of it counted and inside its window."""
+    asked = {"format": format, "model": MODELS[format]}
+    answer = await client.post(f"{path}/context", json=asked)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    texts = payload_tokens(body["payload"])
+    assert texts <= body["budget"]["effective_window"]
+    assert body["tokens_used"] >= 0.99 * texts
+    return body
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_white_space_of_arguments_is_inside_the_window(
+    client: httpx.AsyncClient, format: FormatName
+) -> None:
+    """C1, C4, J1: arguments that are sent with 20 000 tokens of white space count with them."""
+    body = await built(client, await talked(client, SPACES, WINDOW), format)
+    is_text = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+    assert ('"c1"' in json.dumps(body["payload"][ITEMS[format]])) != is_text
+    assert bool(body["compaction"]) == body["summary_used"] == is_text
+
+
+@pytest.mark.parametrize("arguments", [SPACES, EDITS])
+@pytest.mark.parametrize("format", FormatName)
+async def test_all_counts_of_a_payload_agree(
+    client: httpx.AsyncClient, format: FormatName, arguments: str
+) -> None:
+    """C1, J1: the build, /tokens/count and /context/validate say the same of a payload."""
+    path = await talked(client, arguments, 100_000)
+    body = await built(client, path, format)
+    messages = body["payload"][ITEMS[format]]
+    counted = await client.post("/v1/tokens/count", json={"messages": messages, "format": format})
+    asked = {"payload": body["payload"], "format": format, "max_context_tokens": 100_000}
+    judged = await client.post("/v1/context/validate", json=asked)
+    assert counted.json()["tokens"] == body["budget"]["conversation"]
+    assert judged.json()["tokens"] == body["tokens_used"]
+    if format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES):
+        text = await client.post("/v1/tokens/count", json={"text": arguments})
+        assert body["tokens_used"] > text.json()["tokens"]
+
+
+SPEAKS: list[tuple[str, dict[str, Any]]] = [
+    ("openai_chat", calling('{"path": "a.txt", "text": "' + "word " * 50 + '"}')),
+    ("openai_chat", {"role": "assistant", "content": None, "reasoning_content": "why " * 50}),
+    ("openai_chat", user([{"type": "image_url", "image_url": {"url": "https://x.test/a.png"}}])),
+    (
+        "anthropic",
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "image",
+                    "source": {
+                        "type": "base64",
+                        "media_type": "image/png",
+                        "data": png(640, 480),
+                    },
+                }
+            ],
+        },
+    ),
+    (
+        "openai_responses",
+        {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "word " * 50},
+    ),
+    (
+        "gemini",
+        {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": "b" * 99}}}]},
+    ),
+]
+
+
+@pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5", "tokenizer"])
+@pytest.mark.parametrize(("format", "message"), SPEAKS)
+async def test_no_counter_takes_a_call_for_nothing(
+    client: httpx.AsyncClient, counter: str, format: str, message: dict[str, Any]
+) -> None:
+    """J1, J2: calls, reasoning and images count, whatever rule counts the text."""
+    body = {"messages": [message], "format": format, "counter": counter}
+    counted = (await client.post("/v1/tokens/count", json=body)).json()
+    assert 20 < counted["tokens"] < 1_200
+
+
+@pytest.mark.parametrize(("counter", "tokens"), [("bytes_4", 5), ("chars_4", 4), ("chars_2_5", 6)])
+async def test_content_text_counts_by_the_rule_alone(
+    client: httpx.AsyncClient, counter: str, tokens: int
+) -> None:
+    """J2: a rule of thumb adds no overhead to messages that hold text alone."""
+    messages = [user("é" + "a" * 6), user([{"type": "text", "text": "a" * 12}])]
+    body = {"messages": messages, "counter": counter}
+    counted = (await client.post("/v1/tokens/count", json=body)).json()
+    assert counted["tokens"] == tokens

@@ -1,0 +1,220 @@
+"""The emergency path over HTTP (E6, S3, M)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.main import create_app
+from app.settings import Settings
+from tests import fake_llm as behave
+from tests.api.compaction.test_compactions import LONG, UNKNOWN_ID, killed_while_waiting
+from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
+from tests.conftest import started
+from tests.fake_llm import FakeLLM
+
+TOO_LONG: list[Any] = [
+    None,
+    {"code": "context_length_exceeded"},
+    {"error": {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens"}},
+    "This model's maximum context length is 8192 tokens.",
+    '{"error": {"code": "context_length_exceeded"}}',
+]
+OTHERS: list[Any] = [
+    "",
+    "Rate limit reached: too many tokens per minute",
+    {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}},
+    {"error": {"message": "max_tokens is too large: 99999"}},
+    {},
+    "the harbour",
+]
+
+
+@pytest_asyncio.fixture
+async def model_client(with_model: Settings) -> Any:
+    """A client of an app whose summariser is the scriptable model."""
+    async with started(create_app(with_model)) as opened:
+        yield opened
+
+
+async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create a conversation of sixteen turns, and return its path."""
+    path = await new_conversation(client, **body)
+    await append(client, path, *talk(32, LONG))
+    return path
+
+
+def numbers(built: dict[str, Any]) -> list[int]:
+    """Return the numbers of the messages that a payload shows."""
+    found = []
+    for item in built["payload"]["messages"]:
+        content = item["content"]
+        parts = [content] if isinstance(content, str) else [part["text"] for part in content]
+        matches = (re.match(r"(\d+) We talked", part) for part in parts)
+        found += [int(match[1]) for match in matches if match is not None]
+    return found
+
+
+@pytest.mark.parametrize("error", TOO_LONG, ids=lambda error: str(error)[:30])
+@pytest.mark.parametrize(
+    "policy",
+    [{}, {"strategy": "full_history"}, {"compaction": {"enabled": False}}],
+    ids=["sandwich", "full_history", "disabled"],
+)
+async def test_what_was_too_long_is_halved(
+    model_client: httpx.AsyncClient, fake_llm: FakeLLM, error: Any, policy: dict[str, Any]
+) -> None:
+    """E6: the oldest half of the turns goes, the answer brings the new payload; no model."""
+    fake_llm.always(behave.status(500))
+    path = await long_talk(model_client, policy=policy)
+    before = (await model_client.post(f"{path}/context")).json()
+    body = {} if error is None else {"error": error}
+    answer = await model_client.post(f"{path}/overflow", json=body)
+    assert answer.status_code == 200, answer.text
+    made = answer.json()
+    assert made["compacted"] is True and made["strategies_run"] == ["emergency"]
+    assert made["before_tokens"] == before["tokens_used"]
+    assert made["after_tokens"] == made["context"]["tokens_used"] < made["before_tokens"]
+    assert numbers(made["context"]) == list(range(16, 32))
+    assert "16 earlier messages were left out" in str(made["context"]["payload"])
+    again = (await model_client.post(f"{path}/context")).json()
+    assert again["payload"] == made["context"]["payload"]
+    assert len((await model_client.get(f"{path}/messages?limit=1000")).json()["data"]) == 32
+    undo = f"{path}/compactions/{made['compaction_id']}/undo"
+    assert (await model_client.post(undo)).json()["trigger"] == "emergency"
+    assert (await model_client.post(f"{path}/context")).json()["payload"] == before["payload"]
+    assert fake_llm.calls == 0
+
+
+async def test_no_body_is_needed(client: httpx.AsyncClient) -> None:
+    """E6: the report alone is enough; each one cuts more, until nothing is left to cut."""
+    path = await long_talk(client)
+    left = []
+    while (answer := await client.post(f"{path}/overflow")).status_code == 200:
+        left.append(len(numbers(answer.json()["context"])))
+    assert left == [16, 8, 4, 2, 1]
+    body = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
+    assert body["budget"]["used_tokens"] > 0
+    assert (await client.post(f"{path}/context")).status_code == 200
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=lambda error: str(error)[:30])
+async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any) -> None:
+    """E6: what does not say that the input is too long is a 422 that points at it."""
+    path = await long_talk(client)
+    before = (await client.post(f"{path}/context")).json()["payload"]
+    answer = await client.post(f"{path}/overflow", json={"error": error})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/error")
+    assert (await client.post(f"{path}/context")).json()["payload"] == before
+    assert (await client.get(f"{path}/compactions")).json()["data"] == []
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_the_payload_is_the_one_that_was_asked_for(
+    client: httpx.AsyncClient, format: str
+) -> None:
+    """E6: format, model, window, sections and tools are those of the build that failed."""
+    path = await long_talk(client)
+    model = "gpt-4o" if format == "openai_chat" else "claude-3-opus"
+    ask = {
+        "format": format,
+        "model": model,
+        "max_context_tokens": 3000,
+        "max_output_tokens": 500,
+        "sections": [{"name": "a", "content": "Be kind."}],
+        "tools": [{"name": "search", "input_schema": {"type": "object"}}],
+    }
+    before = (await client.post(f"{path}/context", json=ask)).json()
+    made = (await client.post(f"{path}/overflow", json=ask)).json()
+    built = made["context"]
+    assert built["format"] == format and built["payload"]["model"] == model
+    assert built["budget"]["total"] == 3000
+    assert "Be kind." in str(built["payload"]) and built["payload"]["tools"]
+    assert built["tokens_used"] < before["tokens_used"]
+    assert set(numbers(built)) < set(numbers(before))
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({"error": 5}, "/error"),
+    ({"error": ["a"]}, "/error"),
+    ({"format": "nothing"}, "/format"),
+    ({"max_context_tokens": 10**12}, "/max_context_tokens"),
+    ({"sections": [{"name": "a"}]}, "/sections/0/content"),
+    ({"force": True}, "/force"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
+async def test_wrong_reports(client: httpx.AsyncClient, body: Any, pointer: str) -> None:
+    """M: each wrong field is a 422 that points at it, and nothing is cut."""
+    path = await long_talk(client)
+    answer = await client.post(f"{path}/overflow", json=body)
+    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    assert (await client.get(f"{path}/compactions")).json()["data"] == []
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"nonsense", b'"too long"'])
+async def test_malformed_reports(client: httpx.AsyncClient, content: bytes) -> None:
+    """M: what is no JSON object is refused."""
+    path = await new_conversation(client)
+    headers = {"content-type": "application/json"}
+    answer = await client.post(f"{path}/overflow", content=content, headers=headers)
+    assert answer.status_code in {400, 422}
+    assert_problem(answer, answer.status_code, "VALIDATION_ERROR")
+
+
+async def test_a_huge_or_deep_error(client: httpx.AsyncClient) -> None:
+    """M: an error that quotes the whole request, or nests deeply, is read in no time."""
+    path = await long_talk(client)
+    deep: Any = "context_length_exceeded"
+    for _ in range(60):
+        deep = {"error": deep}
+    huge = {"message": "x" * 3_000_000, "code": "context_length_exceeded"}
+    for error in (huge, "context_length_exceeded " + "x" * 3_000_000, deep):
+        answer = await client.post(f"{path}/overflow", json={"error": error})
+        assert answer.status_code in {200, 422}
+
+
+async def test_nothing_to_cut(client: httpx.AsyncClient) -> None:
+    """M: no conversation, no messages, no window: each has its own error."""
+    answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/overflow")
+    assert_problem(answer, 404, "NOT_FOUND")
+    path = await new_conversation(client)
+    body = assert_problem(await client.post(f"{path}/overflow"), 422, "VALIDATION_ERROR")
+    assert body["detail"] == "Conversation has no messages"
+    await append(client, path, user("hi"), assistant("hello"))
+    answer = await client.post(f"{path}/overflow", json={"model": "nobody/knows"})
+    assert_problem(answer, 422, "CONTEXT_LIMIT_UNKNOWN")
+
+
+async def test_reports_at_once(client: httpx.AsyncClient) -> None:
+    """E6: reports at the same time cut one after another; no 500."""
+    path = await long_talk(client)
+    answers = await asyncio.gather(
+        *(client.post(f"{path}/overflow") for _ in range(3)),
+        *(client.post(f"{path}/context") for _ in range(3)),
+        client.post(f"{path}/compact"),
+    )
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    built = (await client.post(f"{path}/context")).json()
+    assert built["payload"]["messages"]
+    assert (
+        built["tokens_used"] == (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
+    )
+
+
+async def test_a_cut_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
+    """A8, M: a cut whose connection dies is a 503 that changed nothing, and can be repeated."""
+    path = await long_talk(client)
+    before = (await client.post(f"{path}/context")).json()["payload"]
+    async with killed_while_waiting(database_url):
+        waiting = asyncio.create_task(client.post(f"{path}/overflow"))
+    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
+    assert (await client.post(f"{path}/context")).json()["payload"] == before
+    assert (await client.get(f"{path}/compactions")).json()["data"] == []
+    assert (await client.post(f"{path}/overflow")).status_code == 200

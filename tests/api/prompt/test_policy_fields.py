@@ -1,0 +1,77 @@
+"""What a policy's leaves promise of a payload: the share of tools, the role of a summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.compaction.test_compactions import LONG
+from tests.api.talk import append, new_conversation, talk, user
+
+
+def tool(name: str, category: str, words: int) -> dict[str, Any]:
+    """Return a tool definition of about so many tokens."""
+    about = {"name": name, "description": "word " * words}
+    return {"type": "function", "function": about, "category": category}
+
+
+@pytest.mark.parametrize("threshold", [0.02, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize("format", ["openai_chat", "openai_responses", "anthropic", "gemini"])
+async def test_the_tools_that_are_kept_are_within_their_share(
+    client: httpx.AsyncClient, threshold: float, format: str
+) -> None:
+    """H1: what is not held back, the tool that finds the rest included, is within the threshold."""
+    policy = {
+        "tool_deferral_threshold": threshold,
+        "budget": {"context_window": 32_000, "max_output_tokens": 2000},
+    }
+    tools = [tool(f"tool{number}", "mcp", 40 + 13 * number) for number in range(40)]
+    path = await new_conversation(client, policy=policy, tools=tools)
+    await append(client, path, user("Hello"))
+    body = (await client.post(f"{path}/context", json={"format": format})).json()
+    assert body["deferred_tools"] > 0
+    share = int(threshold * body["budget"]["effective_window"])
+    assert body["budget"]["tool_descriptions"] <= share
+    largest = 8 + 40 + 13 * 40
+    assert body["budget"]["tool_descriptions"] > share - largest - 200
+
+
+async def test_builtin_tools_alone_may_be_more(client: httpx.AsyncClient) -> None:
+    """H1: builtin tools are never held back, all others are where those take their share alone."""
+    policy = {"tool_deferral_threshold": 0.02, "budget": {"context_window": 32_000}}
+    tools = [tool("own", "builtin", 900), tool("other", "mcp", 50)]
+    path = await new_conversation(client, policy=policy, tools=tools)
+    await append(client, path, user("Hello"))
+    body = (await client.post(f"{path}/context")).json()
+    names = [item["function"]["name"] for item in body["payload"]["tools"]]
+    assert names == ["own", "tool_search"] and body["deferred_tools"] == 1
+
+
+@pytest.mark.parametrize(
+    ("format", "role"),
+    [
+        ("openai_chat", "system"),
+        ("openai_responses", "developer"),
+        ("anthropic", "user"),
+        ("gemini", "user"),
+    ],
+)
+@pytest.mark.parametrize("wanted", ["system", "user"])
+async def test_a_summary_in_the_role_of_the_system(
+    client: httpx.AsyncClient, format: str, role: str, wanted: str
+) -> None:
+    """D1: where a format has no place for it, the summary is the user's, and `degraded` says so."""
+    path = await new_conversation(client, policy={"summary_role": wanted})
+    await append(client, path, *talk(40, LONG))
+    assert "summary_role_user" not in (await client.post(f"{path}/context")).json()["degraded"]
+    assert (await client.post(f"{path}/compact")).json()["compacted"]
+    for _ in range(2):
+        body = (await client.post(f"{path}/context", json={"format": format})).json()
+        payload = body["payload"]
+        items = payload.get("messages") or payload.get("input") or payload["contents"]
+        found = next(item for item in items if "Earlier conversation summary" in str(item))
+        assert found["role"] == (role if wanted == "system" else "user")
+        is_told = wanted == "system" and role == "user"
+        assert body["degraded"] == (["summary_role_user"] if is_told else [])

@@ -1,0 +1,372 @@
+"""The tools an LLM calls, over HTTP: definitions, calls and the search for others (L1, H2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from app.domain.common.messages import FormatName
+from app.domain.formats import parse_tool
+from app.domain.prompt.agent_tools import AGENT_TOOLS, definitions_in
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+
+CHAT = FormatName.OPENAI_CHAT
+TEXT = "".join(f"line {number} {'x' * 40}\n" for number in range(1, 3001))
+NOWHERE = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+
+
+def native(format: FormatName, name: str, **arguments: Any) -> dict[str, Any]:
+    """Return a call as a provider gives it."""
+    text = json.dumps(arguments)
+    calls: dict[FormatName, dict[str, Any]] = {
+        FormatName.OPENAI_CHAT: {
+            "id": "c2",
+            "type": "function",
+            "function": {"name": name, "arguments": text},
+        },
+        FormatName.OPENAI_RESPONSES: {
+            "type": "function_call",
+            "call_id": "c2",
+            "name": name,
+            "arguments": text,
+        },
+        FormatName.ANTHROPIC: {"type": "tool_use", "id": "c2", "name": name, "input": arguments},
+        FormatName.GEMINI: {"functionCall": {"id": "c2", "name": name, "args": arguments}},
+    }
+    return calls[format]
+
+
+def text_in(format: FormatName, message: dict[str, Any]) -> str:
+    """Return the text of a native tool message, whose shape must be right."""
+    match format:
+        case FormatName.OPENAI_CHAT:
+            assert (message["role"], message["tool_call_id"]) == ("tool", "c2")
+            found = message["content"]
+        case FormatName.OPENAI_RESPONSES:
+            assert (message["type"], message["call_id"]) == ("function_call_output", "c2")
+            found = message["output"]
+        case FormatName.ANTHROPIC:
+            (block,) = message["content"]
+            assert (message["role"], block["tool_use_id"]) == ("user", "c2")
+            found = block["content"]
+        case _:
+            (part,) = message["parts"]
+            assert part["functionResponse"]["id"] == "c2"
+            (found,) = part["functionResponse"]["response"].values()
+    assert isinstance(found, str)
+    return found
+
+
+async def offloaded(client: httpx.AsyncClient) -> tuple[str, str]:
+    """Return the path of a conversation with a large tool result, and the ref of that."""
+    path = await new_conversation(client)
+    body = await append(client, path, user("run it"), calling("c1"), result("c1", TEXT))
+    ref: str = body["messages"][2]["output_ref"]["id"]
+    return path, ref
+
+
+async def send(client: httpx.AsyncClient, path: str, **body: Any) -> httpx.Response:
+    """Send one tool call."""
+    return await client.post(f"{path}/tool-calls", json=body)
+
+
+async def answered(client: httpx.AsyncClient, path: str, name: str, **arguments: Any) -> Any:
+    """Execute a call in the form of Chat and return the answer."""
+    answer = await send(client, path, tool_call=native(CHAT, name, **arguments))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_definitions_come_in_every_format(
+    client: httpx.AsyncClient, format: FormatName
+) -> None:
+    """L1: the definitions are those of the domain, in the format asked for."""
+    answer = await client.get("/v1/tool-definitions", params={"format": format})
+    assert answer.status_code == 200
+    assert answer.json() == {"format": format, "tools": definitions_in(format)}
+
+
+async def test_definitions_are_chats_by_default(client: httpx.AsyncClient) -> None:
+    """L1: without a format the definitions are those of `openai_chat`; a wrong one is told."""
+    body = (await client.get("/v1/tool-definitions")).json()
+    assert body["format"] == CHAT
+    assert [tool["function"]["name"] for tool in body["tools"]] == list(AGENT_TOOLS)
+    refused = await client.get("/v1/tool-definitions", params={"format": "cohere"})
+    assert_problem(refused, 422, "VALIDATION_ERROR", "/query/format")
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_call_is_executed_in_every_format(
+    client: httpx.AsyncClient, format: FormatName
+) -> None:
+    """L1, F4, F5: each tool reads the stored output, and answers in the format of the call."""
+    path, ref = await offloaded(client)
+    calls: dict[str, tuple[dict[str, Any], str]] = {
+        "tool_output_cache": ({"offset": 41, "limit": 1}, "line 42 xxx"),
+        "read_result": ({"limit": 6}, "line 1\n[Bytes 0-5 of "),
+        "tool_output_cache_grep": ({"pattern": "^LINE 7 ", "ignore_case": True}, "7:line 7 x"),
+    }
+    for name, (arguments, expected) in calls.items():
+        call = native(format, name, ref_id=ref, **arguments)
+        answer = await send(client, path, format=format, tool_call=call)
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        assert (body["format"], body["is_error"]) == (format, False)
+        assert expected in text_in(format, body["message"])
+
+
+async def test_lines_are_read_on_to_the_end(client: httpx.AsyncClient) -> None:
+    """F4, L1: following each answer's last line, a model reads the whole output."""
+    path, ref = await offloaded(client)
+    seen, offset = [], 0
+    while True:
+        body = await answered(client, path, "tool_output_cache", ref_id=ref, offset=offset)
+        *lines, note = body["message"]["content"].split("\n")
+        seen += [line.partition("\t")[2] for line in lines]
+        if note == "[End of output.]":
+            break
+        offset = int(note.removesuffix(".]").partition("offset=")[2])
+        assert len(seen) == offset
+    assert seen == TEXT.splitlines()
+
+
+async def test_the_returned_message_is_the_callers_to_append(client: httpx.AsyncClient) -> None:
+    """Decision 27: a call appends nothing; its message is taken by the log and never offloaded."""
+    path, ref = await offloaded(client)
+    body = await answered(client, path, "tool_output_cache", ref_id=ref)
+    assert (await client.get(path)).json()["head_seq"] == 3
+    called = {"role": "assistant", "tool_calls": [native(CHAT, "tool_output_cache", ref_id=ref)]}
+    appended = await append(client, path, called, body["message"])
+    assert appended["head_seq"] == 5
+    blobs = (await client.get(f"{path}/blobs")).json()["data"]
+    assert [blob["id"] for blob in blobs] == [ref]
+
+
+async def test_what_the_model_can_mend_is_a_result(client: httpx.AsyncClient) -> None:
+    """L1: unknown ref, bad pattern and wrong arguments are 200 with a message that says so."""
+    path, ref = await offloaded(client)
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("read_result", {"ref_id": "blob_nope"}, 'no tool output with ref_id "blob_nope"'),
+        ("tool_output_cache_grep", {"ref_id": ref, "pattern": "(a"}, "was not run: "),
+        ("tool_output_cache", {"ref_id": ref, "lines": 5}, 'there is no argument "lines"'),
+    ]
+    for name, arguments, told in wrong:
+        body = await answered(client, path, name, **arguments)
+        assert body["is_error"] is True
+        assert body["message"]["content"].startswith("Error: ")
+        assert told in body["message"]["content"]
+
+
+async def test_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
+    """M: whatever the call, there is no such conversation."""
+    for path in (NOWHERE, "/v1/conversations/nowhere"):
+        for arguments in ({"ref_id": "blob_1"}, {}):
+            answer = await send(client, path, tool_call=native(CHAT, "read_result", **arguments))
+            assert_problem(answer, 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/tool_call"),
+        ({"tool_call": None}, "/tool_call"),
+        ({"tool_call": []}, "/tool_call"),
+        ({"tool_call": {"id": "c1"}}, "/tool_call/function"),
+        ({"tool_call": native(CHAT, "shell")}, "/tool_call/function/name"),
+        ({"tool_call": native(CHAT, "read_result"), "extra": 1}, "/extra"),
+        ({"tool_call": native(CHAT, "read_result"), "format": "cohere"}, "/format"),
+        ({"tool_call": native(CHAT, "read_result"), "format": "anthropic"}, "/tool_call/type"),
+    ],
+)
+async def test_a_malformed_call_is_422(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
+) -> None:
+    """L1, M: the place that is wrong is named, and unknown fields of the envelope are refused."""
+    path = await new_conversation(client)
+    assert_problem(await send(client, path, **body), 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_a_body_that_is_no_json_is_400(client: httpx.AsyncClient) -> None:
+    """M: malformed JSON is a 400, no body and another media type a 422."""
+    path = f"{NOWHERE}/tool-calls"
+    headers = {"content-type": "application/json"}
+    malformed = await client.post(path, content=b'{"tool_call": {', headers=headers)
+    assert_problem(malformed, 400, "VALIDATION_ERROR")
+    assert_problem(await client.post(path), 422, "VALIDATION_ERROR")
+    plain = await client.post(path, content=b"{}", headers={"content-type": "text/plain"})
+    assert_problem(plain, 422, "VALIDATION_ERROR", "/header/content-type")
+
+
+async def test_an_oversized_body_is_413(client: httpx.AsyncClient) -> None:
+    """M: a call is bounded like any other body, before it is read."""
+    headers = {"content-type": "application/json", "content-length": str(2**40)}
+    answer = await client.post(f"{NOWHERE}/tool-calls", content=b"{}", headers=headers)
+    assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
+
+
+# --- search -----------------------------------------------------------------------------------
+
+TOOLS = [
+    {
+        "name": name,
+        "description": description,
+        "category": "mcp",
+        "input_schema": {"type": "object", "properties": {"place": {"type": "string"}}},
+    }
+    for name, description in (
+        ("get_forecast", "Weather of the coming days."),
+        ("get_weather", "Weather of now."),
+        ("send_mail", "Send a letter."),
+    )
+]
+
+
+async def search(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
+    """Search tools and return the answer."""
+    answer = await client.post(f"{path}/tools/search", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_search_returns_definitions_in_every_format(
+    client: httpx.AsyncClient, format: FormatName
+) -> None:
+    """H2: full definitions in the format asked for, best first, and what is promoted."""
+    path = await new_conversation(client, tools=TOOLS)
+    body = await search(client, path, query="what is the weather", format=format)
+    assert body["format"] == format
+    assert body["names"] == body["promoted"] == ["get_weather", "get_forecast"]
+    assert body["total"] == 3
+    shown = body["tools"]
+    if format is FormatName.GEMINI:
+        (shown,) = (tool["functionDeclarations"] for tool in shown)
+    read = [parse_tool(tool, "") for tool in shown]
+    assert [tool.name for tool in read] == body["names"]
+    assert read[0].description == "Weather of now."
+    assert "place" in read[0].parameters["properties"]
+
+
+async def test_a_search_goes_through_all_layers(client: httpx.AsyncClient) -> None:
+    """H2, decision 21: the agent's tools, the conversation's, and those of the request."""
+    agent = {"name": "Bot", "agent_id": "bot", "tools": TOOLS}
+    assert (await client.post("/v1/agents", json=agent)).status_code == 201
+    own = [{"name": "get_weather", "description": "Weather of this conversation."}]
+    path = await new_conversation(client, agent_id="bot", tools=own)
+    body = await search(client, path, query="get_weather", limit=1)
+    assert body["tools"][0]["function"]["description"] == "Weather of this conversation."
+    sent = [{"name": "space_weather", "description": "Weather of the sun."}]
+    body = await search(client, path, query="weather of the sun", limit=1, tools=sent)
+    assert (body["names"], body["total"]) == (["space_weather"], 4)
+    assert body["promoted"] == ["get_weather", "space_weather"]
+
+
+async def test_nothing_matches(client: httpx.AsyncClient) -> None:
+    """H2: no tool is returned, and none promoted, when none matches or there are none."""
+    for tools in (TOOLS, []):
+        path = await new_conversation(client, tools=tools)
+        body = await search(client, path, query="chess", format="gemini")
+        assert (body["tools"], body["names"], body["promoted"]) == ([], [], [])
+
+
+async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
+    """H2, M: the place that is wrong is named."""
+    path = await new_conversation(client)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "/query"),
+        ({"query": ""}, "/query"),
+        ({"query": " \n"}, "/query"),
+        ({"query": "x" * 1001}, "/query"),
+        ({"query": 7}, "/query"),
+        ({"query": "x", "limit": 0}, "/limit"),
+        ({"query": "x", "limit": 51}, "/limit"),
+        ({"query": "x", "format": "cohere"}, "/format"),
+        ({"query": "x", "tools": [{"name": "a b"}]}, "/tools/0/name"),
+        ({"query": "x", "extra": 1}, "/extra"),
+    ]
+    for body, pointer in wrong:
+        answer = await client.post(f"{path}/tools/search", json=body)
+        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_a_search_in_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
+    """M: there is no such conversation, whatever is searched."""
+    for path in (NOWHERE, "/v1/conversations/nowhere"):
+        answer = await client.post(f"{path}/tools/search", json={"query": "x"})
+        assert_problem(answer, 404, "NOT_FOUND")
+
+
+async def test_any_text_can_be_searched(client: httpx.AsyncClient) -> None:
+    """M: no query fails because of its characters, but one that is no text is refused."""
+    path = await new_conversation(client, tools=TOOLS)
+    for query in ("\x00", "\ud800", "(((", "天", "\ufb01nd it", "x" * 1000, "the of and"):
+        content = json.dumps({"query": query})
+        headers = {"content-type": "application/json"}
+        answer = await client.post(f"{path}/tools/search", content=content, headers=headers)
+        if query == "\ud800":
+            assert_problem(answer, 422, "VALIDATION_ERROR", "/query")
+        else:
+            assert (answer.status_code, answer.json()["names"]) == (200, [])
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_model_searches_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
+    """H2, L1: `tool_search` answers in the format of the call, and promotes what it finds."""
+    path = await new_conversation(client, tools=TOOLS)
+    call = native(format, "tool_search", query="weather", limit=1)
+    answer = (await send(client, path, format=format, tool_call=call)).json()
+    assert answer["is_error"] is False
+    found = json.loads(text_in(format, answer["message"]))
+    assert (found["name"], found["description"]) == ("get_weather", "Weather of now.")
+    assert (await search(client, path, query="chess"))["promoted"] == ["get_weather"]
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_model_recalls_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
+    """L1, A6: `recall` answers in the format of the call, and appends nothing."""
+    path = await new_conversation(client)
+    await append(client, path, user("The staging port is 5433."), calling("c1"), result("c1", "ok"))
+    call = native(format, "recall", query="which port has staging?")
+    answer = (await send(client, path, format=format, tool_call=call)).json()
+    assert answer["is_error"] is False
+    found = text_in(format, answer["message"])
+    assert found.startswith("#1 user 20") and found.endswith(": The staging port is 5433.")
+    nothing = native(format, "recall", query="zebra ???")
+    answer = (await send(client, path, format=format, tool_call=nothing)).json()
+    assert text_in(format, answer["message"]) == "[No message matches.]"
+    assert (await client.get(path)).json()["head_seq"] == 3
+
+
+async def test_recall_is_added_where_it_is_listed(client: httpx.AsyncClient) -> None:
+    """L1: a policy may list it, and `auto` has nothing that mentions it."""
+    for listed, names in ((["recall"], ["recall"]), ("auto", [])):
+        path = await new_conversation(client, policy={"agent_tools": listed})
+        await append(client, path, user("hello"))
+        built = (await client.post(f"{path}/context", json={})).json()
+        tools = built["payload"].get("tools", [])
+        assert [tool["function"]["name"] for tool in tools] == names
+
+
+async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> None:
+    """H3: with `native` Anthropic gets references."""
+    path = await new_conversation(client, tools=TOOLS)
+    call = native(FormatName.ANTHROPIC, "tool_search", query="weather")
+    answer = (await send(client, path, format="anthropic", tool_call=call, native=True)).json()
+    (block,) = answer["message"]["content"]
+    assert [item["tool_name"] for item in block["content"]] == ["get_weather", "get_forecast"]
+
+
+async def test_a_model_compacts_by_a_call(client: httpx.AsyncClient) -> None:
+    """G6, E7, L1: `compact_context` compacts whatever the pressure, and says what came of it."""
+    path = await new_conversation(client)
+    body = await answered(client, path, "compact_context")
+    assert body["message"]["content"].startswith("[Nothing was compacted: ")
+    await append(client, path, *talk(40, "word " * 200))
+    body = await answered(client, path, "compact_context")
+    assert body["is_error"] is False
+    assert body["message"]["content"].startswith("[Compacted: ")
+    assert (await client.get(f"{path}/state")).json()["summary"]

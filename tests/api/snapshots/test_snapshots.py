@@ -1,0 +1,892 @@
+"""Snapshots over HTTP: S4's list by name, and what can go wrong (I1-I4, A7, F7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from threading import Event
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.domain.common.errors import ServiceUnavailable
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.conftest import execute, serving, started
+from tests.fake_llm import FakeLLM, answer, no_tags, slow, status
+
+FAILED = "(summary generation failed)"
+SENTENCE = "<summary>The user planned a trip. Trains were chosen. Hotels are open.</summary>"
+FIELDS = {
+    "session_id",
+    "timestamp",
+    "description",
+    "summary",
+    "message_count",
+    "window_start",
+    "window_end",
+    "agent_id",
+    "conversation_ids",
+    "imported",
+    "models",
+}
+
+
+class Time:
+    """The time of day, which stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.at = datetime(2026, 2, 12, 14, 30, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        """Return it."""
+        return self.at
+
+    def pass_by(self, **units: float) -> None:
+        """Let time go by."""
+        self.at += timedelta(**units)
+
+
+@pytest.fixture
+def time() -> Time:
+    """The clock of the app under test."""
+    return Time()
+
+
+@pytest_asyncio.fixture
+async def client(settings: Settings, time: Time) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app, whose windows go by a clock of ours."""
+    async with started(create_app(settings, now=time.now)) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def modelled(with_model: Settings, time: Time) -> AsyncIterator[httpx.AsyncClient]:
+    """The same with a model that summarises."""
+    async with started(create_app(with_model, now=time.now)) as opened:
+        yield opened
+
+
+async def new_agent(client: httpx.AsyncClient, **body: Any) -> str:
+    """Create an agent and return its id."""
+    answered = await client.post("/v1/agents", json={"name": "Traveller", **body})
+    assert answered.status_code == 201, answered.text
+    return str(answered.json()["agent_id"])
+
+
+async def save(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    """Save a snapshot and return the answer."""
+    answered = await client.post(f"{path}/snapshots", json=body)
+    assert answered.status_code == 201, answered.text
+    saved: dict[str, Any] = answered.json()
+    assert answered.headers["location"] == f"/v1/snapshots/{saved['session_id']}"
+    assert saved.keys() == FIELDS
+    return saved
+
+
+async def read(client: httpx.AsyncClient, session_id: str, **params: Any) -> dict[str, Any]:
+    """Return a whole snapshot."""
+    answered = await client.get(f"/v1/snapshots/{session_id}", params=params)
+    assert answered.status_code == 200, answered.text
+    whole: dict[str, Any] = answered.json()
+    assert whole["message_count"] == len(whole["messages"])
+    return whole
+
+
+async def restore(client: httpx.AsyncClient, session_id: str, **body: Any) -> dict[str, Any]:
+    """Restore a snapshot and return the answer."""
+    answered = await client.post(f"/v1/snapshots/{session_id}/restore", json=body)
+    assert answered.status_code == 200, answered.text
+    done: dict[str, Any] = answered.json()
+    return done
+
+
+async def log_of(client: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
+    """Return the whole log."""
+    answered = await client.get(f"{path}/messages", params={"limit": 1000})
+    items: list[dict[str, Any]] = answered.json()["data"]
+    return items
+
+
+async def shown(client: httpx.AsyncClient, path: str) -> str:
+    """Return the payload of a build as text, empty when the window is."""
+    answered = await client.post(f"{path}/context", json={})
+    if answered.status_code == 422:
+        return ""
+    assert answered.status_code == 200, answered.text
+    return json.dumps(answered.json()["payload"], ensure_ascii=False)
+
+
+def id_of(path: str) -> str:
+    """Return the id at the end of a path."""
+    return path.rpartition("/")[2]
+
+
+# --- S4: save --------------------------------------------------------------------------------
+
+
+async def test_save_creates_session_json_file(client: httpx.AsyncClient) -> None:
+    """I2, S4: a snapshot is S4's JSON, its messages as they came, to be had as a file."""
+    path = await new_conversation(client)
+    await append(client, path, user("hello", mood="good"), *talk(2))
+    saved = await save(client, path)
+    answered = await client.get(f"/v1/snapshots/{saved['session_id']}?download=true")
+    assert answered.headers["content-type"] == "application/json"
+    whole = answered.json()
+    first = whole.pop("messages")[0]
+    assert whole == saved
+    assert first["content"] == "hello"
+    assert first["mood"] == "good"
+    assert first["conversation_id"] == id_of(path)
+    assert first["seq"] == 1
+
+
+async def test_save_stores_metadata_in_sqlite(client: httpx.AsyncClient, time: Time) -> None:
+    """I1, S4: what is known of a snapshot is stored, and its window is the active one."""
+    path = f"/v1/agents/{await new_agent(client)}"
+    talking = await new_conversation(client, agent_id=id_of(path))
+    await append(client, talking, *talk(4))
+    time.pass_by(days=3)
+    await append(client, talking, *talk(2))
+    saved = await save(client, talking, description="fresh")
+    (listed,) = (await client.get("/v1/snapshots")).json()["data"]
+    assert listed == saved
+    assert UUID(saved["session_id"]).version == 7
+    assert saved["message_count"] == 2
+    assert saved["agent_id"] == id_of(path)
+    assert saved["conversation_ids"] == [id_of(talking)]
+    assert saved["window_end"] == saved["timestamp"] == time.at.isoformat()
+    assert datetime.fromisoformat(saved["window_start"]) == time.at - timedelta(days=1)
+
+
+async def test_save_generates_summary(modelled: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+    """I1, E12, S4: the summary comes from the model, asked about wrapped and masked text."""
+    fake_llm.always(answer(SENTENCE))
+    path = await new_conversation(modelled)
+    await append(modelled, path, user("my key is sk-abcdefghijklmnopqrstuvwxyz </conversation>"))
+    saved = await save(modelled, path)
+    assert saved["summary"] == "The user planned a trip. Trains were chosen. Hotels are open."
+    (request,) = fake_llm.requests
+    assert "2 to 4 sentences" in request.text
+    assert "sk-abcdef" not in request.text
+    assert request.text.count("</conversation>") == 1
+
+
+async def test_save_does_not_clear_context(client: httpx.AsyncClient) -> None:
+    """I1, S4: after a save the payload is the same, byte for byte."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(4))
+    before = await shown(client, path)
+    await save(client, path)
+    assert await shown(client, path) == before
+
+
+async def test_save_filename_format(client: httpx.AsyncClient) -> None:
+    """I2, S4: a download is named by the snapshot's timestamp and id, with no colon (Windows)."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    saved = await save(client, path)
+    taken_at = datetime.fromisoformat(saved["timestamp"])
+    name = f'filename="{taken_at:%Y%m%dT%H%M%S.%fZ}_{saved["session_id"]}.json"'
+    assert not set('<>:"/\\|?*') & set(name.removeprefix('filename="').removesuffix('"'))
+    at = f"/v1/snapshots/{saved['session_id']}"
+    downloaded = await client.get(at, params={"download": True})
+    assert downloaded.headers["content-disposition"] == f"attachment; {name}"
+    assert (await client.get(at)).headers["content-disposition"] == f"inline; {name}"
+
+
+async def test_save_with_custom_description(client: httpx.AsyncClient) -> None:
+    """I1, S4: a description is kept as it was given, and may be left out."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    assert (await save(client, path, description="über auth"))["description"] == "über auth"
+    assert (await save(client, path))["description"] is None
+    bare = await client.post(f"{path}/snapshots")
+    assert bare.status_code == 201
+
+
+async def test_save_of_an_agent_holds_all_its_windows(client: httpx.AsyncClient) -> None:
+    """I1, S4: an agent's snapshot has the windows of its conversations, the oldest first."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(3)]
+    await append(client, paths[1], *talk(2, "second"))
+    await append(client, paths[0], *talk(3, "first"))
+    saved = await save(client, agent)
+    whole = await read(client, saved["session_id"])
+    places = [(item["conversation_id"], item["seq"]) for item in whole["messages"]]
+    first, second = id_of(paths[0]), id_of(paths[1])
+    assert places == [(first, 1), (first, 2), (first, 3), (second, 1), (second, 2)]
+    assert saved["conversation_ids"] == [first, second]
+
+
+async def test_save_of_an_empty_window_is_refused(client: httpx.AsyncClient, time: Time) -> None:
+    """I1, M: there is nothing to save in an empty window, nor for an unknown conversation."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    path = await new_conversation(client, agent_id=id_of(agent))
+    for place in (path, agent):
+        assert_problem(await client.post(f"{place}/snapshots"), 422, "VALIDATION_ERROR")
+    await append(client, path, *talk(2))
+    time.pass_by(days=2)
+    for place in (path, agent):
+        assert_problem(await client.post(f"{place}/snapshots"), 422, "VALIDATION_ERROR")
+    for unknown in (f"/v1/conversations/{uuid4()}", "/v1/conversations/x", "/v1/agents/nobody"):
+        assert_problem(await client.post(f"{unknown}/snapshots"), 404, "NOT_FOUND")
+
+
+async def test_save_refuses_what_it_does_not_know(client: httpx.AsyncClient) -> None:
+    """M: malformed and oversized requests are refused at their places."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    at = f"{path}/snapshots"
+    for body, pointer in (
+        ({"descripton": "x"}, "/descripton"),
+        ({"description": 7}, "/description"),
+        ({"description": "x" * 10_001}, "/description"),
+    ):
+        assert_problem(await client.post(at, json=body), 422, "VALIDATION_ERROR", pointer)
+    broken = await client.post(at, content=b"{", headers={"content-type": "application/json"})
+    assert_problem(broken, 400, "VALIDATION_ERROR")
+    odd = await save(client, path, description="a\0b")
+    assert odd["description"] == "a\ufffdb"
+
+
+# --- S4: summary generation ------------------------------------------------------------------
+
+
+async def test_generate_summary_calls_llm(modelled: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+    """I1, S4: one call of the model tells of all conversations, each labelled."""
+    fake_llm.always(answer(SENTENCE))
+    agent = f"/v1/agents/{await new_agent(modelled)}"
+    for text in ("alpha", "beta"):
+        path = await new_conversation(modelled, agent_id=id_of(agent))
+        await append(modelled, path, user(text))
+    await save(modelled, agent)
+    assert fake_llm.calls == 1
+    text = fake_llm.requests[0].text
+    places = [text.index(word) for word in ("Conversation 1 of 2", "alpha", "2 of 2", "beta")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("count", [1, 9])
+async def test_generate_summary_returns_short_text(client: httpx.AsyncClient, count: int) -> None:
+    """I1, E5, S4: without a model a few sentences are picked out, the same ones every time."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(count, "Please book the night train. " * 50))
+    first, again = await save(client, path), await save(client, path)
+    assert first["summary"] == again["summary"]
+    assert len(first["summary"]) < 800
+    sentences = re.findall(r"[.](?= |$)", first["summary"])
+    assert 2 <= len(sentences) <= 4
+    assert "night train" in first["summary"]
+
+
+@pytest.mark.parametrize(
+    "broken", [status(500), status(401), no_tags(), answer("<summary></summary>")]
+)
+async def test_generate_summary_handles_llm_failure_gracefully(
+    modelled: httpx.AsyncClient, fake_llm: FakeLLM, broken: Any
+) -> None:
+    """I1, S4: the model fails in some way, and the snapshot is saved all the same."""
+    fake_llm.always(broken)
+    path = await new_conversation(modelled)
+    await append(modelled, path, *talk(4))
+    saved = await save(modelled, path)
+    assert saved["summary"] == FAILED
+    assert (await read(modelled, saved["session_id"]))["message_count"] == 4
+
+
+async def test_generate_summary_handles_a_model_that_takes_too_long(
+    with_model: Settings, fake_llm: FakeLLM
+) -> None:
+    """I1: a model that does not answer in time is one that failed."""
+    hurried = replace(with_model, summarizer_timeout_seconds=0.2, summarizer_deadline_seconds=0.4)
+    # The first call loads the library, which must not be what takes too long.
+    async with started(create_app(with_model)) as client:
+        path = await new_conversation(client)
+        await append(client, path, *talk(2))
+        assert (await save(client, path))["summary"] != FAILED
+    never = Event()
+    fake_llm.always(slow(never))
+    async with started(create_app(hurried)) as client:
+        path = await new_conversation(client)
+        await append(client, path, *talk(2))
+        assert (await save(client, path))["summary"] == FAILED
+    never.set()
+
+
+async def test_generate_summary_with_a_model_that_may_not_summarise(
+    modelled: httpx.AsyncClient, fake_llm: FakeLLM, database_url: str
+) -> None:
+    """I1, E5: a model that is allowed no longer costs the summary, not the snapshot."""
+    path = await new_conversation(modelled)
+    policy = json.dumps({"compaction": {"model": "openai/other"}})
+    await execute(database_url, "UPDATE conversations SET policy = $1", policy)
+    await append(modelled, path, *talk(2))
+    assert (await save(modelled, path))["summary"] == FAILED
+    assert fake_llm.calls == 0
+
+
+# --- S4: history -----------------------------------------------------------------------------
+
+
+async def test_list_sessions_returns_all_snapshots(client: httpx.AsyncClient) -> None:
+    """I3, S4: lists by agent and by conversation, without messages, over all pages."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    own, other = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
+    alone = await new_conversation(client)
+    for path in (own, other, alone):
+        await append(client, path, *talk(2))
+    made = [(await save(client, path))["session_id"] for path in (own, other, alone, agent)]
+
+    async def listed(path: str) -> list[str]:
+        data = (await client.get(path)).json()["data"]
+        assert all(item.keys() == FIELDS for item in data)
+        return [item["session_id"] for item in data]
+
+    assert sorted(await listed("/v1/snapshots")) == sorted(made)
+    assert set(await listed(f"{agent}/snapshots")) == {made[0], made[1], made[3]}
+    assert set(await listed(f"{own}/snapshots")) == {made[0], made[3]}
+    assert await listed(f"/v1/snapshots?agent_id={id_of(agent)}&conversation_id={id_of(other)}")
+    assert await listed(f"/v1/snapshots?conversation_id={id_of(alone)}") == [made[2]]
+    assert await listed("/v1/snapshots?agent_id=nobody") == []
+    for unknown in ("/v1/agents/nobody", f"/v1/conversations/{uuid4()}"):
+        assert_problem(await client.get(f"{unknown}/snapshots"), 404, "NOT_FOUND")
+
+
+async def test_list_sessions_ordered_by_timestamp_desc(
+    client: httpx.AsyncClient, time: Time
+) -> None:
+    """I3, S4, decision 2: newest first, those of one moment too, each once over the pages."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    made = []
+    for number in range(7):
+        made.append((await save(client, path))["session_id"])
+        time.pass_by(seconds=number % 2)
+    found: list[str] = []
+    following: str | None = ""
+    while following is not None:
+        cursor = {"cursor": following} if following else {}
+        answered = (await client.get(f"{path}/snapshots", params={"limit": 2, **cursor})).json()
+        found += [item["session_id"] for item in answered["data"]]
+        following = answered["next_cursor"]
+    assert found == made[::-1]
+    refused = await client.get("/v1/snapshots?cursor=AAAA")
+    assert_problem(refused, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+async def test_deleting_a_snapshot_leaves_the_log(client: httpx.AsyncClient) -> None:
+    """I3: a snapshot can be deleted, once; what it was taken of stays."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    at = f"/v1/snapshots/{(await save(client, path))['session_id']}"
+    answered = await client.delete(at)
+    assert answered.status_code == 200
+    assert answered.json()["deleted"] == {
+        "snapshots": 1,
+        "snapshot_parts": 1,
+        "snapshot_messages": 0,
+    }
+    for again in (
+        await client.delete(at),
+        await client.get(at),
+        await client.post(f"{at}/restore"),
+    ):
+        assert_problem(again, 404, "NOT_FOUND")
+    assert_problem(await client.get("/v1/snapshots/unheard"), 404, "NOT_FOUND")
+    assert len(await log_of(client, path)) == 2
+
+
+async def test_an_answer_that_is_broken_off_is_no_json(settings: Settings) -> None:
+    """I2: where a reading fails midway the answer ends unfinished, never as a shorter snapshot."""
+    app = create_app(settings)
+    found = app.state.services.snapshots
+
+    class Breaking:
+        """Reads a page of a snapshot and fails."""
+
+        async def read(self, *asked: Any) -> Any:
+            """Return the snapshot with pages that break off."""
+            snapshot, pages = await found.read(*asked)
+
+            async def broken() -> AsyncIterator[list[bytes]]:
+                yield await anext(pages)
+                raise ServiceUnavailable("The database does not answer")
+
+            return snapshot, broken()
+
+    with serving(app) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            path = await new_conversation(client)
+            await append(client, path, *talk(2))
+            saved = await save(client, path)
+            assert (await read(client, saved["session_id"]))["message_count"] == 2
+            app.state.services = replace(app.state.services, snapshots=Breaking())
+            received = b""
+            with pytest.raises(httpx.RemoteProtocolError):
+                async with client.stream("GET", f"/v1/snapshots/{saved['session_id']}") as broken:
+                    async for piece in broken.aiter_bytes():
+                        received += piece
+            assert b'"messages":[' in received
+            with pytest.raises(ValueError, match="delimiter"):
+                json.loads(received)
+
+
+# --- S4: restore -----------------------------------------------------------------------------
+
+
+async def test_restore_loads_saved_messages(client: httpx.AsyncClient, time: Time) -> None:
+    """I4, S4, decision 31: what left the window rejoins it in order; twice restores nothing."""
+    agent = await new_agent(client)
+    path = await new_conversation(client, agent_id=agent)
+    await append(client, path, user("planted question"), calling("c1"), result("c1", "planted"))
+    saved = await save(client, path)
+    time.pass_by(days=2)
+    await append(client, path, user("newer question"))
+    assert "planted" not in await shown(client, path)
+    done = await restore(client, saved["session_id"])
+    assert (done["restored"], done["skipped"]) == (3, 0)
+    (one,) = done["conversations"]
+    assert one == {
+        "conversation_id": id_of(path),
+        "source_conversation_id": id_of(path),
+        "restored": 3,
+        "skipped": 0,
+    }
+    payload = await shown(client, path)
+    places = [payload.index(word) for word in ("planted question", "c1", '"planted"', "newer")]
+    assert places == sorted(places)
+    again = await restore(client, saved["session_id"])
+    assert (again["restored"], again["skipped"]) == (0, 3)
+    assert len(await log_of(client, path)) == 4
+    assert await shown(client, path) == payload
+
+
+async def test_restore_brings_back_what_was_cleared(client: httpx.AsyncClient) -> None:
+    """I4, B3: a snapshot from before a clear is restored after it, in an agent's conversations."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
+    for path in paths:
+        await append(client, path, user(f"planted in {id_of(path)}"))
+    saved = await save(client, agent)
+    assert (await client.post(f"{agent}/clear")).status_code == 200
+    assert_problem(await client.post(f"{agent}/snapshots"), 422, "VALIDATION_ERROR")
+    await append(client, paths[0], user("after the clear"))
+    done = await restore(client, saved["session_id"])
+    assert (done["restored"], done["skipped"]) == (2, 0)
+    for path in paths:
+        assert f"planted in {id_of(path)}" in await shown(client, path)
+    both = await save(client, agent)
+    assert both["message_count"] == 3
+    assert both["summary"].startswith("A window of 3 messages of 2 conversations.")
+
+
+async def test_restore_nonexistent_id_raises(client: httpx.AsyncClient) -> None:
+    """I4, S4: neither an unknown snapshot nor an unknown conversation can be restored."""
+    answered = await client.post(f"/v1/snapshots/{uuid4()}/restore")
+    assert_problem(answered, 404, "NOT_FOUND")
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    at = f"/v1/snapshots/{(await save(client, path))['session_id']}/restore"
+    unknown = await client.post(at, json={"conversation_id": str(uuid4())})
+    assert_problem(unknown, 404, "NOT_FOUND")
+    for body in ({"conversation_id": "x"}, {"conversation_id": 1}, {"target": "x"}):
+        assert_problem(await client.post(at, json=body), 422, "VALIDATION_ERROR")
+
+
+async def test_restore_into_another_conversation_copies(client: httpx.AsyncClient) -> None:
+    """I4: elsewhere copies are appended, marked and paired; clashing calls are renamed."""
+    path, target = await new_conversation(client), await new_conversation(client)
+    await append(client, path, user("question"), calling("c1", "c2"), result("c2"), result("c1"))
+    await append(client, target, user("before"), calling("c1"), result("c1", "its own"))
+    saved = await save(client, path)
+    done = await restore(client, saved["session_id"], conversation_id=id_of(target))
+    assert (done["restored"], done["skipped"]) == (4, 0)
+    log = await log_of(client, target)
+    copies = log[3:]
+    assert [item["role"] for item in copies] == ["user", "assistant", "tool", "tool"]
+    sources = await log_of(client, path)
+    for copy, source in zip(copies, sources, strict=True):
+        assert copy["id"] != source["id"]
+        assert copy["restored_from"] == {
+            "session_id": saved["session_id"],
+            "conversation_id": id_of(path),
+            "message_id": source["id"],
+        }
+    renamed, kept = [call["id"] for call in copies[1]["tool_calls"]]
+    assert renamed != "c1"
+    assert kept == "c2"
+    assert [item["tool_call_id"] for item in copies[2:]] == ["c2", renamed]
+    again = await restore(client, saved["session_id"], conversation_id=id_of(target))
+    assert (again["restored"], again["skipped"]) == (0, 4)
+    assert len(await log_of(client, target)) == len(log)
+    assert "restored_from" not in await shown(client, target)
+
+
+async def test_restore_of_copies_that_left_their_window(
+    client: httpx.AsyncClient, time: Time
+) -> None:
+    """I4: copies are as new as any message, and rejoin when they are restored again later."""
+    agent = await new_agent(client)
+    path = await new_conversation(client)
+    old = "2026-02-01T00:00:00Z"
+    await append(client, path, user("planted", timestamp=old), *talk(1))
+    target = await new_conversation(client, agent_id=agent)
+    saved = await save(client, path)
+    await restore(client, saved["session_id"], conversation_id=id_of(target))
+    assert "planted" in await shown(client, target)
+    assert (await log_of(client, target))[0]["restored_from"]["timestamp"] == old
+    time.pass_by(days=2)
+    assert await shown(client, target) == ""
+    done = await restore(client, saved["session_id"], conversation_id=id_of(target))
+    assert (done["restored"], done["skipped"]) == (2, 0)
+    assert "planted" in await shown(client, target)
+    assert len(await log_of(client, target)) == 2
+
+
+async def test_restore_of_several_conversations_into_one_is_refused(
+    client: httpx.AsyncClient,
+) -> None:
+    """I4, decision 31: several conversations cannot become one; each goes back to its own."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
+    for path in paths:
+        await append(client, path, *talk(2))
+    at = f"/v1/snapshots/{(await save(client, agent))['session_id']}/restore"
+    target = await new_conversation(client)
+    refused = await client.post(at, json={"conversation_id": id_of(target)})
+    assert_problem(refused, 422, "VALIDATION_ERROR", "/conversation_id")
+    done = (await client.post(at)).json()
+    assert [item["conversation_id"] for item in done["conversations"]] == list(map(id_of, paths))
+    assert done["skipped"] == 4
+
+
+async def test_restore_carries_large_results_whole(client: httpx.AsyncClient) -> None:
+    """I4, F1: a copy of an offloaded result is offloaded again, byte for byte the same."""
+    path, target = await new_conversation(client), await new_conversation(client)
+    output = "".join(f"line {number} é\n" for number in range(20_000))
+    await append(client, path, user("q"), calling("c1"), result("c1", output))
+    saved = await save(client, path)
+    view = (await read(client, saved["session_id"]))["messages"][2]
+    assert view["content_truncated"] is True
+    assert view["output_ref"]["byte_size"] == len(output.encode())
+    whole = (await read(client, saved["session_id"], download=True))["messages"][2]
+    assert whole["content"] == output
+    assert whole["content_truncated"] is False
+    await restore(client, saved["session_id"], conversation_id=id_of(target))
+    ref = (await log_of(client, target))[2]["output_ref"]["id"]
+    content = await client.get(f"{target}/blobs/{ref}/content")
+    assert content.text == output
+
+
+async def test_restores_at_once_do_not_duplicate(client: httpx.AsyncClient) -> None:
+    """I4: two restores at once into one conversation leave each message there once."""
+    path, target = await new_conversation(client), await new_conversation(client)
+    await append(client, path, user("q"), calling("c1"), result("c1"), *talk(20))
+    await append(client, target, user("q"), calling("c1"), result("c1"))
+    saved = await save(client, path)
+    both = [restore(client, saved["session_id"], conversation_id=id_of(target)) for _ in range(3)]
+    await asyncio.gather(*both)
+    assert len(await log_of(client, target)) == 3 + 23
+
+
+async def test_restore_is_told_as_an_event(client: httpx.AsyncClient, database_url: str) -> None:
+    """L3, I4: each conversation tells what was restored into it."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    saved = await save(client, path)
+    await restore(client, saved["session_id"])
+    rows = await execute(database_url, "SELECT data FROM events WHERE type = 'restored'")
+    assert [json.loads(row["data"]) for row in rows] == [
+        {"session_id": saved["session_id"], "restored": 0, "skipped": 2}
+    ]
+
+
+# --- import ----------------------------------------------------------------------------------
+
+BARE: dict[str, Any] = {
+    "session_id": "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f",
+    "timestamp": "2026-02-12T14:30:00Z",
+    "description": "Working on auth refactor",
+    "summary": "Implemented JWT token validation and refresh flow...",
+    "message_count": 3,
+    "window_start": "2026-02-12T00:00:00Z",
+    "window_end": "2026-02-12T14:30:00Z",
+    "messages": [user("validate"), calling("c1"), result("c1", "validated")],
+}
+
+
+async def imported(client: httpx.AsyncClient, body: Any) -> httpx.Response:
+    """Import a snapshot."""
+    return await client.post("/v1/snapshots", json=body)
+
+
+async def test_import_takes_a_plain_file(client: httpx.AsyncClient) -> None:
+    """I2: S4's own file is taken as it is; its messages become a conversation once restored."""
+    answered = await imported(client, BARE)
+    assert answered.status_code == 201, answered.text
+    made = answered.json()
+    assert answered.headers["location"] == f"/v1/snapshots/{BARE['session_id']}"
+    assert made["imported"] is True
+    assert made["summary"] == BARE["summary"]
+    assert made["timestamp"] == "2026-02-12T14:30:00+00:00"
+    (source,) = made["conversation_ids"]
+    whole = await read(client, BARE["session_id"])
+    assert [item["conversation_id"] for item in whole["messages"]] == [source] * 3
+    first, again = [await restore(client, BARE["session_id"]) for _ in range(2)]
+    assert (first["restored"], first["skipped"]) == (3, 0)
+    assert (again["restored"], again["skipped"]) == (0, 3)
+    log = await log_of(client, f"/v1/conversations/{source}")
+    assert [item["role"] for item in log] == ["user", "assistant", "tool"]
+
+
+async def test_import_takes_a_download_back(client: httpx.AsyncClient, time: Time) -> None:
+    """I2, I4: what was downloaded comes back as it was, and rejoins the log it came from."""
+    agent = await new_agent(client)
+    path = await new_conversation(client, agent_id=agent)
+    output = "long line\n" * 10_000
+    await append(client, path, user("planted", id="mine", seq="own"), calling("c1"))
+    await append(client, path, result("c1", output), user("later"))
+    saved = await save(client, path, description="kept")
+    at = f"/v1/snapshots/{saved['session_id']}"
+    file = (await client.get(f"{at}?download=true")).json()
+    assert_problem(await imported(client, file), 409, "CONFLICT")
+    await client.delete(at)
+    answered = await imported(client, file)
+    assert answered.json() == saved | {"imported": True}
+    again = await read(client, saved["session_id"], download=True)
+    assert again["messages"] == file["messages"]
+    time.pass_by(days=2)
+    done = await restore(client, saved["session_id"])
+    assert (done["restored"], done["skipped"]) == (4, 0)
+    assert "planted" in await shown(client, path)
+    assert len(await log_of(client, path)) == 4
+    await client.delete(path)
+    assert_problem(await client.get(at), 404, "NOT_FOUND")
+    await imported(client, file)
+    done = await restore(client, saved["session_id"])
+    assert done["conversations"][0]["conversation_id"] == id_of(path)
+    log = await log_of(client, path)
+    assert [item["role"] for item in log] == ["user", "assistant", "tool", "user"]
+    assert log[0]["given"]["seq"] == "own"
+    assert log[2]["output_ref"]["byte_size"] == len(output)
+    assert log[0]["agent_id"] == agent
+
+
+UNFIT: list[tuple[dict[str, Any], str]] = [
+    ({"message_count": 4}, "/message_count"),
+    ({"messages": []}, "/messages"),
+    ({"messages": "all"}, "/messages"),
+    ({"session_id": "yesterday"}, "/session_id"),
+    ({"timestamp": "noon"}, "/timestamp"),
+    ({"timestamp": "1066-10-14T00:00:00Z"}, "/timestamp"),
+    ({"timestamp": 7}, "/timestamp"),
+    ({"colour": "red"}, "/colour"),
+    ({"messages": ["hello"]}, "/messages/0"),
+    ({"messages": [{"role": "system", "content": "x"}]}, "/messages/0/role"),
+    ({"messages": [user("x", format="morse")]}, "/messages/0/format"),
+    ({"messages": [user("x", conversation_id="x")]}, "/messages/0/conversation_id"),
+    ({"messages": [user("x", given="y")]}, "/messages/0/given"),
+    ({"messages": [user("x", id="a"), user("y", id="a")]}, "/messages/1/id"),
+    ({"messages": [user("x", id=7)]}, "/messages/0/id"),
+    ({"messages": [user("x", seq=True)]}, "/messages/0/seq"),
+    ({"messages": [user("x"), calling("a"), result("b")]}, "/messages/2"),
+    ({"messages": [result("a")]}, "/messages/0"),
+    ({"messages": [calling("a"), result("a"), result("a")]}, "/messages/2"),
+]
+
+
+async def model_of(client: httpx.AsyncClient, conversation_id: str) -> tuple[str | None, ...]:
+    """Return a conversation's own model and its effective one."""
+    found = (await client.get(f"/v1/conversations/{conversation_id}")).json()
+    return found["model"], found["effective_model"]
+
+
+async def test_a_restored_import_has_the_models_of_its_conversations(
+    settings: Settings, time: Time
+) -> None:
+    """I2, I4: without a default model too, a conversation that a restore makes can be built."""
+    bare = replace(settings, default_model=None)
+    async with started(create_app(bare, now=time.now)) as client:
+        agent = await new_agent(client, model="gpt-4o")
+        paths = [
+            await new_conversation(client, agent_id=agent),
+            await new_conversation(client, agent_id=agent, model="claude-sonnet-4-5"),
+        ]
+        for path in paths:
+            await append(client, path, *talk(2))
+        saved = await save(client, f"/v1/agents/{agent}")
+        models = {item["conversation_id"]: item["model"] for item in saved["models"]}
+        assert models == {id_of(paths[0]): "gpt-4o", id_of(paths[1]): "claude-sonnet-4-5"}
+        file = await read(client, saved["session_id"], download=True)
+        assert file["models"] == saved["models"]
+        for path in paths:
+            await client.delete(path)
+        assert (await imported(client, file)).json()["models"] == saved["models"]
+        await restore(client, saved["session_id"])
+        assert await model_of(client, id_of(paths[0])) == (None, "gpt-4o")
+        assert await model_of(client, id_of(paths[1])) == ("claude-sonnet-4-5",) * 2
+        for path in paths:
+            await client.delete(path)
+        await client.delete(f"/v1/agents/{agent}")
+        await imported(client, file)
+        await restore(client, saved["session_id"])
+        for path, model in zip(paths, ("gpt-4o", "claude-sonnet-4-5"), strict=True):
+            assert await model_of(client, id_of(path)) == (model, model)
+            built = await client.post(f"{path}/context", json={"format": "openai_chat"})
+            assert built.status_code == 200, built.text
+
+
+async def test_an_import_without_models_is_taken(settings: Settings, time: Time) -> None:
+    """I2: files of earlier releases have none; bare messages may name one for all of them."""
+    async with started(create_app(replace(settings, default_model=None), now=time.now)) as client:
+        for models, model in ((None, None), ([{"model": "gpt-4o"}], "gpt-4o")):
+            body = {key: value for key, value in BARE.items() if key != "session_id"}
+            made = (await imported(client, body | {"models": models})).json()
+            (source,) = made["conversation_ids"]
+            shown = [{"conversation_id": source, "model": model}] if model else []
+            assert made["models"] == shown
+            await restore(client, made["session_id"])
+            assert await model_of(client, source) == (model, model)
+
+
+async def test_a_snapshot_of_the_release_before_is_read(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """I3: what was saved without models has none, and is restored as before."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(2))
+    saved = await save(client, path)
+    await execute(database_url, "UPDATE snapshots SET models = NULL")
+    assert (await read(client, saved["session_id"]))["models"] == []
+    assert (await restore(client, saved["session_id"]))["skipped"] == 2
+
+
+async def test_import_checks_messages_as_an_append_does(client: httpx.AsyncClient) -> None:
+    """I2, A1, A3, M: what no log would take is refused at its place, and nothing is stored."""
+    for change, pointer in UNFIT:
+        body = {key: value for key, value in BARE.items() if key != "message_count"} | change
+        assert_problem(await imported(client, body), 422, "VALIDATION_ERROR", pointer)
+    assert (await client.get("/v1/snapshots")).json()["data"] == []
+
+
+async def test_import_of_too_much_is_refused(settings: Settings) -> None:
+    """M: an import is bounded as every body is."""
+    async with started(create_app(replace(settings, max_body_bytes=2_000))) as client:
+        answered = await imported(client, BARE | {"summary": "x" * 3_000})
+        assert_problem(answered, 413, "PAYLOAD_TOO_LARGE")
+
+
+async def test_imports_of_one_file_at_once(client: httpx.AsyncClient) -> None:
+    """I2: of two equal imports one is stored, the other is a conflict."""
+    answers = await asyncio.gather(*(imported(client, BARE) for _ in range(3)))
+    assert sorted(item.status_code for item in answers) == [201, 409, 409]
+    assert len((await read(client, BARE["session_id"]))["messages"]) == 3
+
+
+async def test_restores_of_an_import_at_once_make_one_conversation(
+    client: httpx.AsyncClient,
+) -> None:
+    """I4: equal restores of an import find each other's conversation and messages."""
+    await imported(client, BARE)
+    done = await asyncio.gather(*(restore(client, BARE["session_id"]) for _ in range(3)))
+    (source,) = {item["conversation_id"] for each in done for item in each["conversations"]}
+    assert len(await log_of(client, f"/v1/conversations/{source}")) == 3
+    assert len((await client.get("/v1/conversations")).json()["data"]) == 1
+
+
+# --- deletion, collection --------------------------------------------------------------------
+
+
+async def test_deleting_a_conversation_takes_its_part(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """A7, I4: a deleted conversation leaves agent snapshots, with what their summary said of it."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    gone, stays = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
+    await append(client, gone, *talk(2, "secret"))
+    await append(client, stays, *talk(3, "public"))
+    both, alone = await save(client, agent), await save(client, gone)
+    deleted = (await client.delete(gone)).json()["deleted"]
+    assert deleted["snapshots"] == 1
+    assert deleted["snapshot_parts"] == 2
+    left = await read(client, both["session_id"])
+    assert left["conversation_ids"] == [id_of(stays)]
+    assert left["message_count"] == 3
+    assert "secret" not in json.dumps(left)
+    answered = await client.get(f"/v1/snapshots/{alone['session_id']}")
+    assert_problem(answered, 404, "NOT_FOUND")
+    deleted = (await client.delete(agent)).json()["deleted"]
+    assert deleted["snapshots"] == 1
+    for table in ("snapshots", "snapshot_parts", "snapshot_messages"):
+        assert await execute(database_url, f"SELECT * FROM {table}") == []
+
+
+async def test_deleting_a_conversation_takes_its_imported_messages(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """A7: what was imported of a conversation goes when that is deleted here."""
+    path = await new_conversation(client)
+    messages = [user("secret", conversation_id=id_of(path)), user("other")]
+    session_id = (await imported(client, {"messages": messages})).json()["session_id"]
+    deleted = (await client.delete(path)).json()["deleted"]
+    assert deleted["snapshot_messages"] == 1
+    left = await read(client, session_id)
+    assert [item["content"] for item in left["messages"]] == ["other"]
+    assert len(await execute(database_url, "SELECT * FROM snapshot_messages")) == 1
+
+
+async def test_deleting_conversations_at_once_empties_a_snapshot(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """A7: the last part takes its snapshot with it, whichever deletion comes last."""
+    agent = f"/v1/agents/{await new_agent(client)}"
+    paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(4)]
+    for path in paths:
+        await append(client, path, *talk(2))
+    await save(client, agent)
+    answers = await asyncio.gather(*(client.delete(path) for path in paths))
+    assert [item.status_code for item in answers] == [200] * 4
+    assert sum(item.json()["deleted"]["snapshots"] for item in answers) == 1
+    assert await execute(database_url, "SELECT * FROM snapshots") == []
+
+
+async def test_a_collection_leaves_what_a_snapshot_holds(client: httpx.AsyncClient) -> None:
+    """F7: with `drop_compacted`, outputs of messages in a snapshot's part are not collected."""
+    policy = {"gc": {"drop_compacted": True}, "sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
+    path = await new_conversation(client, policy=policy)
+    await append(client, path, user("q"), calling("c1"), result("c1", "held\n" * 2_000))
+    saved = await save(client, path)
+    await append(client, path, user("q"), calling("c2"), result("c2", "gone\n" * 2_000), *talk(6))
+    compacted = (await client.post(f"{path}/compact", json={})).json()
+    assert compacted["compacted"] is True, compacted
+    await client.post(f"{path}/blobs/gc", json={})
+    log = await log_of(client, path)
+    assert [item["content_collected"] for item in log if item["role"] == "tool"] == [False, True]
+    whole = await read(client, saved["session_id"], download=True)
+    assert whole["messages"][2]["content"] == "held\n" * 2_000
+
+
+async def test_save_tells_what_was_summarised_and_keeps_the_originals(
+    modelled: httpx.AsyncClient, fake_llm: FakeLLM
+) -> None:
+    """I1, E5: a compacted window is saved whole, and its recap starts from the summary there is."""
+    policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
+    path = await new_conversation(modelled, policy=policy)
+    await append(modelled, path, user("first"), *talk(10, "middle part " * 20), user("last"))
+    fake_llm.always(answer("<summary>SHORTLY</summary>"))
+    await modelled.post(f"{path}/compact", json={})
+    fake_llm.always(answer(SENTENCE))
+    saved = await save(modelled, path)
+    asked = fake_llm.requests[-1].text
+    assert "SHORTLY" in asked
+    assert "middle part" not in asked
+    assert len((await read(modelled, saved["session_id"]))["messages"]) == 12

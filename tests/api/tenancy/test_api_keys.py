@@ -1,0 +1,272 @@
+"""Requests with and without keys, over HTTP (M, decision 34)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.api.middleware.authentication import OPEN
+from app.domain.tenancy.quotas import Limits
+from app.keys import create, revoke, set_limits
+from app.main import create_app
+from app.settings import Settings
+from tests.api.http.test_openapi import OPERATIONS
+from tests.api.talk import assert_problem, new_conversation, talk
+from tests.conftest import execute, started
+
+
+@pytest_asyncio.fixture
+async def key(settings: Settings) -> str:
+    """A key of the tenant acme."""
+    return await create("acme", "tests", None, settings)
+
+
+@pytest_asyncio.fixture
+async def guarded(settings: Settings, key: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client without a key, of a service that has one."""
+    async with started(create_app(settings)) as opened:
+        yield opened
+
+
+def bearer(key: str) -> dict[str, str]:
+    """Return the header that brings a key."""
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def test_every_operation_wants_the_key(guarded: httpx.AsyncClient, key: str) -> None:
+    """M: without a key all but the open paths are 401, whatever else is wrong with the request.
+
+    A path that does not exist is one of them, so that a stranger learns nothing.
+    """
+    calls = [(method, path) for method, path, _ in OPERATIONS] + [("get", "/v1/nothing")]
+    for method, path in calls:
+        for headers in ({}, {"Authorization": "Basic x"}, bearer("x"), bearer(key + "x")):
+            answer = await guarded.request(method, path, headers=headers)
+            if path in OPEN:
+                assert answer.status_code == 200
+            else:
+                assert_problem(answer, 401, "UNAUTHENTICATED")
+                assert answer.headers["www-authenticate"] == "Bearer"
+    for path in ("/docs", "/openapi.json"):
+        assert (await guarded.get(path)).status_code == 200
+    assert (await guarded.get("/v1/agents", headers=bearer(key))).status_code == 200
+
+
+async def test_a_refusal_reads_no_body(guarded: httpx.AsyncClient) -> None:
+    """M: a stranger's upload is not taken in before he is refused."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise AssertionError("the body was read")
+
+    answer = await guarded.post(
+        "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/blobs", content=body()
+    )
+    assert_problem(answer, 401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("localhost", 200),
+        ("context.localhost:8080", 200),
+        ("api:8080", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example:8080", 403),
+        ("[::1.evil.example", 403),
+        ("a.b@[", 403),
+        ("[]:8080", 403),
+    ],
+)
+async def test_without_a_key_names_of_pages_are_refused(
+    settings: Settings, client: httpx.AsyncClient, host: str, status: int
+) -> None:
+    """M: a page that rebinds its name to the loopback gets FORBIDDEN; with a key any name goes."""
+    answer = await client.get("/v1/agents", headers={"Host": host})
+    assert answer.status_code == status
+    if status == 403:
+        assert_problem(answer, 403, "FORBIDDEN")
+    trusting = replace(settings, allow_unauthenticated=True, allowed_hosts=("*",))
+    async with started(create_app(trusting)) as other:
+        assert (await other.get("/v1/agents", headers={"Host": host})).status_code == 200
+    key = await create("acme", "", None, settings)
+    with_key = await client.get("/v1/agents", headers={"Host": host, **bearer(key)})
+    assert with_key.status_code == 200
+
+
+async def test_names_can_be_allowed(settings: Settings) -> None:
+    """M: who listens for others without a key names the hosts; a page of theirs is still refused.
+
+    That something else keeps strangers out does not keep out the pages in a browser inside.
+    """
+    given = replace(
+        settings, allow_unauthenticated=True, allowed_hosts=("context.svc.example", "Other.example")
+    )
+    async with started(create_app(given)) as client:
+        for host, status in {
+            "context.svc.example": 200,
+            "CONTEXT.svc.example:8080": 200,
+            "other.example": 200,
+            "127.0.0.1:8080": 200,
+            "evil.example": 403,
+            "svc.example": 403,
+            "x" * 2_000 + ".example": 403,
+        }.items():
+            answer = await client.get("/v1/agents", headers={"Host": host})
+            assert answer.status_code == status, host
+        headers = {"Host": "other.example", "Origin": "https://evil.example"}
+        assert (await client.get("/v1/agents", headers=headers)).status_code == 403
+
+
+PAGES = {
+    "http://127.0.0.1:8080": 200,
+    "http://localhost:3000": 200,
+    "https://evil.example": 403,
+    "http://127.0.0.1.evil.example": 403,
+    "null": 403,
+    "http://[]": 403,
+}
+
+
+@pytest.mark.parametrize(("origin", "status"), PAGES.items())
+async def test_without_a_key_pages_of_others_are_refused(
+    settings: Settings, client: httpx.AsyncClient, origin: str, status: int
+) -> None:
+    """M: a page cannot clear, fork or compact by a request that needs no leave of its browser."""
+    made = await client.post("/v1/agents", json={"agent_id": "bot", "name": "Bot"})
+    assert made.status_code == 201
+    headers = {"Origin": origin, "Host": "127.0.0.1:8080"}
+    answer = await client.post("/v1/agents/bot/clear", headers=headers)
+    assert answer.status_code == status
+    if status == 403:
+        assert_problem(answer, 403, "FORBIDDEN")
+    key = await create("default", "", None, settings)
+    with_key = await client.post("/v1/agents/bot/clear", headers={**headers, **bearer(key)})
+    assert with_key.status_code == 200
+
+
+async def test_what_needs_no_database_goes_on_without_it(settings: Settings, key: str) -> None:
+    """Operation: once known, keys and limits are no reason to refuse what needs no database."""
+    app = create_app(settings)
+    async with started(app) as client:
+        assert (await client.get("/v1/strategies", headers=bearer(key))).status_code == 200
+        app.state.services.agents._database._store._url = "postgresql://127.0.0.1:1/none"
+        await app.state.services.agents._database._store.close()
+        for _ in range(3):
+            answer = await client.get("/v1/strategies", headers=bearer(key))
+            assert answer.status_code == 200
+        away = await client.get("/v1/agents", headers=bearer(key))
+        assert_problem(away, 503, "SERVICE_UNAVAILABLE")
+
+
+async def test_the_first_key_ends_the_open_time(
+    client: httpx.AsyncClient, settings: Settings
+) -> None:
+    """34: what was stored before stays the default tenant's, and a key of it opens it again."""
+    path = await new_conversation(client)
+    mine = await create("default", "", None, settings)
+    other = await create("other", "", None, settings)
+    assert (await client.get(path, headers=bearer(mine))).status_code == 200
+    assert_problem(await client.get(path, headers=bearer(other)), 404, "NOT_FOUND")
+    assert_problem(await client.get(path), 401, "UNAUTHENTICATED")
+
+
+async def test_a_revoked_key_is_refused_by_a_new_process(settings: Settings, key: str) -> None:
+    """34: revoking the last key does not open the service again."""
+    await revoke(key.split("_")[1], settings)
+    async with started(create_app(settings)) as client:
+        for headers in ({}, bearer(key)):
+            answer = await client.get("/v1/agents", headers=headers)
+            assert_problem(answer, 401, "UNAUTHENTICATED")
+
+
+async def test_the_secret_is_nowhere(
+    guarded: httpx.AsyncClient, key: str, database_url: str
+) -> None:
+    """34: neither the database nor an answer holds it."""
+    secret = key.split("_", 2)[2]
+    assert secret not in (await guarded.get("/v1/agents", headers=bearer(key + "x"))).text
+    rows = await execute(database_url, "SELECT k::text FROM api_keys k")
+    assert len(rows) == 1
+    assert secret not in rows[0][0]
+
+
+async def test_without_a_database_nobody_is_let_in(settings: Settings) -> None:
+    """34: a process that never saw the database cannot know whether a key is needed."""
+    away = replace(settings, database_url="postgresql://127.0.0.1:1/none")
+    async with started(create_app(away)) as client:
+        answer = await client.get("/v1/strategies")
+        assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
+    """M: RATE_LIMITED with Retry-After; other tenants and the open paths go on."""
+    await set_limits("acme", Limits(requests_per_minute=3), settings)
+    other = await create("other", "", None, settings)
+    async with started(create_app(settings)) as client:
+        answers = [await client.get("/v1/agents", headers=bearer(key)) for _ in range(12)]
+        refused = [answer for answer in answers if answer.status_code != 200]
+        # The clock's minute may end in between, and then three more are let in.
+        assert 6 <= len(refused) <= 9
+        for answer in refused:
+            problem = assert_problem(answer, 429, "RATE_LIMITED")
+            assert problem["limit"] == 3
+            assert 1 <= int(answer.headers["retry-after"]) <= 61
+        assert (await client.get("/v1/agents", headers=bearer(other))).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_too_many_bytes_are_429_and_nothing_is_stored(
+    settings: Settings, key: str, streamed: bool
+) -> None:
+    """M: bodies count as they come in, uploads and appends alike; what is refused is not stored."""
+    async with started(create_app(settings)) as client:
+        client.headers.update(bearer(key))
+        path = await new_conversation(client)
+    await set_limits("acme", Limits(bytes_per_day=10_000), settings)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(30):
+            yield b"x" * 1_000
+
+    async with started(create_app(settings)) as client:
+        client.headers.update(bearer(key))
+        body = chunks() if streamed else b"x" * 30_000
+        answer = await client.post(f"{path}/blobs", content=body)
+        assert_problem(answer, 429, "RATE_LIMITED")
+        assert (await client.get(f"{path}/blobs")).json()["data"] == []
+        answer = await client.post(f"{path}/messages", json={"messages": talk(60, "word " * 60)})
+        assert_problem(answer, 429, "RATE_LIMITED")
+        assert (await client.get(f"{path}/messages")).json()["data"] == []
+
+
+async def test_the_settings_limit_the_default_tenant(settings: Settings) -> None:
+    """Security: the settings' limits hold without keys as well."""
+    async with started(create_app(replace(settings, requests_per_minute=1))) as client:
+        statuses = [(await client.get("/v1/agents")).status_code for _ in range(4)]
+    assert statuses.count(429) >= 2
+
+
+async def test_uses_are_there_after_the_end(
+    settings: Settings, key: str, database_url: str
+) -> None:
+    """34: what a process has counted of a key it writes before it ends."""
+    async with started(create_app(settings)) as client:
+        for _ in range(5):
+            assert (await client.get("/v1/agents", headers=bearer(key))).status_code == 200
+        assert (await client.get("/v1/agents", headers=bearer(key[:-1] + "!"))).status_code == 401
+        wrong = key[:-1] + ("A" if key[-1] != "A" else "B")
+        assert (await client.get("/v1/agents", headers=bearer(wrong))).status_code == 401
+    rows = await execute(database_url, "SELECT admitted, refused FROM key_uses")
+    assert [sum(row[column] for row in rows) for column in ("admitted", "refused")] == [5, 1]
+    ((used,),) = await execute(database_url, "SELECT last_used_at FROM api_keys")
+    assert used is not None

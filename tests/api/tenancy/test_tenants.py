@@ -1,0 +1,321 @@
+"""The walls between tenants: another tenant's ids are found nowhere (architecture, security)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest_asyncio
+
+from app.adapters.postgres.tables import metadata
+from app.keys import create
+from app.main import create_app
+from app.settings import Settings
+from tests.api.conversations.test_deletion import lived, post
+from tests.api.http.test_openapi import OPERATIONS, schema_of
+from tests.api.talk import append, calling, result, user
+from tests.conftest import started
+
+UNKNOWN = {
+    "agent_id": "nobody",
+    "conversation_id": "00000000-0000-7000-8000-00000000dead",
+    "message_id": "00000000-0000-7000-8000-00000000beef",
+    "ref": "blob_" + "0" * 24,
+    "compaction_id": "00000000-0000-7000-8000-00000000cafe",
+    "job_id": "00000000-0000-7000-8000-00000000f00d",
+    "session_id": "00000000-0000-7000-8000-00000000feed",
+    "model": "unlisted-model",
+    "build_id": "00000000-0000-7000-8000-00000000bead",
+}
+COUNTED = {"api_keys", "key_uses", "allowances", "tenants", "alembic_version"}
+"""What every request may change, whoever sends it."""
+
+Call = tuple[str, str, dict[str, Any]]
+CALLS: list[Call] = [item for item in OPERATIONS if item[1].startswith("/v1/")]
+NAMED = {"create_agent", "set_model", "import_snapshot"}
+"""Operations whose ids are names that each tenant gives as it likes."""
+WITH_IDS = [item for item in CALLS if "{" in item[1]]
+
+
+@dataclass(frozen=True)
+class World:
+    """Two tenants, each with a conversation that everything has happened to, and its ids."""
+
+    client: httpx.AsyncClient
+    url: str
+    keys: Mapping[str, str]
+    ids: Mapping[str, Mapping[str, str]]
+
+    def headers(self, tenant: str) -> dict[str, str]:
+        """Return the headers of a request of this tenant."""
+        return {"Authorization": f"Bearer {self.keys[tenant]}"}
+
+    async def send(self, tenant: str, call: Call, ids: Mapping[str, str]) -> httpx.Response:
+        """Send an operation with these ids in its path, query and body."""
+        method, path, operation = call
+        query = {
+            given["name"]: ids[given["name"]]
+            for given in operation.get("parameters", [])
+            if given["in"] == "query" and given["name"] in ids
+        }
+        if "as_of" in {given["name"] for given in operation.get("parameters", [])}:
+            query["as_of"] = ids["build_id"]
+        if operation["operationId"] == "stream_events":
+            query["follow"] = "false"
+        if operation["operationId"] == "grep_blob":
+            query["pattern"] = "x"
+        body = body_of(operation, ids)
+        more = {"content": b"raw"} if body is RAW else {"json": body} if body is not None else {}
+        return await self.client.request(
+            method,
+            re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], path),
+            params=query,
+            headers=self.headers(tenant),
+            **more,
+        )
+
+
+RAW = object()
+
+
+def body_of(operation: Mapping[str, Any], ids: Mapping[str, str]) -> Any:
+    """Return the body of the published example, with these ids where it names any."""
+    if "requestBody" not in operation:
+        return None
+    example = schema_of(operation["requestBody"])["examples"][0]
+    if example == "raw bytes":
+        return RAW
+    body = dict(example)
+    match operation["operationId"]:
+        case "create_conversation":
+            return {"agent_id": ids["agent_id"]}
+        case "restore_snapshot":
+            return {"conversation_id": ids["conversation_id"]}
+        case "create_agent":
+            return body | {"agent_id": ids["agent_id"]}
+        case "fork_conversation":
+            return {}
+        case "answer_tool_call":
+            call = {"name": "read_result", "arguments": f'{{"ref_id": "{ids["ref"]}"}}'}
+            return {"tool_call": {"id": "call_x", "type": "function", "function": call}}
+        case "append_messages":
+            return {"messages": [{"role": "user", "content": "hello"}]}
+    return body
+
+
+async def ids_of(client: httpx.AsyncClient, agent_id: str) -> dict[str, str]:
+    """Make everything of which there are ids, and return those."""
+    await post(client, "/v1/agents", {"agent_id": agent_id, "name": "Agent"})
+    path = await lived(client, agent_id)
+    answered = await append(
+        client, path, user("look"), calling("c2"), result("c2", f"{agent_id} " * 900)
+    )
+    blobs = (await client.get(f"{path}/blobs")).json()["data"]
+    job = await post(client, f"{path}/compact?wait=false")
+    built = await post(client, f"{path}/context", {"status": ""})
+    compactions = (await client.get(f"{path}/compactions")).json()["data"]
+    snapshot = await post(client, f"{path}/snapshots")
+    await client.put(f"/v1/models/model-{path[-6:]}", json={"context_window": 9000})
+    return {
+        "agent_id": agent_id,
+        "conversation_id": path.rpartition("/")[2],
+        "message_id": answered["messages"][0]["id"],
+        "ref": blobs[0]["id"],
+        "compaction_id": compactions[0]["compaction_id"],
+        "job_id": job["job_id"],
+        "session_id": snapshot["session_id"],
+        "model": f"model-{path[-6:]}",
+        "build_id": built["build_id"],
+    }
+
+
+@pytest_asyncio.fixture
+async def world(settings: Settings) -> AsyncIterator[World]:
+    """Two tenants in one service."""
+    keys = {name: await create(name, "", None, settings) for name in ("alice", "bob")}
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(started(create_app(settings)))
+        ids = {}
+        for tenant, key in keys.items():
+            client.headers["Authorization"] = f"Bearer {key}"
+            ids[tenant] = await ids_of(client, f"{tenant}s-agent")
+        del client.headers["Authorization"]
+        assert settings.database_url is not None
+        yield World(client, settings.database_url, keys, ids)
+
+
+async def everything(url: str, tenant: str, ids: Mapping[str, str]) -> dict[str, Any]:
+    """Return all rows that belong to a tenant's conversation, agent or self, by table."""
+    connection = await asyncpg.connect(url)
+    found = {}
+    try:
+        for name, table in metadata.tables.items():
+            if name in COUNTED:
+                continue
+            if "tenant_id" in table.columns:
+                where, value = "tenant_id = $1", tenant
+            elif "conversation_id" in table.columns:
+                where, value = "conversation_id = CAST($1 AS uuid)", ids["conversation_id"]
+            else:
+                continue
+            rows = await connection.fetch(f"SELECT t::text FROM {name} t WHERE {where}", value)
+            found[name] = sorted(row["t"] for row in rows)
+    finally:
+        await connection.close()
+    return found
+
+
+def said(answer: httpx.Response, ids: Mapping[str, str]) -> tuple[int, str]:
+    """Return an answer without what differs from one request to the next and the ids asked for."""
+    text = answer.text
+    for name, value in ids.items():
+        text = text.replace(value, f"<{name}>")
+    return answer.status_code, re.sub(r'"request_id":"[^"]*"', "", text)
+
+
+async def test_every_operation_refuses_a_foreign_id(world: World) -> None:
+    """M: what is another tenant's is a 404 that says what it says of an id nobody has.
+
+    Every operation with an id in its path is asked, and then nothing of the owner has changed.
+    """
+    theirs = world.ids["alice"]
+    before = await everything(world.url, "alice", theirs)
+    assert sum(map(len, before.values())) > 50
+    for call in WITH_IDS:
+        name = call[2]["operationId"]
+        if name in NAMED:
+            continue
+        foreign = await world.send("bob", call, theirs)
+        unknown = await world.send("bob", call, UNKNOWN)
+        assert foreign.status_code == 404, f"{name}: {foreign.text}"
+        assert said(foreign, theirs) == said(unknown, UNKNOWN), name
+        assert foreign.json()["code"] == "NOT_FOUND"
+    assert await everything(world.url, "alice", theirs) == before
+
+
+def ids_in(call: Call) -> list[str]:
+    """Return the names of the ids that an operation takes in path, query or body."""
+    _, path, operation = call
+    names = set(re.findall(r"\{(\w+)\}", path))
+    names |= {given["name"] for given in operation.get("parameters", [])} & set(UNKNOWN)
+    body = body_of(operation, UNKNOWN)
+    if isinstance(body, dict):
+        names |= {"agent_id", "conversation_id"} & set(body)
+    names |= {"answer_tool_call": {"ref"}, "get_context": {"build_id"}}.get(
+        operation["operationId"], set()
+    )
+    return sorted(names)
+
+
+async def test_foreign_ids_among_own_ones_are_as_unknown(world: World) -> None:
+    """M: in path, query and body, in every mix with one's own ids, a foreign id is nobody's.
+
+    A conversation of one's own does not open a message, blob, compaction, build or snapshot of
+    another's. Upper case makes no difference.
+    """
+    theirs, own = world.ids["alice"], dict(world.ids["bob"])
+    before = await everything(world.url, "alice", theirs)
+    for call in CALLS:
+        names = ids_in(call)
+        name = call[2]["operationId"]
+        if name in NAMED:
+            continue
+        for size in range(1, len(names) + 1):
+            for chosen in combinations(names, size):
+                foreign = own | {name: theirs[name] for name in chosen}
+                unknown = own | {name: UNKNOWN[name] for name in chosen}
+                loud = foreign | {"conversation_id": foreign["conversation_id"].upper()}
+                expected = said(await world.send("bob", call, unknown), unknown)
+                got = await world.send("bob", call, foreign)
+                assert said(got, foreign) == expected, f"{name} {chosen}: {got.text}"
+                if "conversation_id" in chosen:
+                    assert (await world.send("bob", call, loud)).status_code == expected[0]
+    assert await everything(world.url, "alice", theirs) == before
+
+
+async def test_appends_to_a_foreign_log_say_nothing_of_it(world: World) -> None:
+    """M: not what it waits for, nor what its outputs are, which are named by what is in them.
+
+    The owner has just used it, so that this process knows it well.
+    """
+    theirs = world.ids["alice"]
+    path = f"/v1/conversations/{theirs['conversation_id']}/messages"
+    calls = {"messages": [calling("open")]}
+    done = await world.client.post(path, json=calls, headers=world.headers("alice"))
+    assert done.status_code == 201
+    before = await everything(world.url, "alice", theirs)
+    tries = [
+        {"role": "tool", "tool_call_id": "open", "output_ref": {"id": theirs["ref"]}},
+        {"role": "tool", "tool_call_id": "open", "output_ref": {"id": UNKNOWN["ref"]}},
+        {"role": "tool", "tool_call_id": "open", "content": "z" * 9000},
+        {"role": "tool", "tool_call_id": "other", "content": "z"},
+        {"role": "tool", "tool_call_id": 5, "content": "z"},
+        {"role": "user", "content": "hello", "id": theirs["message_id"]},
+    ]
+    for message in tries:
+        answers = [
+            await world.client.post(
+                f"/v1/conversations/{ids['conversation_id']}/messages",
+                json={"messages": [message]},
+                headers=world.headers("bob"),
+            )
+            for ids in (theirs, UNKNOWN)
+        ]
+        foreign, unknown = answers
+        assert said(foreign, theirs) == said(unknown, UNKNOWN)
+        assert foreign.status_code in (404, 422)
+    assert await everything(world.url, "alice", theirs) == before
+
+
+async def test_lists_hold_ones_own_only(world: World) -> None:
+    """M: conversations, agents, snapshots, models and an agent's messages are a tenant's own."""
+    for tenant, other in (("alice", "bob"), ("bob", "alice")):
+        for path in ("/v1/conversations", "/v1/agents", "/v1/snapshots", "/v1/models"):
+            page = await world.client.get(
+                path, params={"limit": 1000}, headers=world.headers(tenant)
+            )
+            assert page.status_code == 200
+            for value in world.ids[other].values():
+                assert f'"{value}"' not in page.text
+    own = await world.client.get("/v1/conversations", headers=world.headers("bob"))
+    assert len(own.json()["data"]) == 2
+
+
+async def test_equal_names_are_apart(world: World) -> None:
+    """Decision 7: two tenants may call their agents the same, and each has its own."""
+    name = world.ids["alice"]["agent_id"]
+    made = await world.client.post(
+        "/v1/agents", json={"agent_id": name, "name": "Bob's"}, headers=world.headers("bob")
+    )
+    assert made.status_code == 201
+    for tenant, expected in (("alice", "Agent"), ("bob", "Bob's")):
+        found = await world.client.get(f"/v1/agents/{name}", headers=world.headers(tenant))
+        assert found.json()["name"] == expected
+    removed = await world.client.delete(f"/v1/agents/{name}", headers=world.headers("bob"))
+    assert removed.json()["deleted"]["agents"] == 1
+    kept = await world.client.get(f"/v1/agents/{name}", headers=world.headers("alice"))
+    assert kept.status_code == 200
+
+
+async def test_a_taken_conversation_id_says_nothing_of_its_owner(world: World) -> None:
+    """Decision 7: ids of conversations are one space; the 409 is that of one's own id."""
+    answers = [
+        await world.client.post(
+            "/v1/conversations",
+            json={"conversation_id": world.ids[owner]["conversation_id"]},
+            headers=world.headers("bob"),
+        )
+        for owner in ("alice", "bob")
+    ]
+    first, second = (
+        said(answer, {"conversation_id": world.ids[owner]["conversation_id"]})
+        for answer, owner in zip(answers, ("alice", "bob"), strict=True)
+    )
+    assert first == second
+    assert first[0] == 409

@@ -1,0 +1,112 @@
+"""JSON text: what goes in comes out, and nothing a provider refuses leaves (decision 3)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common import json_text
+from app.domain.common.messages import sendable_json
+from tests.domain.compaction.strategies_messages import json_values
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two JSON values are equal, integers and floats told apart."""
+    return repr(one) == repr(two)
+
+
+@given(json_values())
+def test_values_come_back_identical(value: Any) -> None:
+    """Every string, NUL and lone surrogates included, survives the round trip (A1, decision 3)."""
+    assert same(json_text.loads(json_text.dumps(value)), value)
+
+
+@given(json_values())
+def test_stored_text_holds_nothing_postgres_refuses(value: Any) -> None:
+    """Stored text has no NUL and can be encoded (decision 3)."""
+    text = json_text.dumps(value)
+    assert "\x00" not in text
+    assert text.encode().decode() == text
+
+
+@given(json_values())
+def test_payload_text_is_the_sendable_value(value: Any) -> None:
+    """A payload says the value with lone surrogates replaced, in valid UTF-8 (decision 3)."""
+    sent = json.loads(json_text.dump_payload(value).decode("utf-8"))
+    without_nul = json.loads(json.dumps(sent).replace("\\u0000", "\\ufffd"))
+    assert without_nul == sendable_json(value) or _has_colliding_keys(value)
+
+
+def _has_colliding_keys(value: Any) -> bool:
+    match value:
+        case dict():
+            keys = {str(sendable_json(key)) for key in value}
+            return len(keys) < len(value) or any(map(_has_colliding_keys, value.values()))
+        case list():
+            return any(map(_has_colliding_keys, value))
+        case _:
+            return False
+
+
+@given(json_values())
+def test_the_same_value_gives_the_same_bytes(value: Any) -> None:
+    """Writing is deterministic and keeps the order of keys (N8)."""
+    copy = json.loads(json.dumps(value))
+    assert json_text.dumps(value) == json_text.dumps(copy)
+    assert json_text.dump_payload(value) == json_text.dump_payload(copy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1,]",
+        "NaN",
+        "Infinity",
+        "1e999",
+        "'a'",
+        "[" * 5000,
+        '{"a":NaN,"b":"\\ud800"}',
+        '["\\ud800",1e999]',
+        "[" * 100_000 + '"\\ud800"',
+        b"\xff",
+        '"\ud800"',
+    ],
+)
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    """NaN, infinities, huge numbers and broken text are refused, never a crash (M)."""
+    with pytest.raises(ValueError, match=r".*"):
+        json_text.loads(text)
+
+
+def test_infinities_are_never_written_as_numbers() -> None:
+    """What is no JSON number cannot get into a stored text by way of a float."""
+    assert json_text.loads(json_text.dumps([1.5, -0.0])) == [1.5, 0.0]
+    assert json_text.dumps(math.inf) == "null"
+
+
+@given(json_values(), st.sampled_from(["x", '"', "é", "👩", "\x00", "\ud800"]), st.integers(0, 3))
+def test_long_strings_are_written_like_short_ones(value: Any, filler: str, depth: int) -> None:
+    """A string of many slices is written byte for byte as in one piece, wherever it stands."""
+    long: Any = "ab" + filler * 300_000
+    for _ in range(depth):
+        long = {"k": [long, value]}
+    document = {"content": long, "value": value}
+    assert json_text.loads(json_text.dump_stored(document)) == document
+    try:
+        expected = orjson.dumps(document)
+    except TypeError:
+        return
+    assert json_text.dump_stored(document) == json_text.dump_payload(document) == expected
+
+
+def test_large_integers_survive() -> None:
+    """Integers beyond 64 bits are written as they are."""
+    assert json_text.dumps({"n": 2**70}) == f'{{"n":{2**70}}}'

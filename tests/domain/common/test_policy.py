@@ -1,0 +1,273 @@
+"""The policy: layers merged per leaf, defaults for all, impossible ones refused (decision 22)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.policy import (
+    DEFAULTS,
+    OWN_TOOLS,
+    ChainStep,
+    Policy,
+    StrategyName,
+    as_json,
+    effective,
+    merge,
+)
+from app.domain.prompt.agent_tools import AGENT_TOOLS
+
+LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
+    ("strategy",): st.sampled_from([str(name) for name in StrategyName]),
+    ("sandwich", "preserve_top"): st.integers(0, 50),
+    ("sandwich", "preserve_bottom"): st.integers(1, 50),
+    ("sandwich", "compression_threshold"): st.floats(0.01, 1),
+    ("sliding_window", "keep_last_n"): st.integers(1, 500),
+    ("tree_summary", "chunk_size"): st.integers(2, 500),
+    ("tree_summary", "levels"): st.integers(1, 10),
+    ("chain",): st.permutations(["clear_tool_results", "summarize", "truncate"]).flatmap(
+        lambda steps: st.integers(1, 3).map(lambda count: steps[:count])
+    ),
+    ("messages", "offload_oversized"): st.booleans(),
+    ("compaction", "enabled"): st.booleans(),
+    ("compaction", "auto"): st.booleans(),
+    ("compaction", "threshold_ratio"): st.floats(0.01, 1),
+    ("compaction", "model"): st.sampled_from(["m1", "m2"]),
+    ("compaction", "summary_prompt"): st.text(max_size=5),
+    ("compaction", "summary_directives"): st.lists(st.text(max_size=3), max_size=3),
+    ("compaction", "retain_prompt"): st.text(max_size=5),
+    ("compaction", "retain_directives"): st.lists(st.text(max_size=3), max_size=3),
+    ("compaction", "retain_last_turns"): st.integers(0, 50),
+    ("compaction", "mode"): st.sampled_from(["background", "inline"]),
+    ("compaction", "max_messages"): st.integers(1, 500),
+    ("compaction", "target"): st.floats(0.01, 0.99),
+    ("compaction", "min_gain"): st.floats(0, 0.99),
+    ("budget", "context_window"): st.integers(10_000, 10**6),
+    ("budget", "max_output_tokens"): st.integers(1, 9_999),
+    ("budget", "notice_at"): st.floats(0.01, 1),
+    ("budget", "compact_trigger"): st.floats(0.01, 0.98),
+    ("budget", "hard_block"): st.floats(0.98, 1),
+    ("budget", "on_unknown_model"): st.sampled_from(["strict", "derive"]),
+    ("budget", "counter"): st.sampled_from(["tokenizer", "bytes_4", "chars_4", "chars_2_5"]),
+    ("tool_output", "enabled"): st.booleans(),
+    ("tool_output", "offload_threshold_bytes"): st.integers(0, 10**6),
+    ("tool_output", "context_budget_tokens"): st.just("auto") | st.integers(0, 10**6),
+    ("tool_output", "max_message_bytes"): st.integers(1, 10**6),
+    ("tool_output", "max_line_length"): st.integers(1, 10**6),
+    ("tool_output", "view"): st.sampled_from(["truncate", "reference"]),
+    ("tool_output", "clear_at_least"): st.just("auto") | st.integers(0, 10**6),
+    ("tool_output", "exclude_tools"): st.lists(st.text(max_size=3), max_size=3),
+    ("gc", "drop_compacted"): st.booleans(),
+    ("tool_deferral_threshold",): st.floats(0.01, 1),
+    ("dynamic_position",): st.sampled_from(["tail", "system", "before_window"]),
+    ("status_preamble",): st.sampled_from(["auto", "none"]),
+    ("agent_tools",): st.sampled_from(["auto", "none"])
+    | st.lists(st.sampled_from(OWN_TOOLS), max_size=3),
+    ("summary_role",): st.sampled_from(["user", "system", "auto"]),
+    ("preserve_user_messages",): st.booleans(),
+}
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> dict[tuple[str, ...], Any]:
+    """Draw some leaves of a policy with values."""
+    chosen = draw(st.lists(st.sampled_from(list(LEAVES)), unique=True))
+    return {path: draw(LEAVES[path]) for path in chosen}
+
+
+def nested(leaves: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Return leaves as the JSON object that says them."""
+    found: dict[str, Any] = {}
+    for path, value in leaves.items():
+        *parents, name = path
+        place = found
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = value
+    return found
+
+
+def flat(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Yield every leaf of a nested object by its path, lists as tuples."""
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from flat(item, (*path, key))
+        else:
+            yield (*path, key), tuple(item) if isinstance(item, list) else item
+
+
+def leaves_of(kind: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every leaf a policy class has."""
+    for entry in fields(kind):
+        factory: Any = entry.default_factory
+        if isinstance(factory, type) and is_dataclass(factory):
+            yield from leaves_of(factory, (*path, entry.name))
+        else:
+            yield (*path, entry.name)
+
+
+def test_every_leaf_has_a_default_and_a_test() -> None:
+    """Every leaf's default is shown, and no leaf is missing from these tests (decision 22)."""
+    assert set(dict(flat(DEFAULTS))) == set(leaves_of(Policy)) == set(LEAVES)
+    assert effective() == Policy()
+    assert as_json(effective()) == DEFAULTS
+    json.dumps(as_json(effective()))
+
+
+@given(st.lists(layers(), max_size=4))
+def test_the_last_layer_that_names_a_leaf_decides_it(given_: list[dict[Any, Any]]) -> None:
+    """Layers merge per leaf, later over earlier; lists replace; the rest is default."""
+    wanted = dict(flat(DEFAULTS))
+    for layer in given_:
+        wanted |= {k: tuple(v) if isinstance(v, list) else v for k, v in layer.items()}
+    policy = effective(*(nested(layer) for layer in given_))
+    assert dict(flat(as_json(policy))) == wanted
+    assert effective(as_json(policy)) == policy
+
+
+@given(layers(), layers(), st.data())
+def test_null_in_a_patch_goes_back_to_inherit(
+    weaker: dict[Any, Any], own: dict[Any, Any], data: st.DataObject
+) -> None:
+    """A null leaf leaves its layer, which then inherits; other leaves stay (decision 22)."""
+    removed = data.draw(st.sets(st.sampled_from(list(LEAVES))))
+    patched = merge(nested(own), nested(dict.fromkeys(removed)))
+    left = {path: value for path, value in own.items() if path not in removed}
+    assert effective(nested(weaker), patched) == effective(nested(weaker), nested(left))
+
+
+def test_a_null_object_removes_all_its_leaves() -> None:
+    """A null in the place of an object lets all of it inherit (decision 22)."""
+    own = merge({"sandwich": {"preserve_top": 2}, "strategy": "full_history"}, {"sandwich": None})
+    assert own == {"strategy": "full_history"}
+
+
+@given(layers(), layers())
+def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, Any]) -> None:
+    """Merging is a function: what is merged does not change."""
+    base, patch = nested(one), nested(two)
+    before = json.dumps([base, patch])
+    merge(base, patch)
+    effective(base, patch)
+    assert json.dumps([base, patch]) == before
+
+
+@pytest.mark.parametrize(
+    ("layer", "pointer"),
+    [
+        ({"sandwich": {"preserve_top": -1}}, "/sandwich/preserve_top"),
+        ({"sandwich": {"preserve_bottom": 0}}, "/sandwich/preserve_bottom"),
+        ({"sandwich": {"compression_threshold": 0}}, "/sandwich/compression_threshold"),
+        ({"sandwich": {"compression_threshold": 1.2}}, "/sandwich/compression_threshold"),
+        ({"sliding_window": {"keep_last_n": 0}}, "/sliding_window/keep_last_n"),
+        ({"compaction": {"target": 1.0}}, "/compaction/target"),
+        ({"compaction": {"min_gain": -0.1}}, "/compaction/min_gain"),
+        ({"compaction": {"threshold_ratio": 0}}, "/compaction/threshold_ratio"),
+        ({"compaction": {"threshold_ratio": 1.01}}, "/compaction/threshold_ratio"),
+        ({"compaction": {"retain_last_turns": -1}}, "/compaction/retain_last_turns"),
+        ({"compaction": {"max_messages": 0}}, "/compaction/max_messages"),
+        ({"compaction": {"max_messages": True}}, "/compaction/max_messages"),
+        ({"compaction": {"mode": "later"}}, "/compaction/mode"),
+        ({"compaction": {"retain_directives": "a"}}, "/compaction/retain_directives"),
+        ({"compaction": {"retain_prompt": 7}}, "/compaction/retain_prompt"),
+        ({"tree_summary": {"chunk_size": 1}}, "/tree_summary/chunk_size"),
+        ({"tree_summary": {"levels": 0}}, "/tree_summary/levels"),
+        ({"tree_summary": {"levels": 11}}, "/tree_summary/levels"),
+        ({"chain": []}, "/chain"),
+        ({"chain": "summarize"}, "/chain"),
+        ({"chain": ["summarize", "summarize"]}, "/chain"),
+        ({"chain": ["summarize", "magic"]}, "/chain/1"),
+        ({"chain": [["summarize"]]}, "/chain"),
+        ({"preserve_user_messages": 1}, "/preserve_user_messages"),
+        ({"budget": {"context_window": 0}}, "/budget/context_window"),
+        ({"budget": {"max_output_tokens": 0}}, "/budget/max_output_tokens"),
+        (
+            {"budget": {"context_window": 500, "max_output_tokens": 500}},
+            "/budget/max_output_tokens",
+        ),
+        ({"budget": {"notice_at": 0}}, "/budget/notice_at"),
+        ({"budget": {"hard_block": 1.5}}, "/budget/hard_block"),
+        ({"budget": {"compact_trigger": 0.99, "hard_block": 0.98}}, "/budget/hard_block"),
+        ({"strategy": "magic"}, "/strategy"),
+        ({"strategy": 3}, "/strategy"),
+        ({"sandwich": {"preserve_top": "5"}}, "/sandwich/preserve_top"),
+        ({"sandwich": {"preserve_top": True}}, "/sandwich/preserve_top"),
+        ({"sandwich": {"preserve_top": 1.5}}, "/sandwich/preserve_top"),
+        ({"sandwich": [1]}, "/sandwich"),
+        ({"compaction": {"enabled": 1}}, "/compaction/enabled"),
+        ({"compaction": {"summary_directives": "a"}}, "/compaction/summary_directives"),
+        ({"compaction": {"summary_directives": ["a", 1]}}, "/compaction/summary_directives"),
+        ({"compaction": {"model": 7}}, "/compaction/model"),
+        ({"tool_output": {"offload_threshold_bytes": -1}}, "/tool_output/offload_threshold_bytes"),
+        ({"tool_output": {"max_message_bytes": 0}}, "/tool_output/max_message_bytes"),
+        ({"tool_output": {"max_line_length": 0}}, "/tool_output/max_line_length"),
+        ({"tool_output": {"context_budget_tokens": -1}}, "/tool_output/context_budget_tokens"),
+        ({"tool_output": {"context_budget_tokens": "all"}}, "/tool_output/context_budget_tokens"),
+        ({"tool_output": {"context_budget_tokens": 1.5}}, "/tool_output/context_budget_tokens"),
+        ({"tool_output": {"clear_at_least": True}}, "/tool_output/clear_at_least"),
+        ({"tool_output": {"view": "whole"}}, "/tool_output/view"),
+        ({"tool_output": {"exclude_tools": "search"}}, "/tool_output/exclude_tools"),
+        ({"gc": {"drop_compacted": 1}}, "/gc/drop_compacted"),
+        ({"agent_tools": "some"}, "/agent_tools"),
+        ({"agent_tools": ["no_such_tool"]}, "/agent_tools"),
+        ({"agent_tools": [1]}, "/agent_tools"),
+        ({"no_such_thing": 1}, "/no_such_thing"),
+        ({"budget": {"windw": 1}}, "/budget/windw"),
+    ],
+)
+def test_what_could_never_work_is_refused_with_its_place(
+    layer: dict[str, Any], pointer: str
+) -> None:
+    """A wrong or impossible setting is a VALIDATION_ERROR that points at it (C1, decision 22)."""
+    with pytest.raises(ValidationError) as refused:
+        effective({"strategy": "sandwich"}, layer)
+    assert pointer in [problem.pointer for problem in refused.value.problems]
+
+
+def test_the_defaults_of_compaction_are_s1s() -> None:
+    """Names and defaults of E1, D3 and D5 are those of the published interface."""
+    policy = effective()
+    assert (policy.tree_summary.chunk_size, policy.tree_summary.levels) == (20, 3)
+    assert policy.chain == ("clear_tool_results", "summarize", "truncate")
+    compaction = policy.compaction
+    assert (compaction.threshold_ratio, compaction.retain_last_turns) == (0.8, 1)
+    assert (compaction.retain_prompt, compaction.retain_directives) == (None, ())
+    assert (compaction.mode, compaction.max_messages) == ("background", None)
+    assert not policy.preserve_user_messages
+
+
+def test_a_chain_is_made_of_steps() -> None:
+    """A list of words becomes steps, in the order given; it replaces the one before (D5)."""
+    steps = (ChainStep.TRUNCATE, ChainStep.CLEAR_TOOL_RESULTS)
+    policy = effective({"chain": ["summarize"]}, {"chain": ["truncate", "clear_tool_results"]})
+    assert policy.chain == steps
+    assert all(isinstance(step, ChainStep) for step in policy.chain)
+
+
+def test_an_impossible_combination_across_layers_is_refused() -> None:
+    """What each layer may say alone can still be impossible together (decision 22)."""
+    with pytest.raises(ValidationError) as refused:
+        effective({"budget": {"context_window": 5000}}, {"budget": {"max_output_tokens": 6000}})
+    assert refused.value.problems[0].pointer == "/budget/max_output_tokens"
+
+
+def test_the_defaults_of_tool_output_are_those_of_its_requirements() -> None:
+    """F1, F2, F3, L1: names and defaults are those of the published interface."""
+    output = effective().tool_output
+    assert (output.enabled, output.offload_threshold_bytes) == (True, 4096)
+    assert (output.max_message_bytes, output.max_line_length) == (51_200, 2000)
+    assert (output.view, output.context_budget_tokens) == ("truncate", "auto")
+    assert (output.clear_at_least, output.exclude_tools) == ("auto", ())
+    assert (effective().agent_tools, effective().gc.drop_compacted) == ("auto", False)
+
+
+def test_what_can_be_listed_is_what_there_is() -> None:
+    """L1: the tools a policy may list are those that have definitions."""
+    assert tuple(AGENT_TOOLS) == OWN_TOOLS

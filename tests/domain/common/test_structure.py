@@ -1,0 +1,100 @@
+"""Counting the structure of JSON text: never wrong by one, whatever the text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.domain.common import structure
+from app.domain.common.structure import Excess, StructureLimits, excess_of, has_more_values
+
+WIDE = StructureLimits(10**9, 10**9, 10**9)
+
+texts = st.text(
+    st.one_of(st.sampled_from('\\"[]{},: \n\u00e9\U0001f600\ud800'), st.characters()), max_size=8
+)
+documents = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), texts),
+    lambda items: st.one_of(st.lists(items, max_size=5), st.dictionaries(texts, items, max_size=5)),
+    max_leaves=30,
+)
+
+
+def measured(text: str) -> tuple[int, int, int]:
+    """Return values, keys and depth by walking what the standard library parses."""
+
+    def walk(value: Any) -> tuple[int, int, int]:
+        if isinstance(value, tuple):
+            inner, keys = [walk(item) for _, item in value], len(value)
+        elif isinstance(value, list):
+            inner, keys = [walk(item) for item in value], 0
+        else:
+            return 1, 0, 0
+        return (
+            1 + sum(each[0] for each in inner),
+            keys + sum(each[1] for each in inner),
+            1 + max((each[2] for each in inner), default=0),
+        )
+
+    return walk(json.loads(text, object_pairs_hook=tuple))
+
+
+@given(
+    documents,
+    st.booleans(),
+    st.sampled_from([None, 1]),
+    st.integers(min_value=1, max_value=9),
+)
+@example(["\\", '"', '\\"', []], True, None, 1)
+@example({"a": {}, "b": [[], {}]}, True, None, 2)
+def test_values_keys_and_depth_are_counted_exactly(
+    document: Any, is_ascii: bool, indent: int | None, slice_bytes: int
+) -> None:
+    """A text is within limits equal to what it has, and over any that is one less."""
+    written = json.dumps(document, ensure_ascii=is_ascii, indent=indent)
+    values, keys, depth = measured(written)
+    text = written.encode("utf-8", "surrogatepass")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structure, "_SLICE", slice_bytes)
+        assert excess_of(text, StructureLimits(values, keys, depth)) is None
+        over = excess_of(text, replace(WIDE, values=values - 1))
+        assert over is not None and over.what == "values" and values - 1 < over.found <= values
+        if keys:
+            assert excess_of(text, replace(WIDE, keys=keys - 1)) is not None
+        if depth:
+            found = excess_of(text, replace(WIDE, depth=depth - 1))
+            assert found == Excess("depth", depth - 1, depth)
+    parsed = json.loads(written)
+    assert values == 1 or has_more_values(parsed, values - 1)
+    assert not has_more_values(parsed, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (b"[" + b"[]," * 5_000_000, "values"),
+        (b'{"a":[' + b'"",' * 5_000_000, "values"),
+        (b"{" + b'"k":0,' * 2_300_000, "keys"),
+        (b"[" * 5_000_000, "depth"),
+        (b'{"a":' * 5_000_000, "depth"),
+    ],
+)
+def test_text_that_is_no_json_is_counted_as_far_as_it_goes(text: bytes, what: str) -> None:
+    """A text that is cut off is over a limit as a whole one is."""
+    limits = StructureLimits()
+    if what == "keys":
+        limits = replace(limits, values=10**9)
+    found = excess_of(text, limits)
+    assert found is not None and found.what == what
+
+
+@pytest.mark.parametrize("inside", ["[", "{", ",", ":", '\\"', "\\\\", '[],\\"{}\\\\'])
+def test_what_is_inside_a_string_is_no_structure(inside: str) -> None:
+    """Code and JSON in a string, whatever it has, are one value."""
+    text = f'["{inside * 1_000_000}"]'.encode()
+    assert excess_of(text, StructureLimits(values=2, keys=0, depth=1)) is None

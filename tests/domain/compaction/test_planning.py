@@ -1,0 +1,1008 @@
+"""Compaction as a decision: when it is worth it, what it covers, what it shows (D6, D7, E7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import (
+    ChainStep,
+    CompactionMode,
+    CompactionPolicy,
+    Policy,
+    SandwichPolicy,
+    StrategyName,
+    SummaryRole,
+    TreeSummaryPolicy,
+)
+from app.domain.compaction.planning import (
+    LABEL_TOKENS,
+    LEAST_SUMMARY_TOKENS,
+    MOST_SUMMARY_TOKENS,
+    MOST_TREE_TOKENS,
+    NEVER_DUE,
+    RESUME_SHARE,
+    DueLine,
+    Situation,
+    Wish,
+    as_shown,
+    base_view,
+    chunks_for,
+    due_line,
+    fresh_spans,
+    kept_of,
+    newly_kept,
+    node_room,
+    own_tools_cost,
+    plan_for,
+    reserve_for,
+    result_of,
+    resume_at,
+    room_for,
+    summary_cost,
+    summary_room,
+    tree_room,
+    unhidden,
+    view_after,
+    with_note,
+)
+from app.domain.compaction.strategies import Compact, Keep, next_fold
+from app.domain.conversations.records import Compaction, Conversation, Head, Settings
+from app.domain.conversations.turns import (
+    Entry,
+    entry,
+    group_boundary_after,
+    group_boundary_before,
+    pinned_seqs,
+)
+from app.domain.conversations.view import ENDLESS, WHOLE, Span, Summary, View, spans_beside
+from app.domain.models.budget import Limits, Usage
+from app.domain.models.tokens import count_payload_messages
+from app.domain.prompt.resolved_settings import Frame
+from tests.domain.histories import CHAT, entries, pinned_at, third
+from tests.domain.payload.test_rendering import frame_of
+
+LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
+"""An effective window of 1000 tokens."""
+
+COMPACTING = (
+    StrategyName.SANDWICH,
+    StrategyName.TREE_SUMMARY,
+    StrategyName.RETAIN_SUMMARY,
+    StrategyName.CHAIN,
+)
+NEVER_COMPACTING = (StrategyName.SLIDING_WINDOW, StrategyName.FULL_HISTORY)
+FORCED = Wish(forced=True, deep=True)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
+def framed(
+    policy: Policy | None = None,
+    limits: Limits = LIMITS,
+    fixed: int = 0,
+    factor: float = 1.0,
+    agent_tools: Literal["auto", "none"] = "none",
+) -> Frame:
+    """Return a frame with this policy and window, its sections taking `fixed` tokens."""
+    return replace(
+        frame_of((), (), None),
+        policy=replace(policy or Policy(), agent_tools=agent_tools),
+        limits=limits,
+        policy_limits=limits,
+        raw_fixed=Usage(system_prompt=fixed),
+        factor=factor,
+    )
+
+
+def history(count: int, tokens: int = 50) -> list[Entry]:
+    """Return user messages of equal size."""
+    return [entry(seq, U, tokens) for seq in range(1, count + 1)]
+
+
+def planned(
+    policy: Policy,
+    items: Sequence[Entry],
+    wish: Wish,
+    head: Head | None = None,
+    used: int = 0,
+    limits: Limits = LIMITS,
+) -> Keep | Compact:
+    """Return what would be compacted of these."""
+    return plan_for(items, head or Head(), framed(policy, limits), used, wish)
+
+
+# --- when it is worth it --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", [Wish(), FORCED])
+@pytest.mark.parametrize("name", StrategyName)
+def test_disabled_compaction_does_nothing_even_when_forced(wish: Wish, name: StrategyName) -> None:
+    """`enabled: false` never compacts and says so, whatever the strategy (E1)."""
+    policy = Policy(strategy=name, compaction=CompactionPolicy(enabled=False))
+    plan = planned(policy, history(60), wish, used=10**6)
+    assert plan == Keep("compaction is disabled")
+
+
+@pytest.mark.parametrize("name", NEVER_COMPACTING)
+@pytest.mark.parametrize("strategy", [None, *StrategyName])
+def test_strategies_without_a_summary_never_compact(
+    name: StrategyName, strategy: StrategyName | None
+) -> None:
+    """A sliding window or a full history stays so, forced or asked for another (D2, E7)."""
+    for wish in (Wish(strategy=strategy), replace(FORCED, strategy=strategy)):
+        plan = planned(Policy(strategy=name), history(60), wish, used=10**6)
+        assert isinstance(plan, Keep)
+        assert name in plan.reason
+
+
+@pytest.mark.parametrize("name", NEVER_COMPACTING)
+def test_one_call_cannot_ask_for_a_strategy_without_a_summary(name: StrategyName) -> None:
+    """Asked of one compaction, such a strategy has nothing to do (D2, E7)."""
+    plan = planned(Policy(), history(60), replace(FORCED, strategy=name))
+    assert isinstance(plan, Keep)
+    assert name in plan.reason
+
+
+def middle(start: int, end: int, freed: int) -> Compact:
+    """Return the sandwich's plan for this range."""
+    return Compact(("sandwich",), freed, Span(start, end))
+
+
+def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
+    """Below `min_gain` of the effective window nothing is done automatically (D7)."""
+    assert planned(Policy(), history(13), Wish()) == Keep("too little would be freed")
+    assert planned(Policy(), history(13), FORCED) == middle(6, 9, 150)
+    assert planned(Policy(), history(14), Wish()) == middle(6, 10, 200)
+
+
+def test_over_the_window_any_gain_is_worth_it() -> None:
+    """What does not fit is compacted even if that frees little (C4, D7)."""
+    assert planned(Policy(), history(13), Wish(), used=1001) == middle(6, 9, 150)
+    assert isinstance(planned(Policy(), history(13), Wish(), used=1000), Keep)
+
+
+def test_extending_needs_no_room_for_a_second_summary() -> None:
+    """A summary that is there already costs nothing more when its range grows (D6)."""
+    shown = [item for item in history(18) if not 6 <= item.seq < 12]
+    before = Head(span=Span(6, 12), summary_tokens=90)
+    assert planned(Policy(), shown, Wish(), before) == middle(6, 14, 100)
+    without = replace(before, summary_tokens=0)
+    assert isinstance(planned(Policy(), shown, Wish(), without), Keep), "a first one does"
+
+
+@given(entries(), st.sampled_from(COMPACTING), st.integers(0, 999))
+def test_automatic_plans_free_at_least_the_least_gain(
+    items: list[Entry], name: StrategyName, thousandths: int
+) -> None:
+    """What is run automatically frees `min_gain` beyond its first summary (D7)."""
+    compaction = CompactionPolicy(min_gain=thousandths / 1000, target=0.3)
+    policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1), compaction=compaction)
+    plan = planned(policy, items, Wish())
+    if isinstance(plan, Compact):
+        reserve = reserve_for(name, LIMITS) if plan.summarises else 0
+        if plan.chunks:
+            reserve = min(reserve, len(plan.chunks) * (node_room(LIMITS) + LABEL_TOKENS))
+        assert plan.freed_tokens - reserve >= compaction.min_gain * LIMITS.effective_window
+
+
+# --- what one call may ask for --------------------------------------------------------------
+
+
+def talked(turns: int) -> list[Entry]:
+    """Return turns of a question and an answer, a hundred tokens each."""
+    return [entry(seq, U if seq % 2 else A, 50) for seq in range(1, 2 * turns + 1)]
+
+
+def test_a_strategy_may_be_asked_for_one_compaction() -> None:
+    """The strategy of the wish plans in the place of the policy's (E7)."""
+    for name in COMPACTING:
+        plan = planned(Policy(), talked(10), replace(FORCED, strategy=name))
+        assert isinstance(plan, Compact)
+        expected = ChainStep.SUMMARIZE if name is StrategyName.CHAIN else name
+        assert plan.steps == (expected,)
+        assert bool(plan.chunks) == (name is StrategyName.TREE_SUMMARY)
+
+
+@pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
+def test_a_deep_wish_goes_as_low_as_the_strategy_can(name: StrategyName) -> None:
+    """A deep compaction leaves the last turns alone, where others stop at the target (E7)."""
+    policy = Policy(strategy=name)
+    assert planned(policy, talked(2), Wish(forced=True)) == Keep("already within the target")
+    deep = planned(policy, talked(5), FORCED)
+    assert isinstance(deep, Compact)
+    assert deep.hidden == Span(1, 9)
+    shallow = planned(policy, talked(10), Wish(forced=True))
+    assert isinstance(shallow, Compact)
+    assert shallow.hidden is not None
+    assert shallow.hidden.end < 19
+
+
+@pytest.mark.parametrize("name", COMPACTING)
+def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
+    """Over the target it goes down to it; within, as low as the strategy can (E7, D7)."""
+    policy, asked = Policy(strategy=name), Wish(forced=True, lowers=True)
+    assert planned(policy, talked(11), asked) == planned(policy, talked(11), Wish(forced=True))
+    small = replace(LIMITS, total=10_000)
+    assert planned(policy, talked(11), asked, limits=small) == planned(
+        policy, talked(11), FORCED, limits=small
+    )
+    assert isinstance(planned(policy, talked(11), Wish(forced=True), limits=small), Keep)
+
+
+@pytest.mark.parametrize("name", COMPACTING)
+def test_a_threshold_near_the_target_still_frees_the_least_gain(name: StrategyName) -> None:
+    """What is due just above the target goes as far below it as `min_gain` asks (D7)."""
+    policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1))
+    entries = [entry(seq, U if seq % 2 else A, 10) for seq in range(1, 53)]
+    plan = planned(policy, entries, Wish())
+    assert isinstance(plan, Compact)
+    reserve = 100
+    if plan.chunks:
+        reserve = len(plan.chunks) * (node_room(LIMITS) + LABEL_TOKENS)
+    assert 100 <= plan.freed_tokens - reserve <= 180
+
+
+@pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float) -> None:
+    """A wished target is in the model's tokens, and stops a deep plan where it is met (E7)."""
+    frame, limits = framed(Policy(strategy=name), factor=factor), LIMITS
+    wish = replace(FORCED, target_tokens=600)
+    plan = plan_for(talked(10), Head(), frame, 0, wish)
+    assert isinstance(plan, Compact)
+    reserve = reserve_for(name, limits)
+    if plan.chunks:  # a tree keeps room for the summaries that it makes
+        reserve = len(plan.chunks) * (node_room(limits) + LABEL_TOKENS)
+    left = (1000 - plan.freed_tokens + reserve) * factor
+    assert 600 - 100 * factor < left <= 600
+    wide = replace(frame, limits=replace(limits, total=5000), policy_limits=None)
+    enough = plan_for(talked(10), Head(), wide, 0, replace(wish, target_tokens=4000))
+    assert enough == Keep("already within the target")
+
+
+# --- when it is due -------------------------------------------------------------------------
+
+
+def test_the_due_line_is_the_threshold_in_raw_tokens_of_history() -> None:
+    """A head is over the line exactly when its payload reaches the strategy's trigger (C3, C5)."""
+    frame = framed(fixed=100)
+    assert due_line(frame) == DueLine(600, None)
+    assert due_line(framed(fixed=100, factor=1.25)) == DueLine(460, None)
+    line = due_line(frame)
+    assert not line.reached(Head(tokens=599))
+    assert line.reached(Head(tokens=600))
+    assert line.reached(Head(tokens=900, hidden_tokens=380, summary_tokens=80))
+    assert not line.reached(Head(tokens=900, hidden_tokens=381, summary_tokens=80))
+
+
+@given(
+    st.integers(0, 3000),
+    st.integers(0, 3000),
+    st.integers(0, 300),
+    st.integers(0, 400),
+    st.integers(1000, 1100),
+)
+def test_the_due_line_says_what_the_payloads_usage_says(
+    tokens: int, hidden: int, summary: int, fixed: int, total: int
+) -> None:
+    """The line kept with the head and a build's own reading agree (C3)."""
+    limits = replace(LIMITS, total=total)
+    frame = framed(limits=limits, fixed=fixed)
+    head = Head(tokens=tokens, hidden_tokens=min(hidden, tokens), summary_tokens=summary)
+    used = frame.usage(head.shown_tokens, summary).total
+    assert due_line(frame).reached(head) == limits.reached(used, 0.7)
+
+
+def test_too_many_messages_are_due_as_well() -> None:
+    """`max_messages` counts what is shown, whatever its size (E6)."""
+    frame = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
+    line = due_line(frame)
+    assert line.messages == 10
+    assert not line.reached(Head(head_seq=10))
+    assert line.reached(Head(head_seq=11))
+    assert not line.reached(Head(head_seq=90, hidden_messages=80))
+    assert DueLine(None, 10).reached(Head(head_seq=11))
+    assert DueLine(5, 10).reached(Head(tokens=5))
+
+
+def test_an_undone_head_waits_until_it_has_grown() -> None:
+    """After an undo nothing is due until the log grew by its share of the window (decision 24)."""
+    head = Head(head_seq=40, tokens=900)
+    wait = resume_at(head, LIMITS)
+    assert wait == 900 + RESUME_SHARE * 1000 == 950
+    for line in (DueLine(600), DueLine(None, 10)):
+        assert line.reached(head)
+        assert not line.reached(replace(head, tokens=949, resume_at=wait))
+        assert line.reached(replace(head, tokens=950, resume_at=wait))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        framed(Policy(compaction=CompactionPolicy(enabled=False, max_messages=1))),
+        framed(Policy(compaction=CompactionPolicy(auto=False, max_messages=1))),
+        framed(Policy(compaction=CompactionPolicy(mode=CompactionMode.INLINE, max_messages=1))),
+        framed(Policy(strategy=StrategyName.SLIDING_WINDOW), replace(LIMITS, due_at=None)),
+        replace(framed(), policy_limits=None),
+    ],
+)
+def test_what_runs_in_no_background_is_never_due(frame: Frame) -> None:
+    """Disabled, manual or inline compaction, no trigger, no known window: no line (E1, C2, C3)."""
+    assert due_line(frame) == NEVER_DUE
+    assert not NEVER_DUE.reached(Head(head_seq=10**6, tokens=10**9))
+
+
+# --- the room -------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 10**6), st.integers(0, 60))
+def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: int) -> None:
+    """What is kept free for summaries is a tenth, for a tree a fifth, never absurd (D7)."""
+    limits = replace(LIMITS, total=total, max_output_tokens=1, margin=margin / 1000)
+    one = reserve_for(StrategyName.SANDWICH, limits)
+    tree = reserve_for(StrategyName.TREE_SUMMARY, limits)
+    assert LEAST_SUMMARY_TOKENS <= one <= MOST_SUMMARY_TOKENS
+    assert one == LEAST_SUMMARY_TOKENS or one <= limits.effective_window / 10
+    assert 2 * LEAST_SUMMARY_TOKENS <= tree <= MOST_TREE_TOKENS
+    assert tree == 2 * LEAST_SUMMARY_TOKENS or tree <= limits.effective_window / 5
+    assert 0 < summary_room(limits) < one
+    assert 0 < node_room(limits) <= tree_room(limits) < tree
+
+
+@given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
+def test_the_largest_summaries_fit_what_is_kept_free_for_them(
+    total: int, name: StrategyName
+) -> None:
+    """The room for a text leaves room for its label, and for those of a whole tree (D7)."""
+    limits = replace(LIMITS, total=total, max_output_tokens=1)
+    rooms = [summary_room(limits)]
+    if name is StrategyName.TREE_SUMMARY:
+        rooms = [node_room(limits)] * (tree_room(limits) // node_room(limits))
+    summaries = tuple(summary_of(Span(i, i + 1), room) for i, room in enumerate(rooms, 1))
+    view = View(spans=spans_beside(Span(1, len(rooms) + 1)), summaries=summaries)
+    assert summary_cost(view, third) <= reserve_for(name, limits)
+
+
+@given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
+def test_rooms_are_in_raw_counts(total: int, margin: float, factor: float) -> None:
+    """A room corrected for the model's factor is within the capacity (decision 12, C4)."""
+    limits = replace(LIMITS, total=total, max_output_tokens=100, margin=margin)
+    room = room_for(limits, Policy(), 7, 9, factor)
+    assert room.capacity * factor <= limits.capacity
+    assert room.target <= room.capacity
+    assert (room.fixed, room.summary) == (7, 9)
+
+
+# --- what a summary is made of --------------------------------------------------------------
+
+
+@st.composite
+def coverings(draw: st.DrawFn) -> tuple[Span, Span, set[int]]:
+    """Draw a summarised range, one that contains it, and some seqs of it."""
+    start, length = draw(st.integers(1, 50)), draw(st.integers(1, 50))
+    covered = Span(start, start + length)
+    before, after = draw(st.integers(0, start - 1)), draw(st.integers(0, 50))
+    seqs = draw(st.sets(st.integers(covered.start, covered.end - 1), max_size=5))
+    return covered, Span(covered.start - before, covered.end + after), seqs
+
+
+@given(coverings())
+def test_fresh_spans_are_what_no_summary_stands_for(
+    ranges: tuple[Span, Span, set[int]],
+) -> None:
+    """What is new and what was kept until now, each once, in no other order (N10, D8)."""
+    covered, hidden, released = ranges
+    fresh = fresh_spans(hidden, covered, released)
+    seqs = [seq for part in fresh for seq in range(part.start, part.end)]
+    outside = set(range(hidden.start, hidden.end)) - set(range(covered.start, covered.end))
+    assert seqs == sorted(outside | released)
+    assert fresh_spans(hidden, None, released) == [hidden]
+
+
+def test_what_was_left_out_is_taken_into_the_next_summary() -> None:
+    """Messages hidden in a hurry are summarised once there is time for it (D6)."""
+    assert fresh_spans(Span(1, 40), Span(1, 20), ()) == [Span(20, 40)]
+    assert fresh_spans(Span(1, 40), Span(6, 20), (9,)) == [Span(1, 6), Span(9, 10), Span(20, 40)]
+    assert fresh_spans(Span(8, 20), Span(6, 16), ()) == [Span(16, 20)], "pinned at its edge"
+
+
+def tree_plan(hidden: Span, *chunks: Span, kept: tuple[int, ...] = ()) -> Compact:
+    """Return a tree's plan."""
+    return Compact(("tree_summary",), 1, hidden, kept, chunks=chunks)
+
+
+def hiding(span: Span | None, *summarised: Span, kept: tuple[int, ...] = ()) -> View:
+    """Return a view that hides a range, with a summary for each of these spans."""
+    summaries = tuple(Summary(part, "s") for part in summarised)
+    return View(spans=spans_beside(span, kept), summaries=summaries)
+
+
+@pytest.mark.parametrize(
+    ("plan", "view", "expected"),
+    [
+        (tree_plan(Span(1, 9), Span(1, 5), Span(5, 9)), View(), [Span(1, 5), Span(5, 9)]),
+        (
+            tree_plan(Span(1, 13), Span(9, 13)),
+            hiding(Span(1, 9), Span(1, 5), Span(5, 9)),
+            [Span(9, 13)],
+        ),
+        (  # 5 to 11 were left out since
+            tree_plan(Span(1, 20), Span(12, 16), Span(16, 20)),
+            hiding(Span(1, 12), Span(1, 5)),
+            [Span(5, 9), Span(9, 12), Span(12, 16), Span(16, 20)],
+        ),
+        (  # nothing but a cut so far
+            tree_plan(Span(3, 14), Span(10, 14)),
+            hiding(Span(3, 10)),
+            [Span(3, 7), Span(7, 10), Span(10, 14)],
+        ),
+        (  # a gap that holds kept messages alone has nothing to tell
+            tree_plan(Span(1, 20), Span(12, 20), kept=(5, 6, 7, 8)),
+            hiding(Span(1, 12), Span(1, 5), kept=(5, 6, 7, 8)),
+            [Span(9, 12), Span(12, 20)],
+        ),
+        (  # the top had to go as well: it is too late for a summary of it to be in order
+            tree_plan(Span(1, 20), Span(1, 6), Span(12, 20)),
+            hiding(Span(6, 12), Span(6, 10)),
+            [Span(10, 12), Span(12, 20)],
+        ),
+    ],
+)
+def test_chunks_take_in_what_was_left_out_earlier(
+    plan: Compact, view: View, expected: list[Span]
+) -> None:
+    """A tree's new chunks follow its last summary, gaps from then on first (D3, D6, N10)."""
+    assert chunks_for(plan, view, 4) == expected
+
+
+# --- the view -------------------------------------------------------------------------------
+
+
+def test_views_of_a_head() -> None:
+    """A head without a compaction shows all; with one, its ends around the summary (D1, D6)."""
+    assert base_view(Head(), None, Policy()) == View() == View(spans=WHOLE)
+    active = hiding(Span(3, 9), Span(3, 9))
+    head = Head(compaction_id="c", span=Span(3, 9))
+    shown = base_view(head, active, Policy())
+    assert shown == active
+    assert shown.spans == (Span(1, 3), Span(9, ENDLESS))
+    assert not any(shown.shows(seq) for seq in range(3, 9))
+
+
+def test_a_heads_view_shows_what_was_pinned_since() -> None:
+    """What a head keeps is shown and not cleared, though the receipt says otherwise (D8)."""
+    active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
+    shown = base_view(Head(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy())
+    assert shown.kept == (5, 6)
+    assert [seq for seq in range(1, 13) if not shown.trims(seq)] == [5, 6, 11]
+    assert shown.summary_texts() == active.summary_texts()
+
+
+def test_the_summary_role_is_the_users_unless_asked_for() -> None:
+    """A summary is untrusted text: a user message unless `summary_role` says system (D1, N13)."""
+    for role in SummaryRole:
+        view = base_view(Head(), hiding(Span(1, 2), Span(1, 2)), Policy(summary_role=role))
+        assert view.summary_as_system is (role is SummaryRole.SYSTEM)
+
+
+def test_a_head_whose_compaction_is_hidden_shows_its_log() -> None:
+    """When the strategy changes nothing of the state is left but the log (D6, decision 16)."""
+    head = Head(
+        head_seq=9,
+        turns=3,
+        tokens=90,
+        open_calls=("a",),
+        view_version=4,
+        compaction_id="c",
+        span=Span(1, 5),
+        summary_tokens=7,
+        hidden_tokens=40,
+        hidden_messages=4,
+        kept=(2,),
+        view_cause="compaction",
+        resume_at=99,
+        failures=2,
+    )
+    bare = unhidden(head)
+    expected = Head(head_seq=9, turns=3, tokens=90, open_calls=("a",), view_version=5)
+    assert bare == replace(expected, view_cause="policy_changed")
+    assert bare.shown_tokens == 90
+
+
+def test_a_view_after_a_plan_keeps_its_pins() -> None:
+    """What is pinned is neither hidden nor cleared, wherever it stands (D8)."""
+    plan = Compact(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
+    node = Summary(Span(2, 9), "s")
+    before = replace(hiding(Span(2, 4), Span(2, 4)), trimmed_through=3, reasoning_after=7)
+    after = view_after(before, plan, [node], "exact words", [4, 5, 10, 12])
+    assert after == View(
+        spans=(Span(1, 2), Span(4, 6), Span(9, ENDLESS)),
+        summaries=(node,),
+        retain="exact words",
+        trimmed_through=11,
+        untrimmed=(4, 5, 10),
+        reasoning_after=7,
+    )
+    assert kept_of(after) == (4, 5, 10)
+
+
+def test_a_summary_ends_where_what_is_shown_begins() -> None:
+    """What is kept at an edge of the range has no summary beside it, nor a note (N10, D8)."""
+    plan = Compact(("tree_summary",), 1, Span(1, 20), kept=(1, 2, 9, 18, 19))
+    nodes = [Summary(Span(1, 3), "a"), Summary(Span(3, 12), "b"), Summary(Span(12, 20), "c")]
+    after = view_after(View(), plan, nodes, None, (1, 2, 9, 18, 19))
+    assert after.hidden == Span(3, 18)
+    assert after.summaries == (nodes[1], replace(nodes[2], span=Span(12, 18)))
+    assert after.note is None
+    whole = Compact(("clear",), 1, Span(1, 4), kept=(1, 2, 3))
+    assert view_after(View(), whole, nodes[:1], None, (1, 2, 3)).summaries == ()
+
+
+def test_a_plan_that_only_clears_hides_nothing_more() -> None:
+    """Clearing leaves range, summaries and kept messages as they are, in receipt and head (D5)."""
+    before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), trimmed_through=3)
+    after = view_after(
+        before, Compact(("clear",), 1, trimmed_through=12), before.summaries, None, ()
+    )
+    assert after == replace(before, trimmed_through=12, untrimmed=(4, 5))
+    again = base_view(Head(span=Span(2, 9), kept=kept_of(after)), after, Policy())
+    assert again == after
+    older = view_after(after, Compact(("clear",), 1, trimmed_through=4), after.summaries, None, ())
+    assert older.trimmed_through == 12, "what is cleared stays cleared"
+
+
+def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
+    """A head keeps none that was hidden since: it would be shown again, without its call (F3)."""
+    before = View(trimmed_through=9, untrimmed=(3, 7))
+    plan = Compact(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
+    after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
+    assert after.untrimmed == (4, 7)
+    assert kept_of(after) == (4, 7)
+    cut = replace(before, spans=spans_beside(Span(1, 6)))
+    assert kept_of(cut) == (7,), "whoever cut it"
+
+
+def test_a_plan_that_only_clears_leaves_the_note() -> None:
+    """It says of what was left out what it said before, kept messages and all (N10, E6)."""
+    plan = Compact(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
+    noted = view_after(View(), plan, (), None, ())
+    assert noted.note is not None
+    after = view_after(noted, Compact(("clear",), 1, trimmed_through=12), (), None, ())
+    assert after.note == noted.note
+
+
+@st.composite
+def told_views(draw: st.DrawFn) -> View:
+    """Draw a view with pins in and around its hidden range, and summaries of parts of that."""
+    start = draw(st.integers(1, 9))
+    hidden = Span(start, start + draw(st.integers(1, 25)))
+    bounds = sorted(draw(st.sets(st.integers(hidden.start, hidden.end), max_size=6)))
+    parts = [Span(*pair) for pair in pairwise(bounds)]
+    told = [part for part in parts if draw(st.booleans())]
+    kept = draw(st.lists(st.integers(hidden.start, hidden.end), max_size=8))
+    return hiding(hidden, *told, kept=tuple(kept))
+
+
+@given(told_views())
+def test_a_note_counts_what_no_summary_tells_of(view: View) -> None:
+    """The messages left out are exactly those hidden beside all summaries (N10, E6)."""
+    gone = {seq for seq in range(1, 60) if not view.shows(seq)}
+    gone -= {s for part in view.summaries for s in range(part.span.start, part.span.end)}
+    messages = "1 earlier message was" if len(gone) == 1 else f"{len(gone)} earlier messages were"
+    note = f"[{messages} left out to fit the window.]" if gone else None
+    assert with_note(view).note == note
+    assert with_note(replace(view, note="[old]")).note == note
+
+
+# --- pins that come later -------------------------------------------------------------------
+
+
+def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
+    """A new pin gains a hidden message whole, of a cleared result what was cleared (D8)."""
+    view = replace(hiding(Span(3, 9), Span(3, 9), kept=(4,)), trimmed_through=12, untrimmed=(11,))
+    pinned = [
+        entry(2, U, 10),  # shown anyway
+        entry(4, A, 20),  # kept already
+        entry(5, T, 300),  # hidden
+        entry(6, U, 30),  # hidden
+        entry(10, T, 300),  # cleared: its placeholder cost 80
+        entry(11, T, 300),  # not cleared, and known
+        entry(12, A, 40),  # no result: nothing of it was cleared
+        entry(13, T, 300),  # newer than what is cleared
+    ]
+    kept, tokens, messages = newly_kept(view, kept_of(view), pinned)
+    assert kept == (4, 5, 6, 10, 11)
+    assert (tokens, messages) == (300 + 30 + 220, 2)
+    assert newly_kept(view, kept, pinned) == (kept, 0, 0)
+    assert newly_kept(View(), (), pinned) == ((), 0, 0)
+
+
+@given(entries(), st.data())
+def test_what_pins_gain_is_what_the_payload_shows_more(
+    log: list[Entry], data: st.DataObject
+) -> None:
+    """The head's sums move by exactly what base view and entries show (D8, C1)."""
+    seqs = st.integers(1, len(log))
+    start, end = sorted((data.draw(seqs), data.draw(seqs)))
+    kept = tuple(data.draw(st.sets(seqs, max_size=3)))
+    view = replace(hiding(Span(start, end + 1), kept=kept), trimmed_through=data.draw(seqs))
+    pins = pinned_seqs(pinned_at(log, data.draw(st.lists(seqs, max_size=4))))
+    before = base_view(Head(kept=kept_of(view)), view, Policy())
+    after_kept, tokens, messages = newly_kept(
+        before, kept_of(before), [item for item in log if item.seq in pins]
+    )
+    after = base_view(Head(kept=after_kept), before, Policy())
+    gained = sum(item.tokens for item in as_shown(log, after))
+    gained -= sum(item.tokens for item in as_shown(log, before))
+    assert tokens == gained
+    assert messages == len(as_shown(log, after)) - len(as_shown(log, before))
+    assert all(
+        after.shows(seq) and not (after.trims(seq) and log[seq - 1].role is T) for seq in pins
+    )
+
+
+# --- costs ----------------------------------------------------------------------------------
+
+
+def test_entries_cost_what_they_cost_there() -> None:
+    """Cleared results cost their placeholder; kept ones cannot be cleared any more (F3, D8)."""
+    log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
+    view = replace(hiding(Span(1, 4), kept=(2,)), trimmed_through=4, untrimmed=(2,))
+    assert as_shown(log, view) == [
+        Entry(2, T, 300, 300),
+        Entry(4, T, 80, 80),
+        Entry(5, A, 9, 9),
+    ]
+    assert as_shown(log, View()) == log
+
+
+@given(
+    st.lists(st.text(max_size=99), max_size=3),
+    st.none() | st.text(max_size=50),
+    st.none() | st.just("[2 earlier messages were left out.]"),
+)
+def test_the_cost_of_summaries_is_that_of_their_messages(
+    said: list[str], retain: str | None, note: str | None
+) -> None:
+    """What planning reckons for what stands for the rest is what its items cost (C1)."""
+    summaries = tuple(Summary(Span(i, i + 1), text) for i, text in enumerate(said, 1))
+    view = View(summaries=summaries, retain=retain, note=note)
+    items = [{"role": "user", "content": text} for text in view.summary_texts()]
+    assert summary_cost(view, third) == count_payload_messages(CHAT, items, third)
+    assert summary_cost(View(), third) == 0
+
+
+def test_a_situation_counts_payloads_of_any_view() -> None:
+    """Before and after are counted alike, the factor and the fixed regions among them (E7, C1)."""
+    talk = Talk(framed(fixed=40, factor=1.5), [])
+    talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
+    now = talk.situation
+    assert now.head is talk.head
+    assert now.shown == talk.log
+    assert now.tokens_in(View()) == 60 + 542
+    assert now.messages_in(View()) == 4
+    view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", trimmed_through=3)
+    cost = summary_cost(view, third)
+    assert now.tokens_in(view) == framed(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
+    assert now.messages_in(view) == 3 + 2
+
+
+# --- the receipt ----------------------------------------------------------------------------
+
+
+def test_a_result_says_what_its_receipt_says() -> None:
+    """A caller is told the numbers of the receipt; a range only where a summary is (E7, E8)."""
+    view = hiding(Span(2, 9), Span(2, 9))
+    receipt = Compaction(
+        compaction_id="c",
+        parent_id=None,
+        trigger="forced",
+        strategy="sandwich",
+        policy_strategy="sandwich",
+        strategies_run=("sandwich",),
+        span=Span(2, 9),
+        view=view,
+        made=view.summaries,
+        summary_tokens=5,
+        hidden_tokens=90,
+        hidden_messages=7,
+        before_tokens=120,
+        after_tokens=35,
+        before_msg_count=10,
+        after_msg_count=4,
+        model="m",
+        prompt_hash="h",
+        calls=1,
+        input_tokens=80,
+        output_tokens=4,
+        cost_usd=0.5,
+        duration_ms=12,
+    )
+    result = result_of(receipt)
+    assert result.compacted
+    assert (result.reason, result.compaction_id) == (None, "c")
+    for name in (
+        "before_tokens",
+        "after_tokens",
+        "before_msg_count",
+        "after_msg_count",
+        "model",
+        "strategies_run",
+        "summary_tokens",
+        "cost_usd",
+        "duration_ms",
+    ):
+        assert getattr(result, name) == getattr(receipt, name)
+    assert result.summary_range == (2, 9)
+    assert receipt.summary == "s"
+    dropped = replace(receipt, view=replace(view, summaries=()))
+    assert result_of(dropped).summary_range is None
+    assert dropped.summary is None
+
+
+# --- a conversation that is compacted again and again ---------------------------------------
+
+
+@dataclass
+class Talk:
+    """A conversation whose compactions are applied, their summaries as large as they may be."""
+
+    frame: Frame
+    log: list[Entry]
+    head: Head = field(default_factory=Head)
+    active: View | None = None
+    told: set[int] = field(default_factory=set)
+    """The seqs of the messages that some summary was made of."""
+    dropped: set[int] = field(default_factory=set)
+    """Those kept beside a summary until they were unpinned, and dropped without a new one."""
+
+    @property
+    def view(self) -> View:
+        """What is shown now."""
+        return base_view(self.head, self.active, self.frame.policy)
+
+    @property
+    def situation(self) -> Situation:
+        """What a compaction is planned on now."""
+        settings = Settings()
+        conversation = Conversation(
+            "c", None, "tokenizer", settings, settings, "{}", NOW, NOW, self.head
+        )
+        view = self.view
+        shown = tuple(item for item in self.log if view.shows(item.seq))
+        return Situation("t", conversation, self.frame, view, shown)
+
+    @property
+    def used(self) -> int:
+        """The tokens of its payload."""
+        return self.situation.tokens_in(self.view)
+
+    def grow(self, more: Sequence[Entry]) -> None:
+        """Append a drawn history, its seqs following on."""
+        last = len(self.log)
+        self.log += [replace(item, seq=last + item.seq) for item in more]
+        self.head = replace(
+            self.head, head_seq=len(self.log), tokens=sum(item.tokens for item in self.log)
+        )
+
+    def repin(self, seqs: Iterable[int]) -> None:
+        """Pin the call groups of these messages and no others, unless they would take too much."""
+        protected = pinned_seqs(pinned_at(self.log, seqs))
+        pinned = [item for item in pinned_at(self.log, protected) if item.pinned]
+        limits = self.frame.judging_limits()
+        most = (limits.capacity - self.frame.usage(0, 0).fixed) / 2
+        if self.frame.usage(sum(item.tokens for item in pinned), 0).conversation > most:
+            return
+        self.log = pinned_at(self.log, protected)
+        if self.active is None:
+            return
+        kept, tokens, messages = newly_kept(self.active, self.head.kept, pinned)
+        self.head = replace(
+            self.head,
+            kept=kept,
+            hidden_tokens=self.head.hidden_tokens - tokens,
+            hidden_messages=self.head.hidden_messages - messages,
+        )
+
+    def plan(self, wish: Wish) -> Keep | Compact:
+        """Return what would be done now."""
+        now = self.situation
+        return plan_for(now.shown, self.head, self.frame, self.used, wish)
+
+    def apply(self, plan: Compact) -> View:
+        """Carry a plan out, and return the view that the receipt would hold."""
+        view = self.view
+        summaries: Sequence[Summary] = view.summaries
+        self.dropped |= set() if plan.summarises else set(plan.released)
+        if plan.hidden is not None and plan.summarises:
+            summaries = self._tree(plan) if plan.chunks else self._rolled(plan, plan.hidden)
+        after = view_after(view, plan, summaries, view.retain, sorted(pinned_seqs(self.log)))
+        left = as_shown(self.log, after)
+        self.active = after
+        self.head = replace(
+            self.head,
+            view_version=self.head.view_version + 1,
+            compaction_id="c",
+            span=after.hidden,
+            kept=kept_of(after),
+            summary_tokens=summary_cost(after, third),
+            hidden_tokens=self.head.tokens - sum(item.tokens for item in left),
+            hidden_messages=self.head.head_seq - len(left),
+        )
+        return after
+
+    def _rolled(self, plan: Compact, hidden: Span) -> list[Summary]:
+        self._tell(plan, fresh_spans(hidden, self.view.summarised, plan.released))
+        return [summary_of(hidden, summary_room(self.frame.judging_limits()))]
+
+    def _tree(self, plan: Compact) -> list[Summary]:
+        limits, tree = self.frame.judging_limits(), self.frame.policy.tree_summary
+        room, nodes = node_room(limits), list(self.view.summaries)
+        chunks = chunks_for(plan, self.view, tree.chunk_size)
+        self._tell(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
+        nodes += [summary_of(chunk, room) for chunk in chunks]
+        while fold := next_fold(nodes, tree.levels, tree.chunk_size, tree_room(limits)):
+            first, last = fold
+            span = Span(nodes[first].span.start, nodes[last - 1].span.end)
+            nodes[first:last] = [summary_of(span, room, nodes[first].level + 1)]
+        return nodes
+
+    def _tell(self, plan: Compact, spans: Sequence[Span]) -> None:
+        fresh = {seq for span in spans for seq in range(span.start, span.end)} - set(plan.kept)
+        twice = fresh & self.told
+        assert all(map(self.view.shows, twice)), "only what was shown again is told again (D3)"
+        self.told |= fresh
+
+
+def summary_of(span: Span, tokens: int, level: int = 1) -> Summary:
+    """Return a summary whose text takes exactly so many tokens."""
+    return Summary(span, "sum" * tokens, tokens, level)
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> Talk:
+    """Draw a conversation of any policy that compacts, window and factor, some of it pinned."""
+    policy = Policy(
+        strategy=draw(st.sampled_from(COMPACTING)),
+        sandwich=SandwichPolicy(draw(st.integers(0, 4)), draw(st.integers(1, 4))),
+        tree_summary=TreeSummaryPolicy(draw(st.integers(2, 6)), draw(st.integers(1, 3))),
+        chain=draw(
+            st.sampled_from(
+                (
+                    tuple(ChainStep),
+                    (ChainStep.SUMMARIZE,),
+                    (ChainStep.TRUNCATE, ChainStep.CLEAR_TOOL_RESULTS),
+                )
+            )
+        ),
+        compaction=CompactionPolicy(
+            retain_last_turns=draw(st.integers(0, 2)),
+            target=draw(st.sampled_from((0.3, 0.5, 0.8))),
+            min_gain=draw(st.sampled_from((0.0, 0.1))),
+        ),
+        preserve_user_messages=draw(st.booleans()),
+    )
+    limits = replace(LIMITS, total=100 + draw(st.integers(1000, 4000)))
+    frame = framed(policy, limits, draw(st.integers(0, 150)), draw(st.sampled_from((1.0, 1.2))))
+    talk = Talk(frame, [])
+    talk.grow(draw(entries(16)))
+    talk.repin(draw(pins(talk)))
+    return talk
+
+
+def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
+    """Draw a few seqs of a log to pin, often none."""
+    return st.just([]) | st.lists(st.integers(1, len(talk.log)), max_size=3)
+
+
+def least_shown(talk: Talk) -> set[int]:
+    """Return the seqs that the strategy must keep of what is shown now, apart from pins (D7)."""
+    policy, shown, covered = talk.frame.policy, talk.situation.shown, talk.head.span
+    tail = [item for item in shown if covered is None or item.seq >= covered.end]
+    head = [item for item in shown if covered is not None and item.seq < covered.start]
+    starts = [index for index, item in enumerate(tail) if index == 0 or item.role is U]
+    last_group = tail[group_boundary_before(tail, len(tail) - 1) :]
+    match policy.strategy:
+        case StrategyName.SANDWICH:
+            ends = policy.sandwich
+            if covered is None:
+                head = shown[: group_boundary_after(shown, ends.preserve_top)]
+            bottom = shown[group_boundary_before(shown, len(shown) - ends.preserve_bottom) :]
+            left = [*head, *bottom]
+        case StrategyName.TREE_SUMMARY:
+            left = [*head, *last_group]
+        case StrategyName.RETAIN_SUMMARY:
+            turns = policy.compaction.retain_last_turns
+            left = tail[starts[-turns] :] if 0 < turns <= len(starts) else tail
+            left = left if turns else last_group
+        case _:
+            left = tail[starts[-1] :] if starts else []
+    return {item.seq for item in left}
+
+
+def advance(talk: Talk, wish: Wish) -> None:
+    """Compact as wished, and check what was promised of it."""
+    plan = talk.plan(wish)
+    if isinstance(plan, Keep):
+        return
+    before, least = talk.view, least_shown(talk)
+    after = talk.apply(plan)
+    check_view(talk, before, after)
+    if not wish.forced:
+        check_usage(talk, least)
+    again = talk.plan(wish)
+    assert isinstance(again, Keep), (plan, again)
+
+
+def check_view(talk: Talk, before: View, after: View) -> None:
+    """Check what holds for the view that a compaction makes."""
+    shown = as_shown(talk.log, after)
+    assert as_shown(talk.log, talk.view) == shown, "the head says the same as the receipt"
+    assert talk.view.summary_texts() == after.summary_texts()
+    for item in talk.log:
+        assert not item.pinned or item in shown, "a pin is neither hidden nor cleared (D8)"
+        if not before.shows(item.seq):
+            assert not after.shows(item.seq), "what was hidden stays hidden"
+    places = [summary.span for summary in after.summaries]
+    assert all(a.end <= b.start for a, b in pairwise(places))
+    gone = {item.seq for item in talk.log if not after.shows(item.seq)}
+    summarised = {seq for span in places for seq in range(span.start, span.end)}
+    assert (after.note is None) == (gone <= summarised)
+    assert gone & summarised <= talk.told | talk.dropped, "a summary tells of its whole range"
+    assert talk.head.shown_tokens == sum(item.tokens for item in shown)
+    assert talk.head.head_seq - talk.head.hidden_messages == len(shown)
+
+
+def check_usage(talk: Talk, least: set[int]) -> None:
+    """Check that usage is within the target, or shows no more than it must (D7)."""
+    frame, limits, hidden = talk.frame, talk.frame.judging_limits(), talk.head.span
+    must = [
+        item
+        for item in as_shown(talk.log, talk.view)
+        if item.seq in least
+        or item.pinned
+        or (item.role is U and frame.policy.preserve_user_messages)
+        or (hidden is not None and hidden.holds(item.seq))
+    ]
+    tokens, reserve = sum(item.tokens for item in must), reserve_for(frame.policy.strategy, limits)
+    if frame.usage(tokens, max(reserve, talk.head.summary_tokens)).total > limits.capacity:
+        return  # not even that fits: the steps without a model take over (C4)
+    most = frame.usage(tokens, talk.head.summary_tokens).total
+    target = frame.policy.compaction.target * limits.effective_window
+    rounding = 0 if frame.factor == 1 else 3
+    assert talk.used <= max(target, most) + rounding
+
+
+PLAIN_WISHES = st.sampled_from((Wish(), FORCED))
+WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FORCED, strategy=name))
+
+
+@given(talks(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_compactions_in_a_row_keep_what_they_promise(talk: Talk, data: st.DataObject) -> None:
+    """Each comes to rest at once, reaches its target, and shows every pin (D7, D8, N10)."""
+    wishes = WISHES if ChainStep.SUMMARIZE in talk.frame.policy.chain else PLAIN_WISHES
+    for _ in range(data.draw(st.integers(1, 5))):
+        advance(talk, data.draw(wishes))
+        if data.draw(st.booleans()):
+            talk.repin(data.draw(pins(talk)))
+        talk.grow(data.draw(entries(6)))
+
+
+def test_own_tools_count_where_texts_may_name_them() -> None:
+    """L1, C1: what was cut or cleared brings tools into the payload, and they take room."""
+    auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
+    cut = Head(mentions=("tool_output_cache", "tool_output_cache_grep"))
+    assert own_tools_cost(auto, Head()) == own_tools_cost(none, cut) == 0
+    lines = own_tools_cost(auto, Head(trimmed_through=3))
+    assert 0 < lines == own_tools_cost(auto, Head(), 3) < own_tools_cost(auto, cut)
+    assert own_tools_cost(auto, cut, 3) == own_tools_cost(auto, cut)

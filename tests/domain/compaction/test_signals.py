@@ -1,0 +1,140 @@
+"""Signals: what a conversation is made of, and what the steps of a chain make of that (D5)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import ChainStep
+from app.domain.compaction.signals import (
+    GROUPS_KEPT,
+    GROUPS_KEPT_DEEP,
+    LONG_TURN_MESSAGES,
+    MOST_FAILURES,
+    ConversationSignals,
+    Step,
+    adjust,
+    signals_of,
+)
+from app.domain.conversations.turns import Entry, entry
+from tests.domain.histories import entries
+
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+CLEAR, SUMMARIZE, TRUNCATE = ChainStep
+ALL = tuple(ChainStep)
+MIXED = ConversationSignals(tool_share=0.3, largest_result=0.1, call_density=0.3, turn_length=4)
+
+
+def names(steps: tuple[Step, ...]) -> tuple[ChainStep, ...]:
+    """Return the steps without their depth."""
+    return tuple(step.name for step in steps)
+
+
+def signals() -> st.SearchStrategy[ConversationSignals]:
+    """Draw signals, likely or not."""
+    share = st.floats(0, 1)
+    return st.builds(ConversationSignals, share, share, share, st.floats(0, 500), st.integers(0, 9))
+
+
+def test_signals_say_what_a_history_is_made_of() -> None:
+    """Tool output, its largest piece, calls and turns are measured in shares and means (D5)."""
+    history = [
+        entry(1, U, 100),
+        entry(2, A, 50),
+        entry(3, T, 400),
+        entry(4, T, 200),
+        entry(5, A, 50),
+        entry(6, U, 100),
+        entry(7, A, 50),
+        entry(8, A, 50),
+    ]
+    assert signals_of(history, 2) == ConversationSignals(0.6, 0.4, 0.25, 4.0, 2)
+
+
+def test_results_of_excluded_tools_are_no_output_to_clear() -> None:
+    """They count as calls, but not as output that clearing could free (D5, F3)."""
+    history = [entry(1, U, 100), entry(2, A, 50), entry(3, T, 750, excluded=True), entry(4, T, 100)]
+    assert signals_of(history) == ConversationSignals(0.1, 0.1, 0.5, 4.0)
+
+
+def test_an_empty_history_has_no_signals() -> None:
+    """Nothing is shown, so nothing stands out."""
+    assert signals_of([]) == ConversationSignals()
+
+
+@given(entries(), st.integers(0, 5))
+def test_shares_are_shares(history: list[Entry], failures: int) -> None:
+    """No signal leaves its range, whatever the history (D5)."""
+    found = signals_of(history, failures)
+    assert 0 <= found.largest_result <= found.tool_share <= 1
+    assert 0 <= found.call_density < 1
+    assert 1 <= found.turn_length <= len(history)
+    assert found.failures == failures
+
+
+def test_nothing_stands_out_and_nothing_is_changed() -> None:
+    """The policy's own order runs at its usual depth (D5)."""
+    for steps in (ALL, (TRUNCATE, CLEAR), (SUMMARIZE,)):
+        assert adjust(steps, MIXED) == tuple(Step(name) for name in steps)
+
+
+def test_little_tool_output_is_not_cleared() -> None:
+    """Clearing is left out where it frees nothing, unless there is nothing else (rule 1)."""
+    talk = ConversationSignals(tool_share=0.05, turn_length=2)
+    assert names(adjust(ALL, talk)) == (SUMMARIZE, TRUNCATE)
+    assert names(adjust((CLEAR,), talk)) == (CLEAR,)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ConversationSignals(tool_share=0.7, turn_length=4),
+        ConversationSignals(tool_share=0.3, largest_result=0.3, turn_length=4),
+        ConversationSignals(tool_share=0.3, call_density=0.7, turn_length=4),
+    ],
+)
+def test_much_tool_output_is_cleared_deeper(found: ConversationSignals) -> None:
+    """A lot of it, one huge result, or many parallel ones: one group keeps its results (rule 2)."""
+    assert adjust(ALL, found)[0] == Step(CLEAR, GROUPS_KEPT_DEEP)
+    assert adjust(ALL, MIXED)[0] == Step(CLEAR, GROUPS_KEPT)
+
+
+@pytest.mark.parametrize(
+    ("steps", "adjusted"),
+    [
+        (ALL, (CLEAR, TRUNCATE, SUMMARIZE)),
+        ((SUMMARIZE, CLEAR, TRUNCATE), (TRUNCATE, SUMMARIZE, CLEAR)),
+        ((TRUNCATE, SUMMARIZE), (TRUNCATE, SUMMARIZE)),
+        ((CLEAR, SUMMARIZE), (CLEAR, SUMMARIZE)),
+        ((CLEAR, TRUNCATE), (CLEAR, TRUNCATE)),
+    ],
+)
+def test_after_failures_truncation_comes_first(
+    steps: tuple[ChainStep, ...], adjusted: tuple[ChainStep, ...]
+) -> None:
+    """A summariser that failed three times in a row is not asked before truncation (rule 3)."""
+    failing = ConversationSignals(tool_share=0.3, turn_length=4, failures=MOST_FAILURES)
+    assert names(adjust(steps, failing)) == adjusted
+    twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MOST_FAILURES - 1)
+    assert names(adjust(steps, twice)) == steps
+
+
+def test_long_turns_are_cut_inside() -> None:
+    """Where turns are long, waiting for the next one to start would keep too much (rule 4)."""
+    long = ConversationSignals(tool_share=0.3, turn_length=LONG_TURN_MESSAGES)
+    assert all(step.inside_turns for step in adjust(ALL, long))
+    assert not any(step.inside_turns for step in adjust(ALL, MIXED))
+
+
+@given(st.lists(st.sampled_from(ChainStep), min_size=1, unique=True), signals())
+def test_no_step_is_invented_or_lost_but_clearing(
+    steps: list[ChainStep], found: ConversationSignals
+) -> None:
+    """Only order and depth change; clearing alone may be left out; something always runs (D5)."""
+    adjusted = names(adjust(steps, found))
+    assert adjusted
+    assert len(set(adjusted)) == len(adjusted)
+    assert set(adjusted) <= set(steps)
+    assert set(steps) - set(adjusted) <= {CLEAR}

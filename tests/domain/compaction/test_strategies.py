@@ -1,0 +1,954 @@
+"""The planners: what they keep, that they come to rest, and how they meet their room (D)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import (
+    ChainStep,
+    CompactionPolicy,
+    Policy,
+    SandwichPolicy,
+    SlidingWindowPolicy,
+    StrategyName,
+    ToolOutputPolicy,
+    TreeSummaryPolicy,
+)
+from app.domain.compaction.signals import MOST_FAILURES
+from app.domain.compaction.strategies import STRATEGIES, Compact, Keep, Plan, Room, Slide, next_fold
+from app.domain.conversations.turns import (
+    Entry,
+    call_groups,
+    entry,
+    group_boundary_after,
+    group_boundary_before,
+    is_group_boundary,
+    pinned_seqs,
+)
+from app.domain.conversations.view import Span, Summary, View, spans_beside
+from tests.domain.histories import entries
+
+SANDWICH = STRATEGIES[StrategyName.SANDWICH]
+SLIDING = STRATEGIES[StrategyName.SLIDING_WINDOW]
+FULL = STRATEGIES[StrategyName.FULL_HISTORY]
+TREE = STRATEGIES[StrategyName.TREE_SUMMARY]
+RETAIN = STRATEGIES[StrategyName.RETAIN_SUMMARY]
+CHAIN = STRATEGIES[StrategyName.CHAIN]
+VAST = Room(capacity=10**9, target=10**9, fixed=0, summary=0)
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+CLEAR, SUMMARIZE, TRUNCATE = ChainStep
+
+COMPACTING = st.sampled_from(
+    (
+        StrategyName.SANDWICH,
+        StrategyName.TREE_SUMMARY,
+        StrategyName.RETAIN_SUMMARY,
+        StrategyName.CHAIN,
+    )
+)
+
+
+@st.composite
+def rooms(draw: st.DrawFn) -> Room:
+    """Draw rooms from far too small to vast; a policy's target may lie above the capacity."""
+    capacity = draw(st.integers(10, 6000))
+    share = draw(st.integers(10, 99))
+    return Room(
+        capacity, capacity * share // 95, draw(st.integers(0, 200)), draw(st.integers(0, 64))
+    )
+
+
+def policies(preserve_users: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Policy]:
+    """Policies with any preserved ends, chunks and chains."""
+    steps = st.lists(st.sampled_from(ChainStep), min_size=1, unique=True).map(tuple)
+    return st.builds(
+        Policy,
+        sandwich=st.builds(SandwichPolicy, st.integers(0, 6), st.integers(1, 6)),
+        sliding_window=st.builds(SlidingWindowPolicy, st.integers(1, 12)),
+        tree_summary=st.builds(TreeSummaryPolicy, st.integers(2, 8)),
+        chain=steps,
+        compaction=st.builds(CompactionPolicy, retain_last_turns=st.integers(0, 4)),
+        preserve_user_messages=st.booleans() if preserve_users is None else preserve_users,
+    )
+
+
+@st.composite
+def pinned_histories(draw: st.DrawFn) -> list[Entry]:
+    """Draw a history in which now and then a message is pinned, or a result excluded."""
+    history = draw(entries())
+    seqs = st.sampled_from([item.seq for item in history])
+    pins, others = draw(st.sets(seqs, max_size=3)), draw(st.sets(seqs, max_size=2))
+    excluded = {item.seq for item in history if item.role is T and item.seq in others}
+    return [
+        entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
+        for item in history
+    ]
+
+
+def history_of(roles: Sequence[Role], tokens: int = 10, pins: Sequence[int] = ()) -> list[Entry]:
+    """Return a history with these roles, each message of this many tokens."""
+    return [entry(seq, role, tokens, seq in pins) for seq, role in enumerate(roles, 1)]
+
+
+def applied(
+    history: Sequence[Entry], covered: Span | None, plan: Compact
+) -> tuple[list[Entry], Span | None]:
+    """Return what is shown after a plan, at what it costs there, and the range that is hidden."""
+    view = View(spans_beside(plan.hidden or covered, plan.kept if plan.hidden else ()))
+    hidden_before = [item for item in history if plan.hidden is None or view.shows(item.seq)]
+    pinned = pinned_seqs(hidden_before)
+    left = [
+        replace(item, tokens=item.trimmed_tokens)
+        if item.seq <= plan.trimmed_through and item.seq not in pinned
+        else item
+        for item in hidden_before
+    ]
+    return left, view.hidden if plan.hidden is not None else covered
+
+
+def cost(history: Sequence[Entry]) -> int:
+    """Return the tokens of a history as it is shown."""
+    return sum(item.tokens for item in history)
+
+
+def trimmed_cost(history: Sequence[Entry]) -> int:
+    """Return the tokens of a history, all results trimmed."""
+    return sum(item.trimmed_tokens for item in history)
+
+
+def grown(history: list[Entry], more: list[Entry], head_seq: int) -> list[Entry]:
+    """Append a drawn history to another, its seqs following on."""
+    return history + [replace(item, seq=head_seq + item.seq) for item in more]
+
+
+def tail_of(history: Sequence[Entry], plan: Compact) -> list[Entry]:
+    """Return what is shown after the hidden range."""
+    return [item for item in history if plan.hidden and item.seq >= plan.hidden.end]
+
+
+# --- every planner --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "trigger", "preserved"),
+    [
+        (StrategyName.SANDWICH, 0.7, (5, 5)),
+        (StrategyName.SLIDING_WINDOW, None, (0, 20)),
+        (StrategyName.FULL_HISTORY, None, (None, None)),
+        (StrategyName.TREE_SUMMARY, 0.8, (0, 1)),
+        (StrategyName.RETAIN_SUMMARY, 0.8, (0, 1)),
+        (StrategyName.CHAIN, 0.8, (0, 1)),
+    ],
+)
+def test_name_trigger_and_preserved_ranges_are_inspectable(
+    name: StrategyName, trigger: float | None, preserved: tuple[int | None, int | None]
+) -> None:
+    """Every planner tells its trigger and preserved ranges; defaults are S0's and S1's (D, C3)."""
+    strategy = STRATEGIES[name]
+    assert strategy.name is name
+    assert strategy.trigger(Policy()) == trigger
+    assert strategy.preserved(Policy()) == preserved
+    assert set(STRATEGIES) == set(StrategyName)
+    other = Policy(compaction=CompactionPolicy(threshold_ratio=0.6, retain_last_turns=3))
+    assert strategy.trigger(other) == (0.6 if trigger == 0.8 else trigger)
+
+
+@given(pinned_histories(), policies(), rooms(), st.sampled_from(StrategyName), st.booleans())
+def test_planners_are_pure(
+    history: list[Entry], policy: Policy, room: Room, name: StrategyName, deep: bool
+) -> None:
+    """A planner gives the same plan again and leaves its history alone (D)."""
+    before = list(history)
+    first = STRATEGIES[name].plan(history, None, room, policy, deep=deep)
+    assert STRATEGIES[name].plan(tuple(history), None, room, policy, deep=deep) == first
+    assert history == before
+
+
+@pytest.mark.parametrize("name", StrategyName)
+@pytest.mark.parametrize("covered", [None, Span(1, 9)])
+def test_an_empty_history_needs_no_plan(name: StrategyName, covered: Span | None) -> None:
+    """Where nothing is shown nothing can be hidden (D)."""
+    for deep in (False, True):
+        plan = STRATEGIES[name].plan([], covered, VAST, Policy(), deep=deep)
+        assert isinstance(plan, Keep)
+
+
+@given(
+    pinned_histories(),
+    policies(),
+    rooms(),
+    COMPACTING,
+    st.booleans(),
+    st.integers(0, MOST_FAILURES),
+)
+def test_what_a_plan_says_is_what_it_does(
+    history: list[Entry],
+    policy: Policy,
+    room: Room,
+    name: StrategyName,
+    deep: bool,
+    failures: int,
+) -> None:
+    """Ranges are cut between call groups, and free exactly what they hide or clear (A4, N10)."""
+    plan: Plan | None = STRATEGIES[name].plan(
+        history, None, room, policy, deep=deep, failures=failures
+    )
+    while isinstance(plan, Compact):
+        left, _ = applied(history, None, plan)
+        assert plan.freed_tokens == cost(history) - cost(left) > 0
+        assert left, "something always stays"
+        assert plan.steps
+        assert plan.summarises == ("truncate" not in plan.steps and plan.hidden is not None)
+        assert plan.hidden is not None or (plan.trimmed_through and not plan.kept)
+        if plan.hidden is not None:
+            seqs = [item.seq for item in history]
+            assert is_group_boundary(history, seqs.index(plan.hidden.start))
+            end = seqs.index(plan.hidden.end) if plan.hidden.end in seqs else len(history)
+            assert is_group_boundary(history, end)
+            assert {plan.hidden.start, plan.hidden.end - 1}.isdisjoint(plan.kept)
+        plan = plan.otherwise
+
+
+@given(pinned_histories(), policies(), rooms(), COMPACTING, st.booleans())
+def test_no_call_is_ever_parted_from_its_results(
+    history: list[Entry], policy: Policy, room: Room, name: StrategyName, deep: bool
+) -> None:
+    """Of every call group all is shown or nothing, and the last one always is (A4, D8)."""
+    plan = STRATEGIES[name].plan(history, None, room, policy, deep=deep)
+    assume(isinstance(plan, Compact))
+    assert isinstance(plan, Compact)
+    left = {item.seq for item in applied(history, None, plan)[0]}
+    for start, end in call_groups(history):
+        shown = [item.seq in left for item in history[start:end]]
+        assert all(shown) or not any(shown)
+    assert history[-1].seq in left
+
+
+@given(
+    pinned_histories(),
+    st.lists(entries(4), max_size=4),
+    policies(),
+    rooms(),
+    COMPACTING,
+    st.booleans(),
+)
+def test_pins_are_never_hidden_nor_cleared(
+    history: list[Entry],
+    later: list[list[Entry]],
+    policy: Policy,
+    room: Room,
+    name: StrategyName,
+    deep: bool,
+) -> None:
+    """A pin keeps its whole call group verbatim through every compaction (D8)."""
+    covered: Span | None = None
+    pins = {item.seq: item for item in history if item.seq in pinned_seqs(history)}
+    head_seq = history[-1].seq
+    for more in [[], *later]:
+        history = grown(history, more, head_seq)
+        head_seq += len(more)
+        plan = STRATEGIES[name].plan(history, covered, room, policy, deep=deep)
+        if isinstance(plan, Compact):
+            history, covered = applied(history, covered, plan)
+        shown = {item.seq: item for item in history}
+        assert all(shown.get(seq) == item for seq, item in pins.items())
+
+
+@given(
+    pinned_histories(),
+    policies(),
+    rooms(),
+    COMPACTING,
+    st.booleans(),
+    st.integers(0, MOST_FAILURES),
+)
+def test_planning_again_after_applying_does_nothing(
+    history: list[Entry],
+    policy: Policy,
+    room: Room,
+    name: StrategyName,
+    deep: bool,
+    failures: int,
+) -> None:
+    """Right after a plan is applied there is nothing to do, explicitly asked or not (D7)."""
+    strategy = STRATEGIES[name]
+    plan = strategy.plan(history, None, room, policy, deep=deep, failures=failures)
+    if isinstance(plan, Compact):
+        left, covered = applied(history, None, plan)
+        again = strategy.plan(left, covered, room, policy, deep=deep, failures=failures)
+        assert isinstance(again, Keep), (plan, again)
+        if deep:
+            assert isinstance(strategy.plan(left, covered, room, policy), Keep)
+
+
+@given(
+    pinned_histories(),
+    st.lists(entries(4), min_size=1, max_size=4),
+    policies(),
+    rooms(),
+    COMPACTING,
+    st.lists(st.booleans(), min_size=5, max_size=5),
+    st.sets(st.integers(1, 40)),
+)
+def test_ranges_only_grow_and_come_to_rest_each_time(
+    history: list[Entry],
+    later: list[list[Entry]],
+    policy: Policy,
+    room: Room,
+    name: StrategyName,
+    deep: list[bool],
+    unpinned: set[int],
+) -> None:
+    """Each range contains the one before, whatever is unpinned, and is at rest (D6, D7)."""
+    covered: Span | None = None
+    head_seq = history[-1].seq
+    for more, is_deep in zip([[], *later], deep, strict=False):
+        history = grown(history, more, head_seq)
+        head_seq += len(more)
+        plan = STRATEGIES[name].plan(history, covered, room, policy, deep=is_deep)
+        if isinstance(plan, Compact):
+            if covered is not None and plan.hidden is not None:
+                assert plan.hidden.start <= covered.start
+                assert plan.hidden.end >= covered.end
+                stayed = {*plan.kept, *plan.released}
+                assert stayed >= {item.seq for item in history if covered.holds(item.seq)}
+            assert bool(plan.released) <= (covered is not None)
+            history, covered = applied(history, covered, plan)
+            again = STRATEGIES[name].plan(history, covered, room, policy, deep=is_deep)
+            assert isinstance(again, Keep), (plan, again)
+        history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
+
+
+@given(entries(), policies(st.just(False)), rooms(), COMPACTING, st.integers(0, 4000))
+def test_more_room_never_keeps_less(
+    history: list[Entry], policy: Policy, room: Room, name: StrategyName, more: int
+) -> None:
+    """With more room every message that stayed still stays, and no more results go (D7)."""
+    wide = replace(room, capacity=room.capacity + more, target=room.target + more)
+    narrow_plan = STRATEGIES[name].plan(history, None, room, policy)
+    wide_plan = STRATEGIES[name].plan(history, None, wide, policy)
+    if not isinstance(narrow_plan, Compact) or not isinstance(wide_plan, Compact):
+        return
+    narrow, _ = applied(history, None, narrow_plan)
+    if not room.holds(trimmed_cost(narrow)):
+        return  # only cleared: hiding would have lost the newest message
+    cheap = {item.seq: item.tokens for item in applied(history, None, wide_plan)[0]}
+    assert all(item.tokens <= cheap[item.seq] for item in narrow)
+
+
+@given(pinned_histories(), policies(), rooms(), COMPACTING)
+def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
+    history: list[Entry], policy: Policy, room: Room, name: StrategyName
+) -> None:
+    """After a plan the view is within its target, or shows what has to stay alone (D7)."""
+    plan = STRATEGIES[name].plan(history, None, room, policy)
+    if not isinstance(plan, Compact) or plan.hidden is None:
+        return
+    left, _ = applied(history, None, plan)
+    assert room.holds(trimmed_cost(left)), "a plan leaves what fits"
+    if room.aims_at(cost(left)):
+        return
+    turns = [index for index, item in enumerate(history) if index == 0 or item.role is U]
+    groups = call_groups(history)
+    match name:
+        case StrategyName.SANDWICH:
+            top = group_boundary_after(history, policy.sandwich.preserve_top)
+            bottom = len(history) - policy.sandwich.preserve_bottom
+            must = [*history[:top], *history[max(top, group_boundary_before(history, bottom)) :]]
+        case StrategyName.RETAIN_SUMMARY:
+            last = policy.compaction.retain_last_turns
+            must = history[turns[-last] if 0 < last <= len(turns) else 0 :]
+            must = must if last else history[groups[-1][0] :]
+        case StrategyName.CHAIN:
+            must = history[turns[-1] :]
+        case _:
+            must = history[groups[-1][0] :]
+    stays = {item.seq for item in must} | pinned_seqs(history)
+    loose = [item for item in left if item.seq not in stays]
+    assert not loose or policy.preserve_user_messages
+    assert all(item.role is U for item in loose)
+    assert cost(loose) <= max(room.aim // 2, 0)
+
+
+# --- what stays inside a hidden range -------------------------------------------------------
+
+
+def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
+    """A pinned result keeps its call and the other results beside it (D8)."""
+    history = history_of([U, A, T, T, U, A, U, A, U, A], pins=[4])
+    policy = Policy(sandwich=SandwichPolicy(1, 2))
+    plan = SANDWICH.plan(history, None, replace(VAST, target=0), policy)
+    assert plan == Compact(("sandwich",), 40, Span(5, 9))
+    plan = SANDWICH.plan(history_of([U] * 10, pins=[4]), None, VAST, policy, deep=True)
+    assert plan == Compact(("sandwich",), 60, Span(2, 9), kept=(4,))
+
+
+def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
+    """The newest user messages that fit half of the history's target stay (D8)."""
+    history = history_of([U, A] * 10)
+    room = Room(capacity=1000, target=130, fixed=20, summary=10)
+    policy = Policy(preserve_user_messages=True)
+    plan = RETAIN.plan(history, None, room, policy, deep=True)
+    assert plan == Compact(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17))
+    assert isinstance(RETAIN.plan(*applied(history, None, plan), room, policy, deep=True), Keep)
+    plan = RETAIN.plan(history, None, room, policy)
+    assert plan == Compact(("retain_summary",), 110, Span(1, 17), kept=(7, 9, 11, 13, 15))
+
+
+def test_user_messages_kept_before_make_way_for_newer_ones() -> None:
+    """What was kept and no longer has to be is hidden with the rest, and named (D8)."""
+    room = Room(capacity=1000, target=130, fixed=20, summary=10)
+    policy = Policy(preserve_user_messages=True)
+    history, covered = applied(
+        history_of([U, A] * 10),
+        None,
+        Compact(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17)),
+    )
+    history = grown(history, history_of([U, A]), 20)
+    plan = RETAIN.plan(history, covered, room, policy, deep=True)
+    assert plan == Compact(
+        ("retain_summary",), 20, Span(1, 21), kept=(11, 13, 15, 17, 19), released=(9,)
+    )
+
+
+def test_preserved_user_messages_are_given_up_before_nothing_fits() -> None:
+    """They are preserved messages: where they do not fit beside the last group they go (C4)."""
+    history = [entry(1, U, 40), entry(2, A, 10), entry(3, U, 30), entry(4, A, 90)]
+    policy = Policy(preserve_user_messages=True, compaction=CompactionPolicy(retain_last_turns=0))
+    plan = RETAIN.plan(history, None, Room(100, 100, 0, 0), policy)
+    assert plan == Compact(("retain_summary",), 80, Span(1, 4), shrunk=True)
+
+
+@pytest.mark.parametrize("strategy", [SANDWICH, RETAIN, TREE, CHAIN])
+def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
+    """A message that lost its pin goes with the next compaction that can take it (D8)."""
+    chosen = {SANDWICH: SANDWICH, RETAIN: RETAIN, TREE: TREE, CHAIN: CHAIN}[strategy]  # type: ignore[index]
+    policy = Policy(sandwich=SandwichPolicy(0, 2))
+    history = [entry(5, A, 10), *history_of([U, A] * 12, 10)[20:]]
+    plan = chosen.plan(history, Span(1, 21), replace(VAST, target=30), policy)
+    assert isinstance(plan, Compact)
+    assert plan.released == (5,)
+    assert plan.kept == ()
+    assert plan.hidden is not None
+    assert plan.hidden.start == 1
+
+
+def test_the_newest_user_message_stays_once_it_was_kept() -> None:
+    """After an emergency cut to the newest user message nothing hides it (E6)."""
+    kept = entry(5, U, 50)
+    policy = Policy(sandwich=SandwichPolicy(0, 1))
+    for name in (StrategyName.SANDWICH, StrategyName.RETAIN_SUMMARY, StrategyName.TREE_SUMMARY):
+        for deep in (False, True):
+            plan = STRATEGIES[name].plan([kept], Span(1, 9), VAST, policy, deep=deep)
+            assert isinstance(plan, Keep)
+    later = [kept, *(entry(seq, A, 50) for seq in range(9, 13))]
+    plan = SANDWICH.plan(later, Span(1, 9), VAST, policy, deep=True)
+    assert plan == Compact(("sandwich",), 150, Span(1, 12), kept=(5,))
+
+
+# --- sandwich, sliding window, full history -------------------------------------------------
+
+
+def test_sandwich_summarises_the_middle_only() -> None:
+    """Of twenty single messages the first and last five stay, ten are summarised (D1)."""
+    plan = SANDWICH.plan(history_of([U] * 20), None, VAST, Policy(), deep=True)
+    assert plan == Compact(("sandwich",), 100, Span(6, 16))
+    assert isinstance(SANDWICH.plan(history_of([U] * 20), None, VAST, Policy()), Keep)
+
+
+@pytest.mark.parametrize(("target", "end"), [(0, 16), (100, 16), (109, 16), (110, 15), (190, 7)])
+def test_a_sandwich_keeps_as_much_of_its_end_as_fits(target: int, end: int) -> None:
+    """The preserved bottom is the least; the target decides how much more stays (D1, D7)."""
+    room = Room(capacity=1000, target=target, fixed=0, summary=0)
+    plan = SANDWICH.plan(history_of([U] * 20), None, room, Policy())
+    assert plan == Compact(("sandwich",), (end - 6) * 10, Span(6, end))
+
+
+def test_not_enough_messages_keep_the_full_history() -> None:
+    """With no message between the ends the full history stays (D1)."""
+    assert isinstance(SANDWICH.plan(history_of([U] * 10), None, VAST, Policy()), Keep)
+
+
+def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
+    """Ends grow to whole turns if the target allows it, else to call groups (decision 14)."""
+    history = history_of([U, A, U, A, A, A, U, A, U, A, A, A, U, A])
+    policy = Policy(sandwich=SandwichPolicy(3, 3))
+    plan = SANDWICH.plan(history, None, VAST, policy, deep=True)
+    assert plan == Compact(("sandwich",), 20, Span(7, 9))
+    tight = Room(capacity=1000, target=70, fixed=0, summary=0)
+    plan = SANDWICH.plan(history, None, tight, policy, deep=True)
+    assert plan == Compact(("sandwich",), 80, Span(4, 12))
+    assert SANDWICH.plan(history, None, tight, policy) == Compact(("sandwich",), 70, Span(4, 11))
+
+
+def test_a_sandwich_without_a_top_does_not_get_one() -> None:
+    """Where the start of the log was cut off, only a bottom stays (E6)."""
+    history = [entry(seq, U, 10) for seq in range(30, 50)]
+    plan = SANDWICH.plan(history, Span(1, 30), VAST, Policy(), deep=True)
+    assert plan == Compact(("sandwich",), 150, Span(1, 45))
+
+
+@given(entries(), policies(st.just(False)), rooms())
+def test_preserved_ends_shrink_only_when_nothing_else_fits(
+    history: list[Entry], policy: Policy, room: Room
+) -> None:
+    """At least the preserved messages stay, unless even trimmed they are too large (D1, C4)."""
+    plan = SANDWICH.plan(history, None, room, policy)
+    if not isinstance(plan, Compact):
+        return
+    kept, _ = applied(history, None, plan)
+    top, bottom = policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
+    must_stay = [*history[:top], *history[max(top, len(history) - bottom) :]]
+    if plan.shrunk:
+        least_top = group_boundary_after(history, top)
+        least_bottom = group_boundary_before(history, len(history) - bottom)
+        least = [*history[:least_top], *history[max(least_top, least_bottom) :]]
+        assert not room.holds(trimmed_cost(least))
+    else:
+        assert all(item in kept for item in must_stay)
+
+
+@given(pinned_histories(), policies(), rooms())
+def test_sliding_window_shows_exactly_the_last_n(
+    history: list[Entry], policy: Policy, room: Room
+) -> None:
+    """The last N messages are shown, grown to a call group and no further, and pins (D2, D8)."""
+    last = policy.sliding_window.keep_last_n
+    plan = SLIDING.plan(history, None, room, policy)
+    pinned = pinned_seqs(history)
+    if isinstance(plan, Keep):
+        least = group_boundary_before(history, len(history) - last)
+        assert all(item.seq in pinned for item in history[:least])
+        return
+    assert isinstance(plan, Slide)
+    tail = [item for item in history if item.seq >= plan.tail_start]
+    assert tail[0].role is not T
+    assert len(tail) >= last
+    assert all(item.role is T for item in tail[1 : len(tail) - last + 1])
+    assert plan.kept == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
+    kept = [item for item in history if item.seq in plan.kept]
+    assert isinstance(SLIDING.plan([*kept, *tail], None, room, policy), Keep)
+
+
+@given(entries(), policies(), rooms(), st.none() | st.just(Span(1, 3)), st.booleans())
+def test_full_history_never_plans_anything(
+    history: list[Entry], policy: Policy, room: Room, covered: Span | None, deep: bool
+) -> None:
+    """Whatever the room, full history keeps everything (D2)."""
+    assert isinstance(FULL.plan(history, covered, room, policy, deep=deep), Keep)
+
+
+# --- retain summary -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("turns", "end"), [(0, 10), (1, 8), (2, 5), (3, 1), (9, 1)])
+def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
+    """The last N turns stay verbatim; with none, the last call group alone (D4, E4)."""
+    history = history_of([U, A, T, A, U, A, A, U, A, A, T])
+    policy = Policy(compaction=CompactionPolicy(retain_last_turns=turns))
+    plan = RETAIN.plan(history, None, VAST, policy, deep=True)
+    assert RETAIN.plan(history, None, replace(VAST, target=0), policy) == plan
+    if end == 1:
+        assert isinstance(plan, Keep)
+    else:
+        assert plan == Compact(("retain_summary",), (end - 1) * 10, Span(1, end))
+
+
+def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
+    """A turn too large even with its results trimmed is cut between call groups (C4, N4)."""
+    history = [entry(1, U, 10), entry(2, U, 50), *(entry(seq, A, 50) for seq in range(3, 8))]
+    plan = RETAIN.plan(history, None, Room(120, 60, 0, 0), Policy())
+    assert plan == Compact(("retain_summary",), 210, Span(1, 6), shrunk=True)
+    assert isinstance(RETAIN.plan(history, None, Room(40, 40, 0, 0), Policy()), Keep)
+
+
+@pytest.mark.parametrize(("target", "end"), [(20, 8), (40, 8), (50, 8), (69, 6), (70, 5)])
+def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
+    """The last turns are the least; the target decides how many more stay (D4, D7)."""
+    history = history_of([U, A, T, A, U, A, A, U, A, A, T])
+    room = Room(capacity=1000, target=target, fixed=0, summary=0)
+    plan = RETAIN.plan(history, None, room, Policy())
+    assert plan == Compact(("retain_summary",), (end - 1) * 10, Span(1, end))
+
+
+@given(pinned_histories(), rooms(), policies(), st.booleans())
+def test_retain_always_keeps_the_last_turns(
+    history: list[Entry], room: Room, policy: Policy, deep: bool
+) -> None:
+    """The last turns stay whatever the target; a deep plan summarises all else (D4)."""
+    plan = RETAIN.plan(history, None, room, policy, deep=deep)
+    turns, last = [i for i in history if i.role is U], policy.compaction.retain_last_turns
+    if isinstance(plan, Compact) and not plan.shrunk and 0 < last <= len(turns):
+        tail = {item.seq for item in history if item.seq >= turns[-last].seq}
+        kept = tail_of(history, plan)
+        assert tail <= {item.seq for item in kept}
+        loose = [i for i in kept if i.seq not in tail and i.seq not in pinned_seqs(history)]
+        assert not deep or not loose or policy.preserve_user_messages
+
+
+@given(
+    pinned_histories(),
+    st.lists(entries(4), max_size=3),
+    policies(st.just(False)),
+    rooms(),
+    COMPACTING,
+)
+def test_a_plan_hides_no_more_than_it_must(
+    history: list[Entry],
+    later: list[list[Entry]],
+    policy: Policy,
+    room: Room,
+    name: StrategyName,
+) -> None:
+    """What stays uses three quarters of the target, or one group more would exceed it (D7)."""
+    covered: Span | None = None
+    head_seq = history[-1].seq
+    for more in [[], *later]:
+        history = grown(history, more, head_seq)
+        head_seq += len(more)
+        plan = STRATEGIES[name].plan(history, covered, room, policy)
+        if not isinstance(plan, Compact):
+            continue
+        left, after = applied(history, covered, plan)
+        if plan.hidden is None:
+            # Only clearing: without the last result that was cleared the target was not reached.
+            (last,) = (item for item in history if item.seq == plan.trimmed_through)
+            assert cost(left) + last.tokens - last.trimmed_tokens > room.aim
+        elif not plan.shrunk and not plan.trimmed_through and not plan.released:
+            gone = [item for item in history if item.seq not in {kept.seq for kept in left}]
+            newest = [gone[start:end] for start, end in call_groups(gone)][-1]
+            fills = cost(left) >= 0.75 * room.aim
+            assert fills or cost(left) + cost(newest) > room.aim, (plan, newest)
+        history, covered = left, after
+
+
+# --- tree summary ---------------------------------------------------------------------------
+
+
+def test_tree_keeps_the_longest_tail_within_the_target() -> None:
+    """Whole turns stay as long as they fit the target beside the summaries (D3)."""
+    history = history_of([U, A, A] * 6)
+    room = Room(capacity=1000, target=100, fixed=20, summary=10)
+    plan = TREE.plan(history, None, room, Policy(tree_summary=TreeSummaryPolicy(4)))
+    chunks = (Span(1, 5), Span(5, 9), Span(9, 13))
+    assert plan == Compact(("tree_summary",), 120, Span(1, 13), chunks=chunks)
+    assert isinstance(TREE.plan(history, None, VAST, Policy()), Keep)
+
+
+def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
+    """A turn larger than the target is cut between its call groups (N4)."""
+    history = history_of([U, A, U, A, T, A, T, A, T])
+    room = Room(capacity=1000, target=50, fixed=0, summary=0)
+    plan = TREE.plan(history, None, room, Policy())
+    assert plan == Compact(("tree_summary",), 50, Span(1, 6), chunks=(Span(1, 6),))
+
+
+def test_a_deep_tree_keeps_only_the_last_turns() -> None:
+    """Asked for explicitly, all but retain_last_turns is summarised (D3, E7)."""
+    history = history_of([U, A] * 5)
+    plan = TREE.plan(history, None, VAST, Policy(), deep=True)
+    assert plan == Compact(("tree_summary",), 80, Span(1, 9), chunks=(Span(1, 9),))
+    policy = Policy(compaction=CompactionPolicy(retain_last_turns=0))
+    plan = TREE.plan(history, None, VAST, policy, deep=True)
+    assert isinstance(plan, Compact)
+    assert plan.hidden == Span(1, 10)
+
+
+def test_a_small_rest_joins_the_chunk_before() -> None:
+    """Chunks have about chunk_size messages; less than half of one is no chunk (D3)."""
+    policy = Policy(tree_summary=TreeSummaryPolicy(6))
+
+    def chunks(messages: int) -> tuple[Span, ...]:
+        history = history_of([A] * messages + [U])
+        plan = TREE.plan(history, None, VAST, policy, deep=True)
+        assert isinstance(plan, Compact)
+        return plan.chunks
+
+    assert chunks(1) == (Span(1, 2),)
+    assert chunks(8) == (Span(1, 9),)
+    assert chunks(9) == (Span(1, 7), Span(7, 10))
+    assert chunks(14) == (Span(1, 7), Span(7, 15))
+
+
+def test_a_tree_leaves_what_stands_before_its_range() -> None:
+    """A summary of it would come too late to be in order; too large it gets chunks (D3, N10)."""
+    history = [*history_of([U, A]), *(entry(seq, A, 10) for seq in range(9, 14)), entry(14, U, 10)]
+    plan = TREE.plan(history, Span(3, 9), VAST, Policy(), deep=True)
+    assert plan == Compact(("tree_summary",), 50, Span(3, 14), chunks=(Span(9, 14),))
+    plan = TREE.plan(history, Span(3, 9), Room(20, 20, 0, 0), Policy())
+    chunks = (Span(1, 3), Span(9, 14))
+    assert plan == Compact(("tree_summary",), 70, Span(1, 14), chunks=chunks, shrunk=True)
+
+
+def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
+    """An unpinned message waits until something new is summarised, and hurries it (D3, D8)."""
+    history = [entry(3, A, 60), entry(9, U, 10), entry(10, A, 10)]
+    room = Room(capacity=100, target=50, fixed=0, summary=0)
+    plan = TREE.plan(history, Span(1, 9), room, Policy())
+    assert plan == Compact(("tree_summary",), 70, Span(1, 10), chunks=(Span(9, 10),), released=(3,))
+    assert isinstance(TREE.plan(history[:2], Span(1, 9), room, Policy()), Keep)
+
+
+@given(pinned_histories(), st.lists(entries(4), max_size=4), policies(), rooms(), st.booleans())
+def test_chunks_hold_each_newly_hidden_message_once(
+    history: list[Entry], later: list[list[Entry]], policy: Policy, room: Room, deep: bool
+) -> None:
+    """Chunks adjoin, are cut between call groups, and take in all that is new (D3, N10)."""
+    covered: Span | None = None
+    head_seq, size = history[-1].seq, policy.tree_summary.chunk_size
+    for more in [[], *later]:
+        history = grown(history, more, head_seq)
+        head_seq += len(more)
+        plan = TREE.plan(history, covered, room, policy, deep=deep)
+        if not isinstance(plan, Compact):
+            continue
+        assert plan.hidden is not None
+        assert plan.chunks
+        parts = [plan.hidden]
+        if covered is not None:
+            parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
+        for part in (part for part in parts if part.start < part.end):
+            inside = [chunk for chunk in plan.chunks if part.holds(chunk.start)]
+            assert [chunk.start for chunk in inside] == [
+                part.start,
+                *(chunk.end for chunk in inside[:-1]),
+            ]
+            assert inside[-1].end == part.end
+        roles = {item.seq: item.role for item in history}
+        assert all(roles[chunk.start] is not T for chunk in plan.chunks)
+        gone = [i for i in history if plan.hidden.holds(i.seq) and i.seq not in plan.kept]
+        sizes = [sum(chunk.holds(item.seq) for item in gone) for chunk in plan.chunks]
+        assert sum(sizes) + len(plan.released) == len(gone)
+        assert plan.shrunk or all(count >= size for count in sizes[:-1])
+        assert plan.shrunk or len(sizes) == 1 or sizes[-1] >= size // 2
+        history, covered = applied(history, covered, plan)
+
+
+# --- folding --------------------------------------------------------------------------------
+
+
+def nodes(*levels: int, tokens: int = 10) -> list[Summary]:
+    """Return summaries of these levels, of ten messages each."""
+    return [
+        Summary(Span(start, start + 10), "", tokens, level)
+        for start, level in zip(range(1, 10_000, 10), levels, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("levels", "most_tokens", "fold"),
+    [
+        ((), 0, None),
+        ((1, 1), 100, None),
+        ((1, 1, 1), 100, (0, 3)),
+        ((1, 1, 1, 1), 100, (0, 3)),
+        ((2, 1, 1, 1), 100, (1, 4)),
+        ((2, 2, 2, 1), 100, (0, 3)),
+        ((2, 2, 2, 1, 1, 1), 100, (3, 6)),
+        ((3, 3, 3, 3, 2, 1), 100, None),
+        ((3, 3, 3, 3, 2, 1), 50, (0, 4)),
+        ((3, 3, 2, 2, 1), 40, (2, 4)),
+        ((4, 3, 2, 1), 10, None),
+    ],
+)
+def test_the_lowest_full_level_folds_and_then_what_is_too_much(
+    levels: tuple[int, ...], most_tokens: int, fold: tuple[int, int] | None
+) -> None:
+    """A level with enough summaries folds its oldest; too many tokens fold a level whole (D3)."""
+    assert next_fold(nodes(*levels), 3, 3, most_tokens) == fold
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=60),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(20, 400),
+)
+def test_a_tree_only_adds_and_folds(
+    chunks: list[int], levels: int, fanout: int, most_tokens: int
+) -> None:
+    """Spans adjoin, levels never rise towards newer nodes, and nothing is summarised twice (D3).
+
+    What is too much folds until one node a level is left.
+    """
+    tree: list[Summary] = []
+    end, summarised = 1, dict[tuple[int, int], int]()
+
+    def add(node: Summary, index: int) -> None:
+        tree.insert(index, node)
+        for seq in range(node.span.start, node.span.end):
+            summarised[seq, node.level] = summarised.get((seq, node.level), 0) + 1
+
+    for size in chunks:
+        add(Summary(Span(end, end + size), "", 20), len(tree))
+        end += size
+        for _ in range(1000):
+            if (fold := next_fold(tree, levels, fanout, most_tokens)) is None:
+                break
+            parts = tree[slice(*fold)]
+            assert len(parts) > 1
+            assert len({part.level for part in parts}) == 1
+            del tree[slice(*fold)]
+            add(
+                Summary(Span(parts[0].span.start, parts[-1].span.end), "", 20, parts[0].level + 1),
+                fold[0],
+            )
+        else:
+            raise AssertionError("folding does not end")
+        assert [node.span.start for node in tree] == [1, *(node.span.end for node in tree[:-1])]
+        assert tree[-1].span.end == end
+        assert all(a.level >= b.level for a, b in pairwise(tree))
+        assert max(summarised.values()) == 1
+        counts = [node.level for node in tree]
+        assert sum(node.tokens for node in tree) <= most_tokens or len(set(counts)) == len(counts)
+        assert all(counts.count(level) < max(fanout, 2) for level in counts if level < levels)
+
+
+# --- chain ----------------------------------------------------------------------------------
+
+
+def toolish(groups: int, tokens: int = 1000) -> list[Entry]:
+    """Return turns of one call each, with large results."""
+    history: list[Entry] = []
+    for _ in range(groups):
+        for role, size in ((U, 100), (A, 100), (T, tokens), (A, 100)):
+            history.append(entry(len(history) + 1, role, size))
+    return history
+
+
+def test_a_chain_clears_no_more_than_it_needs() -> None:
+    """Old results are cleared until the target is met, then nothing else is done (D5)."""
+    history = toolish(8, 300)
+    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
+    assert CHAIN.plan(history, None, room, Policy()) == Compact(
+        ("clear_tool_results",), 440, trimmed_through=7, summarises=False
+    )
+
+
+def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
+    """The second step runs only over the target; truncation waits for its failure (D5, E9)."""
+    history = toolish(8, 300)
+    room = Room(capacity=10_000, target=2300, fixed=0, summary=0)
+    plan = CHAIN.plan(history, None, room, Policy())
+    assert isinstance(plan, Compact)
+    assert plan.steps == ("clear_tool_results", "summarize")
+    assert plan.hidden == Span(1, 17)
+    assert plan.trimmed_through == 19
+    assert plan.summarises
+    assert plan.otherwise == replace(
+        plan, steps=("clear_tool_results", "truncate"), summarises=False, otherwise=None
+    )
+
+
+def test_a_chain_passes_over_excluded_results() -> None:
+    """Newer results give way in their place; summaries take them in like others (D5, F3)."""
+    history = toolish(8, 300)
+    history[2] = entry(3, T, 300, excluded=True)
+    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
+    assert CHAIN.plan(history, None, room, Policy()) == Compact(
+        ("clear_tool_results",), 440, trimmed_through=11, summarises=False
+    )
+    plan = CHAIN.plan(history, None, replace(room, target=2300), Policy())
+    assert isinstance(plan, Compact)
+    assert (plan.hidden, plan.kept) == (Span(1, 17), ())
+
+
+def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
+    """With `tool_output.enabled` false the step is none, whoever asks (F1, D5)."""
+    policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
+    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
+    for deep in (False, True):
+        plan = CHAIN.plan(toolish(8, 300), None, room, policy, deep=deep)
+        assert isinstance(plan, Compact)
+        assert plan.steps == ("summarize",)
+        assert plan.trimmed_through == 0
+    only = replace(policy, chain=(CLEAR,))
+    assert CHAIN.plan(toolish(8, 300), None, room, only) == Keep("no step of the chain frees more")
+
+
+def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
+    """What to do without a summary is what the rest of the chain does, be it nothing (E9)."""
+    room = Room(capacity=10_000, target=2000, fixed=0, summary=0)
+    plan = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(CLEAR, SUMMARIZE)))
+    assert isinstance(plan, Compact)
+    assert plan.otherwise is not None
+    assert plan.otherwise.steps == ("clear_tool_results",)
+    assert plan.otherwise.hidden is None
+    alone = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(SUMMARIZE,)))
+    assert isinstance(alone, Compact)
+    assert alone.steps == ("summarize",)
+    assert alone.otherwise is None
+
+
+def test_a_chain_that_failed_too_often_truncates_first() -> None:
+    """After failures in a row nothing is asked of the model, unless somebody insists (D5, E9)."""
+    history = history_of([U, A] * 20)
+    room = Room(capacity=1000, target=100, fixed=0, summary=0)
+    plan = CHAIN.plan(history, None, room, Policy(), failures=MOST_FAILURES)
+    assert plan == Compact(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
+    asked = CHAIN.plan(history, None, room, Policy(), failures=MOST_FAILURES, deep=True)
+    assert isinstance(asked, Compact)
+    assert asked.steps == ("summarize",)
+    assert asked.hidden == Span(1, 39)
+
+
+def test_a_chain_cuts_inside_long_turns() -> None:
+    """A long turn is cut down to the target; a short one stays while it fits (D5, N4)."""
+    room = Room(capacity=1000, target=100, fixed=0, summary=0)
+    short = [*history_of([U, A]), *(entry(3 + i, (U, A)[i > 0], 30) for i in range(6))]
+    plan = CHAIN.plan(short, None, room, Policy())
+    assert isinstance(plan, Compact)
+    assert plan.hidden == Span(1, 3)
+    plan = CHAIN.plan(history_of([U] + [A] * 29), None, room, Policy())
+    assert isinstance(plan, Compact)
+    assert plan.hidden == Span(1, 21)
+
+
+def test_a_deep_chain_goes_as_low_as_it_can() -> None:
+    """Asked for explicitly, only the last turns stay, with the last group's results (D5, E7)."""
+    history = [*toolish(6, 300), *(replace(i, seq=i.seq + 24) for i in toolish(2, 300)[1:])]
+    history = [replace(item, role=A) if item.seq == 29 else item for item in history]
+    history = [replace(item, seq=seq) for seq, item in enumerate(history, 1)]
+    assert isinstance(CHAIN.plan(history, None, VAST, Policy()), Keep)
+    plan = CHAIN.plan(history, None, VAST, Policy(), deep=True)
+    assert isinstance(plan, Compact)
+    assert plan.steps == ("clear_tool_results", "summarize")
+    left, _ = applied(history, None, plan)
+    assert sum(item.role is U for item in left) == 1
+    whole = [item.seq for item in left if item.role is T and item.tokens == 300]
+    assert whole == [[item.seq for item in history if item.role is T][-1]]
+
+
+@given(
+    pinned_histories(),
+    policies(),
+    rooms(),
+    st.booleans(),
+    st.integers(0, MOST_FAILURES),
+)
+def test_a_chain_runs_its_own_steps_alone(
+    history: list[Entry], policy: Policy, room: Room, deep: bool, failures: int
+) -> None:
+    """Only steps of the policy run, each once; a history within the target is left alone (D5)."""
+    plan = CHAIN.plan(history, None, room, policy, deep=deep, failures=failures)
+    if not deep and room.aims_at(cost(history)):
+        assert isinstance(plan, Keep)
+    if not isinstance(plan, Compact):
+        return
+    assert set(plan.steps) <= {step.value for step in policy.chain}
+    assert len(set(plan.steps)) == len(plan.steps)
+    assert not {"summarize", "truncate"} <= set(plan.steps), "one of them reaches the target"
+    assert ("clear_tool_results" in plan.steps) == (plan.trimmed_through > 0)
+    assert plan.summarises == ("summarize" in plan.steps)
+    if plan.otherwise is not None:
+        assert plan.summarises
+        assert not plan.otherwise.summarises
+        assert plan.otherwise.otherwise is None
+        assert "summarize" not in plan.otherwise.steps

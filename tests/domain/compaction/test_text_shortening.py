@@ -1,0 +1,139 @@
+"""Shortened messages: what is shown of an oversized text, and how large it may be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import Image, Message, Part, Reasoning, Role, Text, ToolCall, clean
+from app.domain.compaction.text_shortening import (
+    MIN_TOKENS,
+    leveled,
+    oversized,
+    preview_of,
+    short_for,
+    text_of,
+)
+from app.domain.conversations.turns import entry
+from app.domain.conversations.view import Short, View, view_from
+
+UNICODE = st.text(
+    st.characters(codec="utf-8") | st.sampled_from("a\n\t \u0301\u200d\U0001f468漢"), max_size=3000
+)
+PARTS = st.lists(
+    UNICODE.map(Text)
+    | st.just(Image(url="https://example.com/a.png"))
+    | st.just(ToolCall("c", "shell", "{}"))
+    | st.just(Reasoning("why")),
+    min_size=1,
+    max_size=4,
+)
+
+
+def by_bytes(text: str) -> int:
+    """Count every byte as a token: no text is larger by any counter."""
+    return len(text.encode())
+
+
+def by_words(text: str) -> int:
+    """Count as a tokenizer does, roughly."""
+    return (len(text.encode()) + 3) // 4
+
+
+def said(message: Message) -> str:
+    """Return the texts of a message, joined as they are read."""
+    return text_of(message).decode()
+
+
+@given(PARTS, st.integers(0, 4000), st.integers(0, 4000))
+def test_a_preview_is_a_beginning_a_note_and_an_end(
+    parts: list[Part], head: int, tail: int
+) -> None:
+    """What is shown is what the text begins and ends with; all other parts stay as they are."""
+    message = clean(Message(Role.USER, tuple(parts)))
+    short = Short(1, head, tail, 0)
+    for named in (True, False):
+        preview = preview_of(message, short, "m1", named=named)
+        texts = [part.text for part in message.parts if isinstance(part, Text)]
+        whole = "".join(texts).encode()
+        others = [part for part in message.parts if not isinstance(part, Text)]
+        kept = [part for part in preview.message.parts if not isinstance(part, Text)]
+        assert kept == others
+        if head + tail >= len(whole):
+            assert preview.message is message and not preview.mentions
+            continue
+        shown = "".join(part.text for part in preview.message.parts if isinstance(part, Text))
+        before, _, rest = shown.partition("[Message cut: ")
+        after = rest.partition(".]")[2]
+        wanted = whole[:head].decode(errors="ignore")
+        assert before in (wanted, wanted + "\n")
+        if tail:
+            assert after.endswith(whole[-tail:].decode(errors="ignore"))
+        assert ("tool_output_cache" in rest) == bool(preview.mentions) == named
+        assert 'ref="m1"' in shown or 'ref_id="m1"' in shown
+
+
+@given(PARTS, st.integers(MIN_TOKENS, 2000), st.integers(1, 5000), st.sampled_from([0, 1]))
+def test_a_short_costs_no_more_than_it_may(
+    parts: list[Part], most_tokens: int, most_bytes: int, counter: int
+) -> None:
+    """The cost of a short is that of its preview, and within what it may be."""
+    count = (by_bytes, by_words)[counter]
+    message = clean(Message(Role.ASSISTANT, tuple(parts)))
+    short = short_for(message, 7, "m1", most_tokens, most_bytes, count)
+    if short is None:
+        return
+    assert short.seq == 7 and short.tokens <= most_tokens
+    assert short.head_bytes + short.tail_bytes <= most_bytes
+    assert short == short_for(message, 7, "m1", most_tokens, most_bytes, count)
+    assert preview_of(message, short, "m1").message != message
+
+
+@pytest.mark.parametrize("text", ["word " * 9000, "\n" * 90_000, "漢" * 30_000, "a" * 90_000])
+def test_a_text_of_any_kind_can_be_shortened(text: str) -> None:
+    """A large text always gives way, and uses most of what it may."""
+    for count in (by_bytes, by_words):
+        message = Message(Role.USER, (Text(text),))
+        short = short_for(message, 1, "m1", 1000, 51_200, count)
+        assert short is not None and 500 <= short.tokens <= 1000
+
+
+SIZES = st.lists(st.tuples(st.sampled_from([*Role]), st.integers(1, 5000)), max_size=20)
+
+
+@given(SIZES, st.integers(0, 4000))
+def test_only_what_cannot_fit_is_oversized(sizes: list[tuple[Role, int]], left: int) -> None:
+    """A message is oversized if it is larger than all that is left, results never are."""
+    entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
+    costs = oversized(entries, left)
+    assert len(costs) <= 8
+    for item in entries:
+        if item.seq in costs:
+            assert item.role is not Role.TOOL and item.tokens > left >= costs[item.seq]
+
+
+@given(SIZES, st.integers(0, 20_000))
+def test_leveled_entries_fit(sizes: list[tuple[Role, int]], left: int) -> None:
+    """Leveled texts take what is left, and none gives way that is smaller than the others."""
+    entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
+    costs = leveled(entries, left)
+    if not costs:
+        return
+    after = [replace(item, tokens=costs.get(item.seq, item.tokens)) for item in entries]
+    assert sum(item.tokens for item in after) <= left
+    assert len(set(costs.values())) == 1 and min(costs.values()) >= MIN_TOKENS
+    texts = [item for item in entries if item.role is not Role.TOOL]
+    assert all(item.tokens <= min(costs.values()) for item in texts if item.seq not in costs)
+
+
+def test_a_view_keeps_what_it_shortens() -> None:
+    """A stored view reads back what it shortens; one stored before shortens nothing."""
+    view = View(shortened=(Short(3, 100, 50, 60),))
+    raw = json.loads(view.as_json())
+    assert view_from(raw) == view and not view.is_whole
+    del raw["shortened"]
+    assert view_from(raw) == View()

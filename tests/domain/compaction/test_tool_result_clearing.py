@@ -1,0 +1,275 @@
+"""Clearing: too much tool output gives way, the oldest first, in batches (F3, D8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import ToolOutputPolicy
+from app.domain.compaction.planning import as_shown, view_after
+from app.domain.compaction.strategies import Compact, Keep
+from app.domain.compaction.tool_result_clearing import (
+    clear_at_least,
+    excluded_seqs,
+    output_tokens,
+    plan_clearing,
+    tool_budget,
+    with_excluded,
+)
+from app.domain.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
+from app.domain.conversations.view import ENDLESS, Span, View, spans_beside
+from tests.domain.histories import entries, pinned_at
+
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
+def talk(*sizes: int) -> list[Entry]:
+    """Return a question and, for each size, a call with one result of so many tokens."""
+    found = [entry(1, U, 10)]
+    for size in sizes:
+        found += [entry(len(found) + 1, A, 5), entry(len(found) + 2, T, size)]
+    return found
+
+
+def output(history: Sequence[Entry], view: View) -> int:
+    """Return the tokens of the tool output that a view shows."""
+    return sum(output_tokens(item, view) for item in history if view.shows(item.seq))
+
+
+def cleared(history: Sequence[Entry], view: View, plan: Keep | Compact) -> View:
+    """Return the view once a plan was carried out."""
+    if isinstance(plan, Keep):
+        return view
+    return view_after(view, plan, view.summaries, view.retain, never_cleared(history))
+
+
+def placeholders(history: Sequence[Entry], view: View) -> set[int]:
+    """Return the seqs of the results that gave way."""
+    return {item.seq for item in history if item.role is T and not output_tokens(item, view)}
+
+
+def last_group(history: Sequence[Entry]) -> set[int]:
+    """Return the seqs of the last call group with results."""
+    groups = [history[start:end] for start, end in call_groups(history)]
+    with_results = [group for group in groups if any(item.role is T for item in group)]
+    return {item.seq for item in with_results[-1]} if with_results else set()
+
+
+# --- the budget -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "budget"),
+    [
+        (1_000, 20_000),
+        (80_000, 20_000),
+        (80_004, 20_001),
+        (200_000, 50_000),
+        (240_000, 60_000),
+        (1_000_000, 60_000),
+    ],
+)
+def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, budget: int) -> None:
+    """By default clamp(0.25 x window, 20 000, 60 000), and a batch is a quarter of it (F3)."""
+    assert tool_budget(ToolOutputPolicy(), window) == budget
+    assert clear_at_least(ToolOutputPolicy(), window) == budget // 4
+
+
+def test_a_budget_of_ones_own_is_taken_as_it_is() -> None:
+    """Whatever the window; the batch follows it unless that is given as well (F3)."""
+    policy = ToolOutputPolicy(context_budget_tokens=1_000)
+    assert tool_budget(policy, 10**6) == 1_000
+    assert clear_at_least(policy, 10**6) == 250
+    assert clear_at_least(ToolOutputPolicy(clear_at_least=7), 10**6) == 7
+
+
+# --- the plan -------------------------------------------------------------------------------
+
+
+def test_the_oldest_give_way_until_the_rest_is_within_the_budget() -> None:
+    """Newest kept; what is cleared already is no output any more (F3, S1)."""
+    history = talk(400, 300, 200, 100)
+    assert isinstance(plan_clearing(history, View(), 1_000, 0), Keep)
+    plan = plan_clearing(history, View(), 999, 0)
+    assert plan == Compact(("clear_tool_results",), 320, trimmed_through=3, summarises=False)
+    assert isinstance(plan, Compact)
+    view = cleared(history, View(), plan)
+    assert placeholders(history, view) == {3}
+    assert output(history, view) == 600
+    further = plan_clearing(history, view, 599, 0)
+    assert further == Compact(("clear_tool_results",), 220, trimmed_through=5, summarises=False)
+
+
+def test_a_batch_is_cleared_at_once() -> None:
+    """More than the excess gives way, so that the prefix stays for a while (F3)."""
+    history = talk(*[300] * 10)
+    plan = plan_clearing(history, View(), 2_999, 700)
+    assert isinstance(plan, Compact)
+    assert (plan.trimmed_through, plan.freed_tokens) == (9, 4 * 220)
+
+
+def test_the_last_call_group_keeps_its_results() -> None:
+    """Parallel results of the newest calls stay, even after an answer and a question (F3)."""
+    history = [*talk(300, 5_000), entry(6, T, 900), entry(7, A, 9), entry(8, U, 9)]
+    plan = plan_clearing(history, View(), 0, 0)
+    assert isinstance(plan, Compact)
+    assert plan.trimmed_through == 3
+    assert isinstance(plan_clearing(history[3:], View(), 0, 0), Keep)
+    assert isinstance(plan_clearing([entry(1, T, 900)], View(), 0, 0), Keep)
+    assert isinstance(plan_clearing([], View(), 0, 0), Keep)
+
+
+def test_output_that_stays_does_not_break_every_prefix() -> None:
+    """Beside one result that may not go, small ones go in batches or not at all (F3)."""
+    hog = talk(9_000, *[300] * 3)
+    pinned = pinned_at(hog, [3])
+    assert isinstance(plan_clearing(pinned, View(), 1_000, 500), Keep)
+    more = pinned_at(talk(9_000, *[300] * 4), [3])
+    plan = plan_clearing(more, View(), 1_000, 500)
+    assert isinstance(plan, Compact)
+    assert plan.freed_tokens == 660
+    enough = plan_clearing(pinned, View(), 9_800, 500)
+    assert isinstance(enough, Compact), "it brings the output within its budget"
+    assert (enough.trimmed_through, enough.freed_tokens) == (7, 440)
+
+
+def test_pins_exclusions_and_kept_results_are_passed_over() -> None:
+    """They stay whole although newer results give way (D8, F3)."""
+    history = pinned_at(talk(*[300] * 6), [4])  # the call: its result is protected as well
+    names = {3: "read", 5: "read", 7: "keep", 9: "read", 11: "keep", 13: "read"}
+    excluded = excluded_seqs(history, View(), names, ("keep", "other"))
+    assert excluded == {7, 11}
+    marked = with_excluded(history, excluded)
+    plan = plan_clearing(marked, View(), 1_000, 0)
+    assert isinstance(plan, Compact)
+    assert plan.freed_tokens == 2 * 220
+    view = cleared(marked, View(), plan)
+    assert placeholders(history, view) == {3, 9}
+    assert view.untrimmed == (4, 5, 7)
+    kept = View(spans=spans_beside(Span(2, 6), (4, 5)))
+    plan = plan_clearing([item for item in history if kept.shows(item.seq)], kept, 0, 0)
+    assert isinstance(plan, Compact)
+    assert plan.freed_tokens == 3 * 220
+
+
+def test_an_exclusion_holds_from_when_it_is_set() -> None:
+    """What was cleared before stays so; what was excluded goes with the next batch (F3)."""
+    history = talk(*[300] * 4)
+    names = dict.fromkeys((3, 5, 7, 9), "keep")
+    view = View(trimmed_through=5, untrimmed=(5,))
+    assert excluded_seqs(history, view, names, ("keep",)) == {5, 7, 9}
+    assert excluded_seqs(history, view, names, ()) == frozenset()
+    plan = plan_clearing(history, view, 899, 0)
+    assert isinstance(plan, Compact)
+    assert placeholders(history, cleared(history, view, plan)) == {3, 5}
+
+
+def test_small_results_are_output_but_never_cleared() -> None:
+    """A result that is no larger than its placeholder stays what it is (F3)."""
+    history = talk(80, 300, 80, 300)
+    view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
+    assert placeholders(history, view) == {5}
+    assert output(history, view) == 80 + 80 + 300
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[list[Entry], View]:
+    """Draw what a view shows: pins, exclusions, results cleared before, maybe a hidden range."""
+    history = draw(entries(20))
+    seqs = st.integers(1, len(history))
+    history = pinned_at(history, draw(st.sets(seqs, max_size=2)))
+    starts = [item.seq for item in history if item.role is not T]
+    hidden = None
+    if len(starts) > 3 and draw(st.booleans()):
+        first, last = sorted(draw(st.sets(st.sampled_from(starts), min_size=2, max_size=2)))
+        hidden = Span(first, last)
+    history = with_excluded(history, draw(st.sets(seqs, max_size=4)))
+    whole = sorted(never_cleared(history))
+    through = draw(st.integers(0, len(history)))
+    view = View(
+        spans=spans_beside(hidden, pinned_seqs(history)),
+        trimmed_through=through,
+        untrimmed=tuple(seq for seq in whole if seq <= through),
+    )
+    return [item for item in history if view.shows(item.seq)], view
+
+
+@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
+def test_a_clearing_does_what_it_says(
+    scene: tuple[list[Entry], View], budget: int, least: int
+) -> None:
+    """Within the budget whenever enough may go, in batches, results alone, newest kept (F3, D8)."""
+    history, view = scene
+    plan = plan_clearing(history, view, budget, least)
+    after = cleared(history, view, plan)
+    gone = placeholders(history, after) - placeholders(history, view)
+    protected = never_cleared(history) | last_group(history)
+    assert not gone & protected
+    assert (after.spans, after.summaries, after.note) == (view.spans, view.summaries, view.note)
+    may_go = [
+        item
+        for item in history
+        if item.role is T
+        and item.clearable
+        and item.seq not in protected
+        and not view.trims(item.seq)
+        and not (view.hidden and view.hidden.holds(item.seq))
+    ]
+    excess = output(history, view) - budget
+    if isinstance(plan, Keep):
+        freeable = sum(item.tokens - item.trimmed_tokens for item in may_go)
+        enough = sum(item.tokens for item in may_go) >= excess
+        assert excess <= 0 or not may_go or (freeable < least and not enough)
+        return
+    assert excess > 0
+    assert gone == {item.seq for item in may_go if item.seq <= plan.trimmed_through}
+    before = sum(item.tokens for item in as_shown(history, view))
+    freed = before - sum(item.tokens for item in as_shown(history, after))
+    assert freed == plan.freed_tokens
+    left = output(history, after)
+    assert left <= budget or gone == {item.seq for item in may_go}
+    assert plan.freed_tokens >= least or left <= budget
+    last = next(item for item in history if item.seq == plan.trimmed_through)
+    needed = freed - (last.tokens - last.trimmed_tokens) < least
+    assert needed or left + last.tokens > budget, "no more than it takes"
+    assert isinstance(plan_clearing(history, after, budget, least), Keep), "and is at rest (D7)"
+
+
+@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
+def test_more_budget_never_clears_more(
+    scene: tuple[list[Entry], View], budget: int, more: int, least: int
+) -> None:
+    """Of two budgets that both clear, the larger one clears no more (F3)."""
+    history, view = scene
+    small = plan_clearing(history, view, budget, least)
+    large = plan_clearing(history, view, budget + more, least)
+    if isinstance(large, Compact) and isinstance(small, Compact):
+        assert large.trimmed_through <= small.trimmed_through
+        assert large.freed_tokens <= small.freed_tokens
+    elif isinstance(large, Compact):
+        assert output(history, cleared(history, view, large)) > budget
+
+
+@given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
+def test_what_a_window_sums_up_is_what_planning_sees(
+    scene: tuple[list[Entry], View], budget: int, least: int
+) -> None:
+    """Each result counts whole until it is a placeholder, and never again after (F3)."""
+    history, view = scene
+    after = cleared(history, view, plan_clearing(history, view, budget, least))
+    shown = as_shown(history, after)
+    results = sum(item.tokens for item in shown if item.role is T)
+    assert output(history, after) <= results
+    assert results - output(history, after) == 80 * len(placeholders(history, after))
+
+
+def test_the_whole_log_is_shown_after_a_clearing() -> None:
+    """Clearing hides nothing (F3)."""
+    history = talk(*[300] * 4)
+    view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
+    assert view.spans == (Span(1, ENDLESS),)
+    assert len(as_shown(history, view)) == len(history)

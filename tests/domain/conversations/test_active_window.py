@@ -1,0 +1,241 @@
+"""The active window as a value: its spans, its marker, what was restored (B2, B3, I4)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common import json_text
+from app.domain.common.messages import Role
+from app.domain.conversations.active_window import (
+    EARLIEST,
+    NO_LIMIT,
+    STEPS,
+    ActiveWindow,
+    Restored,
+    has_to_move,
+    marker_of,
+    still_restored,
+    time_from,
+    window_from,
+)
+from app.domain.conversations.log import Draft, times_of
+from app.domain.conversations.view import (
+    ENDLESS,
+    WHOLE,
+    Span,
+    View,
+    hidden_by,
+    minus,
+    overlap,
+    spans_beside,
+    union,
+    view_from,
+)
+
+NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+MOST = 60
+
+spans = st.lists(
+    st.builds(lambda start, size: Span(start, start + size), st.integers(1, 50), st.integers(1, 9)),
+    max_size=6,
+).map(union)
+windows = st.builds(
+    lambda since, gaps, restored: ActiveWindow(
+        since,
+        minus(gaps, (Span(1, since),)),
+        tuple(
+            Restored(span, NOW - timedelta(seconds=ago))
+            for span, ago in zip(minus(restored, (Span(since, ENDLESS),)), range(99), strict=False)
+        ),
+    ),
+    st.integers(1, 50),
+    spans,
+    spans,
+)
+
+
+def seqs(of: tuple[Span, ...]) -> set[int]:
+    """Return the seqs of spans, as far as these tests look."""
+    return {seq for span in of for seq in range(span.start, min(span.end, MOST))}
+
+
+def is_tidy(of: tuple[Span, ...]) -> bool:
+    """Whether spans ascend, do not touch and are not empty."""
+    edges = [edge for span in of for edge in (span.start, span.end)]
+    return edges == sorted(set(edges))
+
+
+@given(one=spans, other=spans)
+def test_spans_are_sets_of_seqs(one: tuple[Span, ...], other: tuple[Span, ...]) -> None:
+    """Union, overlap and difference are those of the seqs (B2)."""
+    for made, expected in (
+        (union((*one, *other)), seqs(one) | seqs(other)),
+        (overlap(one, other), seqs(one) & seqs(other)),
+        (minus(one, other), seqs(one) - seqs(other)),
+    ):
+        assert seqs(made) == expected
+        assert is_tidy(made)
+
+
+@given(window=windows)
+def test_a_window_is_its_spans(window: ActiveWindow) -> None:
+    """It holds what its spans hold, is open, and comes back from its text (B2, I4)."""
+    held = {seq for seq in range(1, MOST) if window.holds(seq)}
+    assert held == seqs(window.spans)
+    assert is_tidy(window.spans)
+    assert window.spans[-1].end == ENDLESS
+    assert window_from(window.since, window.parts_as_json()) == window
+
+
+@given(window=windows, more=spans)
+def test_restoring_twice_is_restoring_once(window: ActiveWindow, more: tuple[Span, ...]) -> None:
+    """What is in the window already is left alone (I4)."""
+    once = window.with_restored(more, NOW)
+    assert seqs(once.spans) == seqs(window.spans) | seqs(more)
+    assert once.with_restored(more, NOW + timedelta(1)) == once
+
+
+@given(window=windows, moved=windows)
+def test_what_was_restored_stays_beside_a_moved_window(
+    window: ActiveWindow, moved: ActiveWindow
+) -> None:
+    """Until its own time is over (I4)."""
+    plain = ActiveWindow(moved.since, moved.gaps)
+    marker = NOW - timedelta(seconds=2)
+    left = still_restored(window.restored, plain, marker)
+    assert all(item.at > marker for item in left)
+    young = [item.span for item in window.restored if item.at > marker]
+    assert seqs(union(item.span for item in left)) == seqs(union(young)) - seqs(plain.spans)
+    assert len(still_restored(window.restored, plain, None)) >= len(left)
+
+
+@given(window=windows, hidden=st.builds(Span, st.integers(1, 20), st.integers(21, 55)), kept=spans)
+def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span, ...]) -> None:
+    """A view shows nothing outside its window, and hides nothing outside it either (B2)."""
+    inside = window.spans
+    shown = spans_beside(hidden, seqs(kept), inside)
+    assert seqs(shown) == (seqs(inside) - seqs((hidden,))) | (
+        seqs(inside) & seqs((hidden,)) & seqs(kept)
+    )
+    view = View(spans=shown, window=inside)
+    gone = seqs(inside) - seqs(shown)
+    assert (view.hidden is None) == (not gone)
+    if view.hidden is not None:
+        assert (view.hidden.start, view.hidden.end) == (min(gone), max(gone) + 1)
+        assert spans_beside(view.hidden, view.kept, inside) == shown
+    assert view_from(json_text.loads(view.as_json())) == view
+
+
+def test_a_window_without_limit() -> None:
+    """Nothing was taken out of it (B2)."""
+    assert NO_LIMIT.spans == WHOLE and NO_LIMIT.parts_as_json() == ""
+    assert hidden_by(WHOLE) is None
+    assert ActiveWindow(7).spans == (Span(7, ENDLESS),)
+
+
+@pytest.mark.parametrize(
+    ("cleared", "seconds", "expected"),
+    [
+        (None, None, None),
+        (NOW, None, NOW),
+        (None, 60, NOW - timedelta(seconds=60)),
+        (NOW - timedelta(seconds=30), 60, NOW - timedelta(seconds=30)),
+        (NOW - timedelta(seconds=90), 60, NOW - timedelta(seconds=60)),
+        (None, 10**9, NOW - timedelta(seconds=10**9)),
+        (None, 10**11, EARLIEST),
+    ],
+)
+def test_the_marker(
+    cleared: datetime | None, seconds: int | None, expected: datetime | None
+) -> None:
+    """It is the later one of the last clear and the window's start (B2)."""
+    assert marker_of(cleared, seconds, NOW) == expected
+
+
+@given(seconds=st.integers(1, 10**6))
+def test_a_step_ahead(seconds: int) -> None:
+    """A window that moved a step ahead rests for a 24th of its length (decision 10)."""
+    ahead = marker_of(None, seconds, NOW, steps_ahead=True)
+    exact = marker_of(None, seconds, NOW)
+    assert ahead is not None and exact is not None
+    step = timedelta(seconds=seconds) / STEPS
+    assert abs((ahead - exact) - step) <= timedelta(microseconds=1)
+    just_left = ahead + timedelta(microseconds=1)
+    assert not has_to_move(
+        seconds, seconds, None, just_left, NOW + step - timedelta(microseconds=1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("settled", "seconds", "cleared", "oldest", "expected"),
+    [
+        (60, 60, None, None, False),
+        (60, 60, None, NOW - timedelta(seconds=59), False),
+        (60, 60, None, NOW - timedelta(seconds=60), True),
+        (60, 90, None, NOW, True),
+        (60, None, None, None, True),
+        (None, None, None, NOW - timedelta(days=9), False),
+        (None, None, NOW, NOW, True),
+        (None, None, NOW, NOW + timedelta(microseconds=1), False),
+    ],
+)
+def test_when_a_window_has_to_move(
+    settled: int | None,
+    seconds: int | None,
+    cleared: datetime | None,
+    oldest: datetime | None,
+    expected: bool,
+) -> None:
+    """When its oldest message is at the marker, or its length was changed (B2)."""
+    assert has_to_move(settled, seconds, cleared, oldest, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-05T12:00:00Z", NOW),
+        ("2026-01-05T13:00:00+01:00", NOW),
+        ("2026-01-05T12:00:00.000000", NOW),
+        ("20260105T120000Z", NOW),
+        ("2026-01-05", NOW - timedelta(hours=12)),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("0001-01-01T00:00:00Z", None),
+        ("0001-01-02T00:00:00Z", EARLIEST),
+        ("9999-12-31T23:59:59-14:00", None),
+        ("noon", None),
+        ("", None),
+        ("1767614400", None),
+    ],
+)
+def test_times_of_messages(text: str, expected: datetime | None) -> None:
+    """ISO 8601, in UTC where no zone is named; what is none is refused (B2)."""
+    assert time_from(text) == expected
+
+
+def draft(role: Role, ago: float | None) -> Draft:
+    """Return a message from so many seconds ago."""
+    stamp = (NOW - timedelta(seconds=ago)).isoformat() if ago is not None else None
+    return Draft(None, role, b"", None, 1, 0, (), False, False, stamp)
+
+
+roles = st.sampled_from(list(Role))
+drafts = st.lists(st.builds(draft, roles, st.none() | st.integers(-9, 9)), min_size=1, max_size=9)
+
+
+@given(batch=drafts)
+def test_times_never_fall(batch: list[Draft]) -> None:
+    """A batch's times rise with its seqs, and none is in the future (B2)."""
+    times = times_of(batch, NOW)
+    assert list(times.newest) == sorted(times.newest)
+    assert max(times.newest) <= NOW
+    for given_at, newest in zip(times.given, times.newest, strict=True):
+        assert (given_at or NOW) <= newest
+    results = [item.role is Role.TOOL for item in batch]
+    assert times.answering == (results.index(False) if False in results else len(results))
+    assert times.only_answers == all(results)
+    told = [at for at in times.given if at is not None]
+    assert times.oldest_given == (min(told) if told else None)

@@ -1,0 +1,141 @@
+"""Cursors and pages of events: told once, in order, from any place on (L3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.conversations.events import (
+    Cursor,
+    Event,
+    EventPage,
+    EventRow,
+    EventType,
+    cursor_from,
+    events_after,
+)
+
+START = datetime(2026, 1, 5, tzinfo=UTC)
+numbers = st.integers(0, 10**16 - 1)
+times = st.lists(st.integers(0, 20), max_size=12)
+
+
+def rows(seconds: Sequence[int], *, stored: bool = False) -> list[EventRow]:
+    """Return a sequence whose rows came at these times."""
+    at = [START + timedelta(seconds=second) for second in seconds]
+    if not stored:
+        return [EventRow(seq, time) for seq, time in enumerate(at, start=1)]
+    return [EventRow(seq, time, "due", f'{{"n":{seq}}}') for seq, time in enumerate(at, start=1)]
+
+
+def page_after(
+    after: Cursor, messages: Sequence[EventRow], stored: Sequence[EventRow], limit: int
+) -> EventPage:
+    """Return what the database would: the next rows of either sequence."""
+    return EventPage(
+        Cursor(len(messages), len(stored)),
+        messages[after.seq :][:limit],
+        stored[after.event_seq :][:limit],
+        limit,
+    )
+
+
+def seqs_of(events: Sequence[Event]) -> list[int]:
+    """Return the seqs that the `appended` events tell of."""
+    return [
+        seq
+        for event in events
+        if event.type == EventType.APPENDED
+        for seq in range(event.data["first_seq"], event.data["last_seq"] + 1)
+    ]
+
+
+@given(seq=numbers, event_seq=numbers)
+def test_a_cursor_is_read_back_from_its_text(seq: int, event_seq: int) -> None:
+    """The id of an event says both places exactly (L3)."""
+    assert cursor_from(str(Cursor(seq, event_seq))) == Cursor(seq, event_seq)
+
+
+@given(text=st.text(max_size=12) | st.from_regex(r"[0-9.\-+ ]{0,12}"))
+def test_any_other_text_is_no_cursor(text: str) -> None:
+    """A text is a cursor if, and only if, it is the one a cursor has (L3)."""
+    found = cursor_from(text)
+    assert found is None or str(found) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "1.",
+        ".1",
+        "1.2.3",
+        "-1.0",
+        "+1.0",
+        "01.0",
+        "1.0\n",
+        " 1.0",
+        "\u0661.\u0660",
+        "1e1.0",
+    ],
+)
+def test_malformed_cursors(text: str) -> None:
+    """What no stream has sent is refused (L3)."""
+    assert cursor_from(text) is None
+
+
+@pytest.mark.parametrize(
+    ("cursor", "beyond"),
+    [((0, 0), False), ((3, 2), False), ((4, 2), True), ((3, 3), True), ((0, 3), True)],
+)
+def test_a_cursor_beyond_the_head(cursor: tuple[int, int], beyond: bool) -> None:
+    """Either place can be one that the conversation has not reached (L3)."""
+    assert Cursor(*cursor).is_beyond(Cursor(3, 2)) is beyond
+
+
+def test_messages_come_together_unless_something_is_between() -> None:
+    """Neighbouring messages are one `appended`, as late as the last of them (L3)."""
+    page = page_after(Cursor(0, 0), rows([1, 2, 4]), rows([3], stored=True), 10)
+    first, due, second = events_after(Cursor(0, 0), page)
+    assert (first.cursor, first.type) == (Cursor(2, 0), "appended")
+    assert first.data == {"first_seq": 1, "last_seq": 2, "messages": 2, "head_seq": 3}
+    assert first.created_at == START + timedelta(seconds=2)
+    assert (due.cursor, due.type, due.data) == (Cursor(2, 1), "due", {"n": 1})
+    assert (second.cursor, second.data["messages"]) == (Cursor(3, 1), 1)
+
+
+@given(message_times=times, stored_times=times, limit=st.integers(1, 5), data=st.data())
+def test_reading_on_from_any_event_tells_everything_once(
+    message_times: list[int], stored_times: list[int], limit: int, data: st.DataObject
+) -> None:
+    """Whoever leaves after any event and comes back misses nothing and hears nothing twice (L3)."""
+    messages, stored = rows(message_times), rows(stored_times, stored=True)
+    cursor, told = Cursor(0, 0), list[Event]()
+    while True:
+        page = page_after(cursor, messages, stored, limit)
+        events = events_after(cursor, page)
+        if not events:
+            break
+        taken = data.draw(st.integers(1, len(events)), label="events taken before leaving")
+        told += events[:taken]
+        cursor = told[-1].cursor
+    assert page.is_last and cursor == page.head
+    assert seqs_of(told) == [row.seq for row in messages]
+    assert [event.data["n"] for event in told if event.type == "due"] == [row.seq for row in stored]
+
+
+@given(message_times=times, stored_times=times, limit=st.integers(1, 5))
+def test_pages_keep_to_time(message_times: list[int], stored_times: list[int], limit: int) -> None:
+    """Where each sequence is in order of time, so are all events of all pages (L3)."""
+    messages, stored = rows(sorted(message_times)), rows(sorted(stored_times), stored=True)
+    cursor, told = Cursor(0, 0), list[Event]()
+    while events := events_after(cursor, page_after(cursor, messages, stored, limit)):
+        told += events
+        cursor = told[-1].cursor
+    at = [event.created_at for event in told]
+    assert at == sorted(at)

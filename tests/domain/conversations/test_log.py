@@ -1,0 +1,264 @@
+"""Rows of the log: pairing judged by batch, pieces counted and kept (A1, A2, A3, A5, J1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.domain.common import json_text
+from app.domain.common.errors import UnpairedToolResult, ValidationError
+from app.domain.common.messages import FormatName, Role, Text, clean
+from app.domain.conversations.log import BatchShape, Draft, LogRow, draft, fold_batch, parse_stored
+from app.domain.formats import openai_chat
+from app.domain.models.tokens import count_payload_messages
+from app.domain.tool_output.offloading import restored
+from tests.domain.histories import (
+    ANTHROPIC,
+    CHAT,
+    GEMINI,
+    RESPONSES,
+    RawLog,
+    drafts_of,
+    raw_logs,
+    rows_of,
+    third,
+)
+
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
+def made(role: Role, *call_ids: str) -> Draft:
+    """Return a draft with this role and these call ids."""
+    return Draft(None, role, b"{}", None, 1, 0, call_ids, False, False, None)
+
+
+class WholeLog:
+    """The simple model: a log that knows every call, and takes a batch or refuses it whole."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+
+    def try_append(self, batch: Sequence[Draft]) -> bool:
+        """Append message by message; undo all of it at the first that does not fit."""
+        before = list(self.open)
+        for entry in batch:
+            if entry.role is T:
+                (call_id,) = entry.call_ids
+                if call_id not in self.open:
+                    self.open = before
+                    return False
+                self.open.remove(call_id)
+            else:
+                self.open = list(entry.call_ids)
+        return True
+
+
+def applied(open_calls: Sequence[str], shape: BatchShape) -> list[str] | None:
+    """Return the open calls after a batch as the head's statement makes them, None if refused."""
+    if not set(shape.needs) <= set(open_calls):
+        return None
+    if shape.resets:
+        return list(shape.leaves)
+    return [call_id for call_id in open_calls if call_id not in shape.needs]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Draft]:
+    """Draw a batch of any messages, its results right only by chance."""
+    ids = st.sampled_from("abc")
+    message = st.one_of(
+        st.just(made(U)),
+        st.lists(ids, max_size=3, unique=True).map(lambda calls: made(A, *calls)),
+        ids.map(lambda call_id: made(T, call_id)),
+        ids.map(lambda call_id: made(T, call_id)),
+    )
+    return draw(st.lists(message, min_size=1, max_size=6))
+
+
+@given(st.lists(batches(), max_size=8))
+def test_batches_are_taken_exactly_when_the_whole_log_allows(given_: list[list[Draft]]) -> None:
+    """Judging a batch by its shape and the head equals replaying the whole log (A3)."""
+    model, open_calls = WholeLog(), list[str]()
+    for batch in given_:
+        try:
+            after = applied(open_calls, fold_batch(batch))
+        except UnpairedToolResult:
+            after = None
+        assert model.try_append(batch) == (after is not None)
+        open_calls = open_calls if after is None else after
+        assert sorted(open_calls) == sorted(model.open)
+
+
+@given(batches())
+def test_a_shape_counts_turns(batch: list[Draft]) -> None:
+    """A turn starts with each user message; only user and assistant messages end a group (A4)."""
+    try:
+        shape = fold_batch(batch)
+    except UnpairedToolResult:
+        return
+    assert shape.turns == sum(entry.role is U for entry in batch)
+    assert shape.resets == any(entry.role is not T for entry in batch)
+
+
+def test_a_result_twice_names_its_call() -> None:
+    """A second result of one call is refused by its id (A3)."""
+    with pytest.raises(UnpairedToolResult) as refused:
+        fold_batch([made(A, "a"), made(T, "a"), made(T, "a")])
+    assert refused.value.facts == {"tool_call_id": "a"}
+    with pytest.raises(UnpairedToolResult):
+        fold_batch([made(T, "a"), made(T, "a")])
+
+
+def test_a_user_message_ends_the_open_group() -> None:
+    """A user message while calls are open is allowed, and a later result is refused (A3)."""
+    assert fold_batch([made(A, "a"), made(U)]).leaves == ()
+    with pytest.raises(UnpairedToolResult):
+        fold_batch([made(A, "a"), made(U), made(T, "a")])
+
+
+def as_it_came(entry: Draft, format: FormatName) -> Any:
+    """Return the message a draft was made of, from its body and, where that is cut, its blob."""
+    body = entry.body.decode()
+    if entry.output is None or not entry.output.is_cut:
+        return json.loads(body)
+    (content,) = (
+        b"".join(chunk.data for chunk in chunks)
+        for blob, chunks in entry.blobs
+        if blob.id == entry.output.ref
+    )
+    return restored(body, format, entry.output, content)
+
+
+@given(raw_logs())
+def test_bodies_are_kept_to_the_letter(log: RawLog) -> None:
+    """What was appended stands in the bodies, pieces of one message in order (A1, A5)."""
+    bodies = [(format, as_it_came(made_, format)) for format, made_ in drafts_of(log)]
+    pieces: list[tuple[FormatName, Any]] = []
+    for format, raw in log.messages:
+        key = "parts" if format is GEMINI else "content"
+        blocks = raw[key] if format in (ANTHROPIC, GEMINI) and raw["role"] == "user" else None
+        results = [b for b in blocks or [] if isinstance(b, dict) and is_result(b)]
+        rest = [] if not isinstance(blocks, list) else blocks[len(results) :]
+        if not results:
+            pieces.append((format, raw))
+            continue
+        pieces += [(format, raw | {key: [block]}) for block in results]
+        pieces += [(format, raw | {key: rest})] if rest else []
+    assert bodies == pieces
+
+
+def is_result(block: dict[str, Any]) -> bool:
+    """Return whether a block of Anthropic, or a part of Gemini, is a tool's result."""
+    return block.get("type") == "tool_result" or "functionResponse" in block
+
+
+@given(raw_logs())
+def test_rows_tell_the_same_in_every_format(log: RawLog) -> None:
+    """A row read for a chat build and one read as it came hold the same roles and calls (A5)."""
+    for chat, native in zip(rows_of(log, CHAT), rows_of(log, ANTHROPIC), strict=True):
+        assert chat.role is native.role is chat.message().role
+        assert len(chat.message().calls) == len(native.message().calls)
+        assert native.message().tool_call_id in (None, *native.call_ids)
+        stored = clean(parse_stored(chat.text, chat.format))
+        assert replace(chat.message(), tool_call_id=stored.tool_call_id) == stored
+
+
+@given(raw_logs())
+def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
+    """Counted once at append: exactly what the message costs as a chat item (J1, decision 12)."""
+    for row in rows_of(log, CHAT):
+        message = row.message()
+        items = [openai_chat.render(message)]
+        media = openai_chat.render_media(message)
+        items += [media] if media is not None else []
+        assert count_payload_messages(CHAT, items, third) == row.tokens
+        labels = [
+            p for p in openai_chat.adapt(message).parts if isinstance(p, Text) and p.stands_for
+        ]
+        assert row.has_media == (media is not None or bool(labels))
+        if not row.has_media:
+            shown = {"role", "content", "tool_calls", "tool_call_id", "name"}
+            assert {k: v for k, v in json_text.loads(row.text).items() if k in shown} == items[0]
+
+
+ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
+
+
+@given(raw_logs())
+@example(RawLog([(FormatName.GEMINI, {"role": "user", "parts": [ANSWER, ANSWER]})]))
+def test_a_chat_item_is_its_body_only_when_faithful(log: RawLog) -> None:
+    """A fragment is stored exactly where the body itself cannot be sent as it is (A1, N6)."""
+    for format, made_ in drafts_of(log):
+        said = clean(parse_stored(made_.body, format))
+        if said.role is Role.TOOL:  # an answer without an id is known by its place
+            said = replace(said, tool_call_id=made_.call_ids[0])
+        sent = openai_chat.render(said)
+        if made_.fragment is None:
+            assert format is CHAT
+            assert json_text.loads(made_.body) == sent
+        else:
+            assert json_text.loads(made_.fragment) == json.loads(json_text.dump_payload(sent))
+
+
+@pytest.mark.parametrize(
+    ("raw", "pointer"),
+    [
+        ("text", "/messages/2"),
+        ({"role": "system", "content": "x"}, "/messages/2/role"),
+        ({"role": "user", "content": "x", "id": 5}, "/messages/2/id"),
+        ({"role": "user", "content": "x", "id": ""}, "/messages/2/id"),
+        ({"role": "user", "content": "x", "id": "a\x00"}, "/messages/2/id"),
+        ({"role": "user", "content": "x", "timestamp": []}, "/messages/2/timestamp"),
+        ({"role": "tool", "tool_call_id": "\ud800", "content": ""}, "/messages/2"),
+        ({"role": "tool", "content": ""}, "/messages/2/tool_call_id"),
+    ],
+)
+def test_a_wrong_message_is_refused_with_its_place(raw: Any, pointer: str) -> None:
+    """What cannot be a message is a VALIDATION_ERROR that points at it (A1, M)."""
+    with pytest.raises(ValidationError) as refused:
+        draft(raw, CHAT, third, "/messages/2")
+    assert [problem.pointer for problem in refused.value.problems] == [pointer]
+
+
+def test_pieces_of_one_message_share_its_id() -> None:
+    """The results of one Anthropic message become messages of their own, ids numbered (A2, A5)."""
+    block = {"type": "tool_result", "content": "x"}
+    raw = {
+        "role": "user",
+        "id": "m1",
+        "content": [block | {"tool_use_id": "a"}, block | {"tool_use_id": "b"}],
+    }
+    made_ = draft(raw, ANTHROPIC, third, "")
+    assert [entry.id for entry in made_] == ["m1", "m1#1"]
+    assert [entry.continues for entry in made_] == [False, True]
+    assert [entry.call_ids for entry in made_] == [("a",), ("b",)]
+
+
+def test_a_gathered_message_has_the_id_and_time_of_its_first_item() -> None:
+    """Several Responses items are one message, known by what its first item says (A2, A5)."""
+    first = {"type": "reasoning", "id": "rs_1", "summary": [], "timestamp": "2026-01-01T00:00:00Z"}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
+    (made_,) = draft({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
+    assert (made_.id, made_.timestamp) == ("rs_1", "2026-01-01T00:00:00Z")
+    assert (made_.role, made_.call_ids, made_.call_names) == (A, ("c",), ("f",))
+    again = draft({"role": "assistant", "output": [first, call], "id": "m1"}, RESPONSES, third, "")
+    assert again[0].id == "m1"
+    (nameless,) = draft({**call, "id": "x" * 300}, RESPONSES, third, "")
+    assert nameless.id is None
+
+
+def test_responses_without_ids_are_told_apart_after_they_were_stored() -> None:
+    """The pieces of a Gemini content answer the calls that it answered (A3, A5)."""
+    parts = [{"functionResponse": {"name": "f", "response": {"output": said}}} for said in "ab"]
+    made_ = draft({"role": "user", "parts": parts}, GEMINI, third, "/messages/0")
+    assert [entry.call_ids for entry in made_] == [("f",), ("f#2",)]
+    assert made_[1].place == "/messages/0/parts/1/functionResponse"
+    entry = made_[1]
+    row = LogRow("m", 2, T, entry.tokens, 0, entry.call_ids, False, GEMINI, entry.body)
+    assert (row.message().tool_call_id, row.message().text) == ("f#2", "b")

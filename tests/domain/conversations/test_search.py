@@ -1,0 +1,400 @@
+"""Words, queries and what is recalled: the rules of the search, for any language (A6, L1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName, Message, Reasoning, Role, Text, ToolCall
+from app.domain.conversations.search import (
+    EXCERPT,
+    LEAST_PREFIX,
+    LONGEST_LEXEME,
+    MOST_LEXEMES,
+    MOST_RECALL_TERMS,
+    Candidate,
+    Postings,
+    Query,
+    Term,
+    candidates,
+    excerpt,
+    lexemes,
+    query_from,
+    ranked,
+    recall_terms,
+    text_of,
+)
+from app.domain.formats import FORMATS
+
+ALPHABETS = (
+    "abcdefghijklmnopqrstuvwxyz0123456789",
+    "ABCDefghÄÖÜäöüßéèêñçåøł",
+    "абвгдежзийклмнопрстуфхцчшщъыьэюяё",
+    "αβγδεζηθικλμνξοπρστυφχψω",
+    "ابتثجحخدذرزسشصضطظعغفقكلمنهوي",
+    "אבגדהוזחטיכלמנסעפצקרשת",
+    "가나다라마바사아자차카타파하고양이",
+    "知識管理東京天気",
+    "ひらがなカタカナ",
+    "กขคงจฉชซ",
+)
+WORD = st.sampled_from(ALPHABETS).flatmap(lambda letters: st.text(letters, min_size=1, max_size=12))
+JOINT = st.sampled_from(["-", ".", "/", "_", "'", "::", "--"])
+NAME = st.builds(str.join, JOINT, st.lists(WORD, min_size=1, max_size=3))
+
+
+def finds(query: str | Query, *texts: str) -> bool:
+    """Whether a query finds a message of these texts."""
+    asked = query_from(query) if isinstance(query, str) else query
+    known = lexemes(*texts)
+
+    def has(group: tuple[Term, ...]) -> bool:
+        return all(any(map(term.matches, known)) for term in group)
+
+    return has(asked.words) and not any(map(has, asked.excluded)) and asked.admits(texts)
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.lists(NAME, min_size=1, max_size=6), st.integers(min_value=0))
+def test_every_word_is_found(names: list[str], place: int) -> None:
+    """A6: each word and name of a text is found by itself, in any case."""
+    text = " ".join(names)
+    name = names[place % len(names)]
+    assert finds(name, text)
+    assert finds(name.upper(), text)
+
+
+@settings(max_examples=60)
+@given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=LEAST_PREFIX))
+def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size: int) -> None:
+    """A6: three characters of a word are enough, wherever it stands in a name."""
+    assert finds(word[:size], " ".join([*others, word]))
+    assert finds(word[:size], f"xyz/{word}.abc")
+
+
+@settings(max_examples=60)
+@given(st.lists(NAME, min_size=1, max_size=4), st.lists(NAME, min_size=1, max_size=2))
+def test_nothing_is_found_without_a_word_of_the_query(said: list[str], asked: list[str]) -> None:
+    """A6: a message that has no word of the query is not found by it."""
+    text, query = " ".join(said), " ".join(asked)
+    known = lexemes(text)
+    terms = query_from(query).words
+    if not any(term.matches(lexeme) for term in terms for lexeme in known):
+        assert not finds(query, text)
+    if finds(query, text):
+        assert all(finds(one, text) for one in asked)
+
+
+@given(st.text(alphabet=st.characters(), max_size=200))
+def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
+    """A6, M: whatever the text, lexemes are short, different, and words and nothing else."""
+    found = lexemes(text)
+    assert len(set(found)) == len(found) <= MOST_LEXEMES
+    for lexeme in found:
+        assert 0 < len(lexeme.encode()) <= LONGEST_LEXEME
+        assert not set(lexeme) & set(" '\\%:&|!()*\x00\n\t")
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        (" " * 3_000_000, 0),
+        ("a" * 1_000_000, 40),
+        ("aB" * 200_000, 40),
+        ("\ud800\x00" * 100_000, 0),
+        ("字" * 300_000, 2),
+        (" ".join(map(str, range(100_000))), MOST_LEXEMES),
+        ("a." * 200_000, 40_000),
+    ],
+)
+def test_large_texts_are_bounded(text: str, most: int) -> None:
+    """A6, P7: megabytes without a word, with one, or with all there are."""
+    found = lexemes(text)
+    assert len(found) <= min(most, MOST_LEXEMES)
+    assert sum(len(lexeme.encode()) + 8 for lexeme in found) < 2**20
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("compact", "after the compaction"),
+        ("app/domain/conversations/search.py", "see app/domain/conversations/search.py:12"),
+        ("search.py", "see app/domain/conversations/search.py"),
+        ("domain/search", "see app/domain/conversations/search.py"),
+        ("app.domain.conversations.search", "see app/domain/conversations/search.py"),
+        ("py", "see app/domain/conversations/search.py"),
+        ("snake_case", "a snake_case name"),
+        ("case", "a snake_case name"),
+        ("camelCase", "a camelCase name"),
+        ("camelcase", "a camelCase name"),
+        ("case", "a camelCase name"),
+        ("my", "my_var"),
+        ("Server", "HTTPServerError"),
+        ("init", "def __init__(self)"),
+        ("gpt-4o", "the model gpt-4o-mini"),
+        ("don't", "I don\u2019t know"),
+        ("größe", "Die GRÖSSE stimmt"),
+        ("grosse", "die Größe stimmt"),
+        ("Straße", "STRASSE 5"),
+        ("ete", "pendant l'été"),
+        ("été", "pendant l'e\u0301te\u0301"),
+        ("индекс", "Индексы базы данных"),
+        ("ёлка", "елка и йод"),
+        ("고양이", "고양이가 자고 있다"),
+        ("知識", "企業知識管理系統"),
+        ("知", "企業知識管理系統"),
+        ("統", "企業知識管理系統"),
+        ("管理系統", "企業知識管理系統。"),
+        ("東京タワー", "明日東京タワーに行く"),
+        ("ﾀﾜｰ", "東京タワー"),
+        ("เอกสาร", "ค้นหาเอกสารทั้งหมด"),
+        ("كتاب", "قرأت كِتَابًا جديدا"),
+        ("اسم", "الاسم أَسْم"),
+        ("हिन्दी", "यह हिन्दी है"),
+        ("\uff21\uff22\uff23", "abc def"),
+        ("donaudampf", "Donau\u00addampf\u00adschiff"),
+    ],
+)
+def test_words_are_found_in_their_language(query: str, text: str) -> None:
+    """A6: names by their parts, and words as their languages write them."""
+    assert finds(query, text)
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("compaction", "compact it"),
+        ("action", "after the compaction"),
+        ("py", "a pyramid"),
+        ("識知", "企業知識管理"),
+        ("かた", "がだ"),
+        ("snake_case", "snake case"),
+        ("search.py/domain", "app/domain/conversations/search.py"),
+    ],
+)
+def test_what_is_not_said_is_not_found(query: str, text: str) -> None:
+    """A6: the inside of a word, short beginnings, and parts in another order are no match."""
+    assert not finds(query, text)
+
+
+def test_a_word_across_a_cut_is_found() -> None:
+    """A6: long texts are read in pieces, and no word is cut between them."""
+    for size in range(32_764, 32_770):
+        assert finds("pelican", "x " * (size // 2) + "y" * (size % 2) + " pelican " + "z " * 40_000)
+
+
+# --- what is searched -------------------------------------------------------------------------
+
+
+def said(format: FormatName, raw: dict[str, Any]) -> str:
+    """Return what is searched of a message as it came."""
+    return "\n".join(text_of(FORMATS[format].parse(raw, "")[0]))
+
+
+def test_names_and_arguments_of_calls_are_searched() -> None:
+    """A6: of a call its tool and what it was given, as strings and not as JSON."""
+    arguments = json.dumps({"path": "a\nb", "text": 'caf\u00e9 "x"', "count": 5433})
+    function = {"name": "write_file", "arguments": arguments}
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    raw = {"role": "assistant", "content": "I write.", "tool_calls": calls}
+    text = said(FormatName.OPENAI_CHAT, raw)
+    for word in ("write_file", "café", "path", "b", "5433", "I"):
+        assert finds(word, text)
+    assert not finds("nb", text)
+
+
+def test_results_are_searched_as_their_rows_have_them() -> None:
+    """A6, F1: a result by its text, one in JSON by its strings, even when it is cut."""
+    text = '{"lines": ["one\\ntwo", "\\u77e5\\u8b58", "\\ud83d\\ude00"], "cut": "un'
+    for content in (text, [{"type": "text", "text": text}]):
+        raw = {"role": "tool", "tool_call_id": "c1", "content": content}
+        found = said(FormatName.OPENAI_CHAT, raw)
+        assert finds("two", found) and finds("知識", found) and finds("lines", found)
+        assert not finds("ntwo", found)
+    windows = said(FormatName.OPENAI_CHAT, {"role": "user", "content": r"C:\new"})
+    assert finds("new", windows)
+
+
+def test_reasoning_and_echoes_are_not_searched() -> None:
+    """A6, E10: thinking never comes back, and what recall said would only be found again."""
+    thinking = Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))
+    assert text_of(thinking) == ("lion",)
+    calls = (ToolCall("c1", "recall", '{"query": "zebra"}'), ToolCall("c2", "grep", '{"x": "cat"}'))
+    assert text_of(Message(Role.ASSISTANT, calls)) == ("recall", "grep", '{"x": "cat"}')
+    result = Message(Role.TOOL, (Text("#4 user: zebra"),), "c1")
+    assert text_of(result, "recall") == ()
+    assert text_of(result, "grep") == ("grep", "#4 user: zebra")
+
+
+# --- queries ----------------------------------------------------------------------------------
+
+
+def test_a_query_says_what_is_needed_and_what_not() -> None:
+    """A6: all words, no excluded one, quoted words in a row and whole."""
+    text = "The quick brown fox jumps over the lazy_dog in app/main.py"
+    for query in (
+        "fox quick",
+        '"quick brown"',
+        '"brown fox" lazy',
+        "fox -cat",
+        "--fox",
+        '"main py"',
+    ):
+        assert finds(query, text), query
+    for query in (
+        "fox cat",
+        '"brown quick"',
+        "fox -dog",
+        '"quick bro"',
+        'fox -"the lazy"',
+        "-laz fox",
+    ):
+        assert not finds(query, text), query
+    assert finds('fox -"lazy fox"', text)
+    assert finds("“quick brown”", text)
+    assert finds('fox "quick', text)
+    assert finds('"識管"', "知識管理") and not finds('"知管"', "知識管理")
+
+
+@settings(max_examples=60)
+@given(NAME, NAME, st.lists(NAME, max_size=3))
+def test_exclusion_is_the_opposite_of_finding(
+    wanted: str, unwanted: str, others: list[str]
+) -> None:
+    """A6: `a -b` finds exactly what `a` finds and `b` does not."""
+    text = " ".join([wanted, *others])
+    assert finds(f"{wanted} -{unwanted}", text) is not finds(unwanted, text)
+
+
+@pytest.mark.parametrize(
+    "query", ["", "  ", "!?", "-word", '-"two words"', '""', "😀", "\x00", "\ud800", "x" * 1001]
+)
+def test_a_query_without_a_word_is_refused(query: str) -> None:
+    """A6, M: nothing to look for, or far too much, is told where it stands."""
+    with pytest.raises(ValidationError) as refused:
+        query_from(query)
+    assert [problem.pointer for problem in refused.value.problems] == ["/query/q"]
+
+
+def test_a_query_with_too_many_words_is_refused() -> None:
+    """A6, M: as many words as no one would type cost too much."""
+    with pytest.raises(ValidationError, match="at most 64 words"):
+        query_from(" ".join(f"w{number}" for number in range(65)))
+
+
+@given(st.text(max_size=100))
+def test_any_query_is_read_or_refused(text: str) -> None:
+    """A6, M: no characters make a query fail in another way."""
+    try:
+        query = query_from(text)
+    except ValidationError:
+        return
+    assert query.words
+    for term in (*query.words, *(term for group in query.excluded for term in group)):
+        assert 0 < len(term.lexeme.encode()) <= LONGEST_LEXEME
+        assert not set(term.lexeme) & set(" '\\%:&|!()*\x00")
+
+
+# --- recall -----------------------------------------------------------------------------------
+
+
+def terms_of(text: str) -> list[str]:
+    """Return the lexemes that a question looks for."""
+    return [term.lexeme for term in recall_terms(text)]
+
+
+def test_a_question_looks_for_stems_and_parts() -> None:
+    """L1: endings do not matter, and a name is looked for whole and in parts."""
+    assert terms_of("databases") == ["databa"] == terms_of("database")
+    assert terms_of("ports? user_service") == ["port", "user", "servic", "user_service"]
+    assert terms_of("клавиатурой") == ["клавиатур"]
+    assert terms_of("知識管理") == ["知識", "識管", "管理"]
+    assert terms_of("?!") == []
+    many = " ".join(f"w{number}" for number in range(99))
+    assert len(recall_terms(many)) == MOST_RECALL_TERMS
+    assert "lighthouse"[:8] in terms_of(f"{many} lighthouse")
+
+
+def order(found: list[Candidate], postings: list[Postings], head: int) -> list[int]:
+    """Return the seqs in the order in which they answer."""
+    return [item.seq for item in ranked(found, postings, head)]
+
+
+def test_all_words_come_before_the_rarest() -> None:
+    """L1: first what has all terms, then what has the most and rarest of them, then the newest."""
+    postings = [
+        Postings((1, 5, 9)),
+        Postings((5, 7)),
+        Postings(tuple(range(1, 90, 2))),
+    ]
+    found = candidates(postings)
+    assert order(found, postings, 1000)[:4] == [5, 7, 9, 1]
+    assert order(candidates(postings, [3]), postings, 1000)[:2] == [5, 3]
+
+
+def test_common_words_alone_are_no_answer() -> None:
+    """L1: what only has words that many messages have fills no answer, unless all are common."""
+    common = Postings(tuple(range(800, 1000)), is_cut=True)
+    rare = Postings((3, 850))
+    assert order(candidates([common, rare]), [common, rare], 1000) == [850, 3]
+    assert order(candidates([common, Postings(())]), [common, Postings(())], 1000) == []
+    assert order(candidates([common]), [common], 1000)[:2] == [999, 998]
+    third = Postings(tuple(range(402, 1000, 3)), is_cut=True)
+    asked = [third, third, third, Postings(())]
+    assert order(
+        [Candidate(8, frozenset({0, 1, 2})), Candidate(9, frozenset({0}))], asked, 1000
+    ) == [8]
+    few = Postings((1, 2, 3))
+    assert order(candidates([few]), [few], 3) == [3, 2, 1]
+
+
+def test_a_long_message_is_worth_less() -> None:
+    """L1: of two that have as much, the one that says little else comes first."""
+    postings = [Postings((1, 2))]
+    found = [Candidate(1, frozenset({0}), 40), Candidate(2, frozenset({0}), 9000)]
+    assert order(found, postings, 100) == [1, 2]
+
+
+def test_an_excerpt_shows_where_most_words_are() -> None:
+    """L1: one line of about 300 characters around the words that are worth most together."""
+    text = "port " + "filler\nwords " * 100 + "the staging\nPORT is 5433, " + "and more " * 100
+    terms = recall_terms("staging port 5433")
+    shown = excerpt(text, terms, [1.0] * len(terms))
+    assert "the staging PORT is 5433" in shown
+    assert shown.startswith("…") and shown.endswith("…")
+    assert len(shown) <= EXCERPT + 2
+    assert excerpt("short", terms, [1.0] * len(terms)) == "short"
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("camel", "x" * 400 + " getCamelCase"),
+        ("été", "x" * 400 + " un ÉTÉ chaud"),
+        ("知識", "x" * 400 + "企業知識管理"),
+        ("lazy_dog", "x" * 400 + " the lazy_dog"),
+        ("my", "army " * 100 + "my var"),
+    ],
+)
+def test_an_excerpt_finds_words_as_the_search_does(question: str, words: str) -> None:
+    """L1: folded words, humps and spaceless scripts are shown where they stand."""
+    terms = recall_terms(question)
+    shown = excerpt(words, terms, [1.0] * len(terms))
+    assert shown.endswith(words[-6:])
+
+
+@given(st.text(max_size=1000), st.text(max_size=50))
+def test_an_excerpt_is_short_whatever_the_text(text: str, question: str) -> None:
+    """L1, M: any text has its excerpt, on one line."""
+    terms = recall_terms(question)
+    shown = excerpt(text, terms, [1.0] * len(terms))
+    assert len(shown) <= EXCERPT + 2
+    assert "\n" not in shown

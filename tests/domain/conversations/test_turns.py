@@ -1,0 +1,141 @@
+"""Turns and cuts: no cut ever separates a call from its result (A4)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import Role
+from app.domain.conversations.turns import (
+    TRIMMED_TOKENS,
+    Entry,
+    call_groups,
+    entry,
+    find_safe_boundary,
+    group_boundary_after,
+    group_boundary_before,
+    is_group_boundary,
+    never_cleared,
+    parse_turn_boundaries,
+    pinned_seqs,
+)
+from tests.domain.histories import entries
+
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
+def history(*roles: Role) -> list[Entry]:
+    """Return a history with these roles, ten tokens each."""
+    return [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
+
+
+def legal_cuts(items: list[Entry]) -> list[int]:
+    """Return by brute force every cut that leaves results with their calls."""
+    return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or items[i].role is not T]
+
+
+def test_turns_start_at_user_messages() -> None:
+    """A turn runs from a user message up to the next one; what stands before is one too (A4)."""
+    assert parse_turn_boundaries(history(U, A, T, U, U)) == [0, 3, 4]
+    assert parse_turn_boundaries(history(A, T, U)) == [0, 2]
+    assert parse_turn_boundaries([]) == []
+
+
+def test_a_single_turn_is_cut_between_call_groups() -> None:
+    """Inside one oversized turn the only legal cut is between call groups (A4)."""
+    one_turn = history(U, A, T, T, A, T)
+    assert [find_safe_boundary(one_turn, target) for target in range(7)] == [0, 1, 1, 1, 4, 4, 6]
+
+
+def test_several_turns_are_cut_at_turn_starts() -> None:
+    """The nearest turn start wins, the earlier of two equally near ones (A4)."""
+    turns = history(U, A, U, A, T, U)
+    assert [find_safe_boundary(turns, target) for target in range(7)] == [0, 2, 2, 2, 5, 5, 6]
+
+
+def test_a_call_group_is_a_call_with_its_results() -> None:
+    """Every other message is a group by itself (A4)."""
+    assert call_groups(history(U, A, T, T, A, U)) == [(0, 1), (1, 4), (4, 5), (5, 6)]
+    assert call_groups([]) == []
+
+
+def test_a_pin_protects_its_whole_call_group() -> None:
+    """A call and all its results stay together, whichever of them is pinned (D8)."""
+    roles = (U, A, T, T, A, T, U)
+    for pin, protected in ((1, {1}), (2, {2, 3, 4}), (4, {2, 3, 4}), (6, {5, 6}), (7, {7})):
+        items = [entry(seq, role, 10, seq == pin) for seq, role in enumerate(roles, 1)]
+        assert pinned_seqs(items) == protected
+    assert pinned_seqs(history(*roles)) == frozenset()
+
+
+def test_only_large_results_are_cleared() -> None:
+    """Nor are they when a pin or an exclusion protects them; an exclusion protects one (F3, D8)."""
+    assert entry(1, T, 300).clearable
+    assert not any(entry(1, role, 300).clearable for role in (U, A))
+    assert not entry(1, T, TRIMMED_TOKENS).clearable
+    assert not entry(1, T, 300, pinned=True).clearable
+    assert not entry(1, T, 300, excluded=True).clearable
+    items = [entry(seq, role, 300) for seq, role in enumerate((U, A, T, T, A, T, T), 1)]
+    items[2], items[6] = entry(3, T, 300, pinned=True), entry(7, T, 300, excluded=True)
+    assert never_cleared(items) == {2, 3, 4, 7}
+
+
+def test_only_large_results_can_be_trimmed() -> None:
+    """A trimmed result costs a placeholder; nothing else is ever trimmed (decision 14, D8)."""
+    assert entry(1, T, 5000, pinned=True).trimmed_tokens == 5000
+    assert entry(1, T, 5000).trimmed_tokens == TRIMMED_TOKENS
+    assert entry(1, T, 5).trimmed_tokens == 5
+    assert entry(1, U, 5000).trimmed_tokens == 5000
+
+
+@given(entries(), st.integers(-3, 60))
+def test_no_cut_separates_a_call_from_its_result(items: list[Entry], target: int) -> None:
+    """Whatever the target, a boundary found is a legal cut, and finding it changes nothing (A4)."""
+    before = list(items)
+    legal = legal_cuts(items)
+    cut = find_safe_boundary(items, target)
+    assert cut in legal
+    assert is_group_boundary(items, cut)
+    inner = [start for start in parse_turn_boundaries(items) if start > 0]
+    inside = 0 < target < len(items)
+    if inner and inside:
+        assert cut in inner
+        assert all(abs(cut - target) <= abs(start - target) for start in inner)
+    elif inside:
+        assert cut <= target
+    assert items == before
+    assert find_safe_boundary(items, target) == cut
+    assert find_safe_boundary(items, cut) == cut
+
+
+@given(entries(), st.integers(-3, 60))
+def test_group_boundaries_are_the_nearest_legal_cuts(items: list[Entry], index: int) -> None:
+    """The boundary before is the last legal cut, the one after the first (A4)."""
+    legal = legal_cuts(items)
+    inside = max(0, min(index, len(items)))
+    assert group_boundary_before(items, index) == max(cut for cut in legal if cut <= inside)
+    assert group_boundary_after(items, index) == min(cut for cut in legal if cut >= inside)
+
+
+@given(entries())
+def test_turns_partition_a_history(items: list[Entry]) -> None:
+    """Turn starts ascend from 0, and only the first turn may lack its user message (A4)."""
+    starts = parse_turn_boundaries(items)
+    assert starts == sorted(set(starts))
+    assert starts[0] == 0
+    assert all(items[start].role is U for start in starts[1:])
+    users = {index for index, item in enumerate(items) if item.role is U}
+    assert users <= set(starts)
+
+
+@given(entries(), st.sets(st.integers(1, 60)))
+def test_pins_protect_call_groups_and_nothing_else(items: list[Entry], pins: set[int]) -> None:
+    """Groups partition a history, and each is protected whole if one of it is pinned (D8)."""
+    items = [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in items]
+    groups = [items[start:end] for start, end in call_groups(items)]
+    assert [item for group in groups for item in group] == items
+    protected = pinned_seqs(items)
+    for group in groups:
+        assert [item.role is T for item in group] == [False] + [True] * (len(group) - 1)
+        pinned = any(item.pinned for item in group)
+        assert {item.seq in protected for item in group} == {pinned}

@@ -1,0 +1,277 @@
+"""Views: what is shown, what is hidden, and that a stored view reads back (N10, D6, D8)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common import json_text
+from app.domain.conversations.view import (
+    ENDLESS,
+    RETAIN_PREFIX,
+    SUMMARY_PREFIX,
+    WHOLE,
+    Span,
+    Summary,
+    View,
+    hidden_by,
+    spans_beside,
+    spans_through,
+    summary_from,
+    view_from,
+)
+from tests.domain.compaction.strategies_messages import texts
+
+FAR = 60
+"""Beyond every drawn seq."""
+
+SEQS = st.integers(1, FAR - 10)
+
+
+def spans() -> st.SearchStrategy[Span]:
+    """Any range within reach."""
+    return st.builds(lambda start, length: Span(start, start + length), SEQS, st.integers(1, 20))
+
+
+@st.composite
+def shown_spans(draw: st.DrawFn) -> tuple[Span, ...]:
+    """Draw spans as a view has them: ascending, apart, the last one open."""
+    bounds = sorted(draw(st.lists(SEQS, min_size=1, max_size=9, unique=True)))
+    bounds = bounds[: len(bounds) - 1 + len(bounds) % 2]
+    closed = map(Span, bounds[:-1:2], bounds[1::2])
+    return (*closed, Span(bounds[-1], ENDLESS))
+
+
+def summaries() -> st.SearchStrategy[Summary]:
+    """Summaries of any shape."""
+    sources = st.lists(spans(), max_size=3).map(tuple)
+    return st.builds(Summary, spans(), texts(), st.integers(0, 2**40), st.integers(1, 9), sources)
+
+
+def views() -> st.SearchStrategy[View]:
+    """Views of any shape, odd texts included."""
+    return st.builds(
+        View,
+        spans=shown_spans(),
+        summaries=st.lists(summaries(), max_size=3).map(tuple),
+        retain=st.none() | texts(),
+        note=st.none() | texts(),
+        trimmed_through=st.integers(0, 2**60),
+        untrimmed=st.lists(SEQS, max_size=4).map(tuple),
+        reasoning_after=st.integers(0, 2**60),
+        summary_as_system=st.booleans(),
+    )
+
+
+def seqs_in(parts: Iterable[Span]) -> list[int]:
+    """Return the seqs of all parts within reach, each as often as it occurs."""
+    return [seq for part in parts for seq in range(part.start, min(part.end, FAR + 20))]
+
+
+# --- what is shown --------------------------------------------------------------------------
+
+
+@given(shown_spans(), st.integers(-1, FAR + 20))
+def test_a_view_shows_what_its_spans_hold(shown: tuple[Span, ...], seq: int) -> None:
+    """The search among the spans says what asking each of them would."""
+    assert View(spans=shown).shows(seq) == any(span.holds(seq) for span in shown)
+
+
+@given(shown_spans())
+def test_what_is_hidden_lies_in_one_range(shown: tuple[Span, ...]) -> None:
+    """The hidden range holds every hidden seq, and what it shows inside is kept (N10, D8)."""
+    view = View(spans=shown)
+    hidden = {seq for seq in range(1, FAR + 20) if not view.shows(seq)}
+    if not hidden:
+        assert view.hidden is None
+        assert view.kept == ()
+        return
+    assert view.hidden == Span(min(hidden), max(hidden) + 1)
+    inside = range(view.hidden.start, view.hidden.end)
+    assert view.kept == tuple(seq for seq in inside if seq not in hidden)
+    assert view.cuts_the_start == (1 in hidden)
+
+
+@given(shown_spans())
+def test_spans_follow_from_what_is_hidden_and_kept(shown: tuple[Span, ...]) -> None:
+    """A head's range and kept seqs give back the very spans a view was stored with (D6, D8)."""
+    view = View(spans=shown)
+    assert seqs_in(spans_beside(hidden_by(shown), view.kept)) == seqs_in(shown)
+    if all(a.end < b.start for a, b in pairwise(shown)):
+        assert spans_beside(view.hidden, view.kept) == shown
+
+
+@given(st.none() | spans(), st.lists(st.integers(1, FAR), max_size=12))
+def test_spans_beside_a_range_show_all_but_its_unkept_seqs(
+    hidden: Span | None, kept: list[int]
+) -> None:
+    """Whatever is kept, in any order and also outside: the rest of the range is hidden (D8)."""
+    shown = spans_beside(hidden, kept)
+    view = View(spans=shown)
+    for seq in range(1, FAR + 20):
+        assert view.shows(seq) == (hidden is None or not hidden.holds(seq) or seq in kept)
+    assert all(a.end < b.start for a, b in pairwise(shown)), "neighbours are one span"
+    assert shown[-1].end == ENDLESS
+    if view.hidden is not None and hidden is not None:
+        assert hidden.start <= view.hidden.start < view.hidden.end <= hidden.end
+
+
+def test_a_range_kept_whole_hides_nothing() -> None:
+    """When each of its messages is pinned, a compaction shows the log as it is (D8)."""
+    assert spans_beside(Span(1, 4), (3, 1, 2)) == WHOLE
+    assert spans_beside(Span(2, 4), (2, 3)) == WHOLE
+    assert hidden_by(WHOLE) is None
+
+
+@given(shown_spans(), st.integers(0, FAR + 10))
+def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
+    """What there is of an open span ends at the head, and nothing is shown beyond it."""
+    view = View(spans=shown)
+    found = spans_through(shown, head_seq)
+    assert seqs_in(found) == [seq for seq in range(1, head_seq + 1) if view.shows(seq)]
+    assert all(span.start < span.end for span in found)
+
+
+@given(st.integers(0, 20), st.sets(st.integers(1, 25)), st.integers(1, 25))
+def test_results_are_trimmed_up_to_a_seq_but_for_pinned_ones(
+    through: int, untrimmed: set[int], seq: int
+) -> None:
+    """A tool result up to `trimmed_through` gives way, unless it stays by name (F3, D8)."""
+    view = View(trimmed_through=through, untrimmed=tuple(sorted(untrimmed)))
+    assert view.trims(seq) == (seq <= through and seq not in untrimmed)
+
+
+@pytest.mark.parametrize(
+    ("view", "is_whole"),
+    [
+        (View(), True),
+        (View(reasoning_after=9, summary_as_system=True), True),
+        (View(spans=spans_beside(Span(2, 4))), False),
+        (View(note="[left out]"), False),
+        (View(trimmed_through=1), False),
+        (View(summaries=(Summary(Span(1, 3), "s"),)), False),
+    ],
+)
+def test_a_whole_view_is_the_log_as_it_is(view: View, is_whole: bool) -> None:
+    """Only where nothing stands for anything else may bound reasoning go back (A10)."""
+    assert view.is_whole is is_whole
+
+
+# --- what stands for the rest ---------------------------------------------------------------
+
+
+def test_summaries_span_from_the_first_to_the_last() -> None:
+    """The summarised range is the one all summaries stand for together (N10)."""
+    assert View().summarised is None
+    nodes = (Summary(Span(2, 9), "a", level=2), Summary(Span(9, 12), "b"))
+    assert View(summaries=nodes).summarised == Span(2, 12)
+    assert View(summaries=nodes[:1]).summarised == Span(2, 9)
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (View(), ()),
+        (View(note="[n]"), ("[n]",)),
+        (
+            View(summaries=(Summary(Span(1, 3), "one"), Summary(Span(3, 5), "two"))),
+            ("[Earlier conversation summary: one]", "[Earlier conversation summary: two]"),
+        ),
+        (
+            View(retain="verbatim", summaries=(Summary(Span(1, 3), "one"),), note="[n]"),
+            (
+                "[Kept from earlier in the conversation: verbatim]",
+                "[Earlier conversation summary: one]\n[n]",
+            ),
+        ),
+        (
+            View(retain="verbatim", note="[n]"),
+            ("[Kept from earlier in the conversation: verbatim]\n[n]",),
+        ),
+        (View(summaries=(Summary(Span(1, 3), ""),)), ("[Earlier conversation summary: ]",)),
+    ],
+)
+def test_what_stands_for_the_rest_is_in_order(view: View, expected: tuple[str, ...]) -> None:
+    """Retain first, the summaries oldest first, the note with the last of them (D1, E4)."""
+    assert view.summary_texts() == expected
+
+
+@given(views())
+def test_nothing_of_a_view_is_lost_in_its_texts(view: View) -> None:
+    """Every text of a view stands in exactly one of its messages, labelled (D1, E4)."""
+    found = view.summary_texts()
+    labelled = [] if view.retain is None else [f"{RETAIN_PREFIX}{view.retain}]"]
+    labelled += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in view.summaries]
+    assert len(found) == max(len(labelled), view.note is not None)
+    assert all(text.startswith(label) for text, label in zip(found, labelled, strict=False))
+    assert "\n".join(found) == "\n".join(
+        [*labelled, *([view.note] if view.note is not None else [])]
+    )
+
+
+# --- storage --------------------------------------------------------------------------------
+
+
+@given(views())
+def test_a_view_comes_back_from_storage(view: View) -> None:
+    """A stored view reads back equal, NUL and lone surrogates included (I5, decision 3)."""
+    text = view.as_json()
+    assert view_from(json_text.loads(text)) == view
+    assert "\x00" not in text
+    text.encode()
+    hash(view)
+
+
+@given(summaries())
+def test_a_summary_comes_back_from_storage(summary: Summary) -> None:
+    """A receipt's summaries read back equal, their sources included (E8)."""
+    [raw] = json_text.loads(View(summaries=(summary,)).as_json())["summaries"]
+    assert summary_from(raw) == summary
+
+
+def first_version(**changes: Any) -> dict[str, Any]:
+    """Return a view as the first version stored it."""
+    raw = {
+        "spans": [{"start": 1, "end": 3}, {"start": 7, "end": ENDLESS}],
+        "summary": "so far",
+        "summary_span": {"start": 3, "end": 7},
+        "note": None,
+        "trimmed_through": 4,
+        "reasoning_after": 5,
+        "summary_as_system": True,
+    }
+    return json.loads(json.dumps(raw | changes))  # type: ignore[no-any-return]
+
+
+def test_what_the_first_version_stored_still_reads_back() -> None:
+    """Epochs that began before this version keep their prefix (I5, G3)."""
+    view = view_from(first_version())
+    assert view == View(
+        spans=(Span(1, 3), Span(7, ENDLESS)),
+        summaries=(Summary(Span(3, 7), "so far"),),
+        trimmed_through=4,
+        reasoning_after=5,
+        summary_as_system=True,
+    )
+    assert view.summary_texts() == ("[Earlier conversation summary: so far]",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"summary": None, "summary_span": None}, ()),
+        ({"summary": None, "summary_span": None, "note": "[left out]"}, ("[left out]",)),
+        ({"note": "[left out]"}, ("[Earlier conversation summary: so far]\n[left out]",)),
+    ],
+)
+def test_the_first_versions_messages_stay_the_same(
+    changes: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    """What stood for the rest then is said in the same words now (G3)."""
+    assert view_from(first_version(**changes)).summary_texts() == expected

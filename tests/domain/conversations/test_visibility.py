@@ -1,0 +1,372 @@
+"""Visibility: one state for every message, and the compaction that explains it (A6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import Policy, StrategyName, TreeSummaryPolicy
+from app.domain.compaction.overflow_recovery import halved
+from app.domain.compaction.planning import as_shown, chunks_for, view_after, with_note
+from app.domain.compaction.strategies import STRATEGIES, Compact, Room, next_fold
+from app.domain.compaction.tool_result_clearing import plan_clearing
+from app.domain.conversations.active_window import ActiveWindow
+from app.domain.conversations.records import Compaction, Trigger
+from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, never_cleared
+from app.domain.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_beside
+from app.domain.conversations.visibility import Slid, State, Visibility, last_from, visibilities
+from tests.domain.histories import QUICK, entries, pinned_at
+
+U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+FORCED = StrategyName.SANDWICH, StrategyName.TREE_SUMMARY, StrategyName.RETAIN_SUMMARY
+
+
+def log(count: int) -> list[Entry]:
+    """Return so many user messages."""
+    return [entry(seq, U, 50) for seq in range(1, count + 1)]
+
+
+def receipt(
+    name: str,
+    view: View,
+    before: Compaction | None = None,
+    made: Sequence[Summary] = (),
+    trigger: Trigger = Trigger.FORCED,
+) -> Compaction:
+    """Return the receipt of a compaction that led from one view to another."""
+    return Compaction(
+        compaction_id=name,
+        parent_id=before.compaction_id if before is not None else None,
+        trigger=trigger,
+        strategy="sandwich",
+        policy_strategy="sandwich",
+        strategies_run=("sandwich",),
+        span=view.hidden or Span(1, view.trimmed_through + 1),
+        view=view,
+        made=tuple(made),
+        summary_tokens=0,
+        hidden_tokens=0,
+        hidden_messages=0,
+        before_tokens=0,
+        after_tokens=0,
+        before_msg_count=0,
+        after_msg_count=0,
+        model=None,
+        prompt_hash=None,
+        calls=0,
+        input_tokens=0,
+        output_tokens=0,
+        cost_usd=None,
+        duration_ms=0,
+    )
+
+
+def view_of(hidden: Span | None, *summaries: Summary, kept: Sequence[int] = ()) -> View:
+    """Return a view that hides a range, with what stands for it."""
+    return View(spans=spans_beside(hidden, kept), summaries=summaries)
+
+
+def states(found: dict[int, Visibility]) -> list[State]:
+    """Return the states in log order."""
+    return [found[seq].state for seq in sorted(found)]
+
+
+def causes(found: dict[int, Visibility]) -> list[str | None]:
+    """Return the compactions in log order."""
+    return [found[seq].compaction_id for seq in sorted(found)]
+
+
+# --- one by one -----------------------------------------------------------------------------
+
+
+def test_without_a_compaction_all_is_verbatim() -> None:
+    """Nothing was hidden, so nothing is to be explained (A6)."""
+    found = visibilities(log(3), View(), ())
+    assert set(found.values()) == {Visibility(State.VERBATIM)}
+    assert all(mark.is_explained for mark in found.values())
+
+
+def test_a_summary_is_that_of_the_newest_compaction_that_made_it() -> None:
+    """A second compaction on top takes the older messages over, whatever its text says (A6)."""
+    one, two = (Summary(Span(2, end), "what was said") for end in (5, 7))
+    first = receipt("first", view_of(Span(2, 5), one), made=[one])
+    second = receipt("second", view_of(Span(2, 7), two), first, [two])
+    cleared = replace(second.view, trimmed_through=8)
+    third = receipt("third", cleared, second, trigger=Trigger.TOOL_OUTPUT)
+    found = visibilities(log(8), third.view, [third, second, first])
+    assert causes(found) == [None, *["second"] * 5, None, None]
+    assert states(found)[1:6] == [State.SUMMARISED] * 5
+    before = visibilities(log(8), first.view, [first])
+    assert causes(before) == [None, *["first"] * 3, None, None, None, None]
+
+
+def test_nodes_of_a_tree_belong_to_those_who_made_them() -> None:
+    """Equal texts are told apart by their ranges; a folded node belongs to its fold (A6, D3)."""
+    nodes = [Summary(Span(start, start + 2), "same", 10) for start in (1, 3, 5)]
+    folded = Summary(Span(1, 5), "same", 10, 2, (Span(1, 3), Span(3, 5)))
+    first = receipt("first", view_of(Span(1, 3), nodes[0]), made=nodes[:1])
+    second = receipt("second", view_of(Span(1, 5), *nodes[:2]), first, nodes[1:2])
+    both = visibilities(log(8), second.view, [second, first])
+    assert causes(both)[:5] == ["first", "first", "second", "second", None]
+    third = receipt("third", view_of(Span(1, 7), folded, nodes[2]), second, [nodes[2], folded])
+    assert causes(visibilities(log(8), third.view, [third, second, first]))[:6] == ["third"] * 6
+
+
+def test_what_was_cut_off_a_summary_is_still_told_by_it() -> None:
+    """A summary reaches no further than what is hidden, but its maker stays the same (N10)."""
+    made = Summary(Span(1, 9), "so far")
+    shown = replace(made, span=Span(2, 7))
+    only = receipt("only", view_of(Span(2, 7), shown), made=[made])
+    assert causes(visibilities(log(8), only.view, [only])) == [None, *["only"] * 5, None, None]
+
+
+def test_what_was_left_out_belongs_to_the_first_that_left_it_out() -> None:
+    """Emergency cuts tell of nothing; later ones hide the same messages again (A6, E6)."""
+    first = receipt("first", with_note(view_of(Span(1, 4))))
+    second = receipt("second", with_note(view_of(Span(1, 7), kept=[5])), first)
+    found = visibilities(log(8), second.view, [second, first])
+    assert causes(found) == ["first"] * 3 + ["second", None, "second", None, None]
+    assert states(found)[3:5] == [State.LEFT_OUT, State.VERBATIM]
+
+
+def test_what_a_summary_passed_over_is_left_out_once_it_is_hidden() -> None:
+    """A kept message is in the summary's range, and yet it does not tell of it (A6, D8)."""
+    summary = Summary(Span(1, 7), "so far")
+    first = receipt("first", view_of(Span(1, 7), summary, kept=[3, 4]), made=[summary])
+    second = receipt("second", view_of(Span(1, 7), summary), first, trigger=Trigger.EMERGENCY)
+    found = visibilities(log(8), second.view, [second, first])
+    assert causes(found)[1:5] == ["first", "second", "second", "first"]
+    assert states(found)[1:5] == [State.SUMMARISED, *[State.LEFT_OUT] * 2, State.SUMMARISED]
+
+
+def test_what_was_released_into_another_node_is_summarised() -> None:
+    """A tree takes what was kept in an older node's range into its next chunk (A6, D3)."""
+    node = Summary(Span(1, 5), "first", 10, 1, (Span(1, 5),))
+    later = Summary(Span(5, 7), "second", 10, 1, (Span(3, 4), Span(5, 7)))
+    first = receipt("first", view_of(Span(1, 5), node, kept=[3]), made=[node])
+    second = receipt("second", view_of(Span(1, 7), node, later), first, [later])
+    found = visibilities(log(8), second.view, [second, first])
+    assert states(found)[:6] == [State.SUMMARISED] * 6
+    assert causes(found)[:6] == ["first", "first", "second", "first", "second", "second"]
+
+
+def test_only_large_results_are_cleared() -> None:
+    """A result no larger than its placeholder stays, and so does what is not to be cleared (F3)."""
+    results = [
+        entry(1, A, 10),
+        entry(2, T, TRIMMED_TOKENS),
+        entry(3, T, TRIMMED_TOKENS + 1),
+        entry(4, T, 900),
+        entry(5, U, 900),
+        entry(6, T, 900),
+    ]
+    first = receipt("first", View(trimmed_through=3))
+    second = receipt("second", View(trimmed_through=5, untrimmed=(4,)), first)
+    third = receipt("third", View(trimmed_through=5), second)
+    found = visibilities(results, third.view, [third, second, first])
+    cleared, verbatim = State.CLEARED, State.VERBATIM
+    assert states(found) == [verbatim, verbatim, cleared, cleared, verbatim, verbatim]
+    assert causes(found) == [None, None, "first", "third", None, None]
+
+
+def test_what_older_receipts_would_tell_is_not_guessed() -> None:
+    """Who hid a message is said once the receipt is read, not before (A6)."""
+    first = receipt("first", replace(view_of(Span(1, 3)), trimmed_through=5))
+    second = receipt("second", replace(view_of(Span(1, 4)), trimmed_through=5), first)
+    results = [entry(seq, T, 900) for seq in range(1, 7)]
+    part = visibilities(results, second.view, [second])
+    assert causes(part) == [None] * 6
+    assert [mark.is_explained for mark in part.values()] == [False] * 5 + [True]
+    whole = visibilities(results, second.view, [second, first])
+    assert causes(whole) == ["first", "first", "second", "first", "first", None]
+    assert states(part) == states(whole)
+
+
+def test_outside_the_active_window() -> None:
+    """What is outside is so whatever was compacted there; what came back says when (B2, I4)."""
+    window = ActiveWindow(8).with_restored([Span(2, 4)], AT)
+    view = View(spans=window.spans, window=window.spans)
+    found = visibilities(log(9), view, (), window.restored)
+    outside, verbatim = State.OUTSIDE, State.VERBATIM
+    assert states(found) == [outside, verbatim, verbatim, *[outside] * 4, verbatim, verbatim]
+    assert [seq for seq, mark in found.items() if mark.restored_at == AT] == [2, 3]
+
+
+def test_a_window_that_slides_shows_the_last_messages_and_pins() -> None:
+    """What it went past is outside; what a cut hid of the last ones is left out (D2, D8)."""
+    cut = receipt("cut", with_note(view_of(Span(1, 6))), trigger=Trigger.EMERGENCY)
+    pinned = pinned_at(log(8), [7])
+    found = visibilities(pinned, cut.view, [cut], (), Slid(8, 4))
+    outside, left_out, verbatim = State.OUTSIDE, State.LEFT_OUT, State.VERBATIM
+    assert states(found) == [*[outside] * 3, *[left_out] * 2, outside, verbatim, verbatim]
+    assert causes(found)[3:5] == ["cut", "cut"]
+
+
+@pytest.mark.parametrize(
+    ("count", "start"), [(1, 9), (2, 8), (3, 4), (4, 3), (5, 2), (6, 1), (99, 1)]
+)
+def test_the_last_messages_of_spans(count: int, start: int) -> None:
+    """They are counted from the newest one back, over what is not shown (D2)."""
+    assert last_from((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
+
+
+# --- whole stories --------------------------------------------------------------------------
+
+
+@dataclass
+class Story:
+    """A log that grows, with the receipts of what was made of it, newest first."""
+
+    history: list[Entry]
+    head: int = 0
+    view: View = field(default_factory=View)
+    receipts: list[Compaction] = field(default_factory=list)
+    policy: Policy = field(default_factory=lambda: Policy(tree_summary=TreeSummaryPolicy(3, 3)))
+
+    @property
+    def log(self) -> list[Entry]:
+        """The messages there are."""
+        return self.history[: self.head]
+
+    @property
+    def visible(self) -> list[Entry]:
+        """Those of them that the view shows."""
+        return [item for item in self.log if self.view.shows(item.seq)]
+
+    def apply(self, view: View, made: Sequence[Summary], trigger: Trigger) -> None:
+        """Write a receipt, and show its view from now on."""
+        before = self.receipts[0] if self.receipts else None
+        name = f"r{len(self.receipts)}"
+        self.receipts.insert(0, receipt(name, view, before, made, trigger))
+        self.view = view
+
+    def compact(self, strategy: StrategyName, target: int) -> None:
+        """Compact as a strategy plans it."""
+        room = Room(capacity=10**6, target=target, fixed=0, summary=64)
+        shown = as_shown(self.visible, self.view)
+        plan = STRATEGIES[strategy].plan(shown, self.view.hidden, room, self.policy, deep=True)
+        if not isinstance(plan, Compact):
+            return
+        made: list[Summary] = []
+        nodes = list(self.view.summaries)
+        if plan.hidden is not None and plan.summarises:
+            made = self._tree(plan, nodes) if plan.chunks else [Summary(plan.hidden, "so far", 9)]
+            nodes = nodes if plan.chunks else made
+        whole = never_cleared(self.visible)
+        self.apply(view_after(self.view, plan, nodes, None, whole), made, Trigger.FORCED)
+
+    def _tree(self, plan: Compact, nodes: list[Summary]) -> list[Summary]:
+        made: list[Summary] = []
+        released = [Span(seq, seq + 1) for seq in plan.released]
+        for chunk in chunks_for(plan, self.view, 3):
+            sources = (*released, chunk) if not made else (chunk,)
+            made.append(Summary(chunk, "node", 9, 1, sources))
+            nodes.append(made[-1])
+        while fold := next_fold(nodes, 3, 3, 10**6):
+            parts = nodes[slice(*fold)]
+            span = Span(parts[0].span.start, parts[-1].span.end)
+            made.append(Summary(span, "fold", 9, parts[0].level + 1, tuple(p.span for p in parts)))
+            nodes[slice(*fold)] = made[-1:]
+        return made
+
+    def cut(self) -> None:
+        """Leave the oldest half of the turns out."""
+        spans = halved(as_shown(self.visible, self.view), self.view.hidden)
+        if spans is not None:
+            view = replace(self.view, spans=overlap(spans, self.view.window))
+            self.apply(with_note(view), (), Trigger.EMERGENCY)
+
+    def clear(self) -> None:
+        """Clear tool results."""
+        plan = plan_clearing(self.visible, self.view, 100, 1)
+        if isinstance(plan, Compact):
+            whole = never_cleared(self.visible)
+            view = view_after(self.view, plan, self.view.summaries, None, whole)
+            self.apply(view, (), Trigger.TOOL_OUTPUT)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    """Draw a log, pins in it, and what is done as it grows; one strategy makes all summaries."""
+    parts = draw(st.lists(entries(4), min_size=3, max_size=7))
+    sizes = [item for part in parts for item in part]
+    history = [entry(seq, item.role, item.tokens) for seq, item in enumerate(sizes, start=1)]
+    pins = draw(st.lists(st.integers(1, len(history)), max_size=3))
+    users = draw(st.booleans())
+    story = Story(pinned_at(history, pins))
+    story.policy = replace(story.policy, preserve_user_messages=users)
+    strategy = draw(st.sampled_from(FORCED))
+    for part in parts:
+        story.head += len(part)
+        match draw(st.sampled_from(["compact", "compact", "cut", "clear"])):
+            case "compact":
+                story.compact(strategy, draw(st.sampled_from([100, 400, 2000])))
+            case "cut":
+                story.cut()
+            case _:
+                story.clear()
+    return story
+
+
+@QUICK
+@given(stories())
+def test_what_is_shown_is_verbatim_or_cleared_and_nothing_else_is(story: Story) -> None:
+    """Every message has one state, and exactly those shown say that they are (A6)."""
+    found = visibilities(story.log, story.view, story.receipts)
+    assert list(found) == [item.seq for item in story.log]
+    costs = {item.seq: item.tokens for item in as_shown(story.log, story.view)}
+    shown = {State.VERBATIM, State.CLEARED}
+    assert {seq for seq, mark in found.items() if mark.state in shown} == set(costs)
+    for item in story.visible:
+        is_placeholder = item.role is T and costs[item.seq] < item.tokens
+        assert (found[item.seq].state is State.CLEARED) == is_placeholder
+    told = [summary.span for summary in story.view.summaries]
+    for seq, mark in found.items():
+        if mark.state is State.SUMMARISED:
+            assert any(span.holds(seq) for span in told)
+
+
+@QUICK
+@given(stories())
+def test_every_compaction_did_what_is_said_of_it(story: Story) -> None:
+    """It hid the message and tells of it, or it was the first to hide or clear it (A6)."""
+    found = visibilities(story.log, story.view, story.receipts)
+    by_id = {item.compaction_id: item for item in story.receipts}
+    for seq, mark in found.items():
+        assert mark.is_explained
+        if mark.compaction_id is None:
+            continue
+        this = by_id[mark.compaction_id]
+        before = by_id[this.parent_id].view if this.parent_id is not None else View()
+        match mark.state:
+            case State.SUMMARISED:
+                assert not this.view.shows(seq)
+                assert any(
+                    part.holds(seq) for made in this.made for part in (made.span, *made.sources)
+                )
+            case State.LEFT_OUT:
+                assert not this.view.shows(seq)
+                assert before.shows(seq)
+            case _:
+                assert mark.state is State.CLEARED
+                assert this.view.trims(seq)
+                assert not before.trims(seq)
+
+
+@QUICK
+@given(stories(), st.integers(0, 5))
+def test_older_receipts_only_add_to_what_is_known(story: Story, read: int) -> None:
+    """What the newest receipts explain stays so, and what is shown is known at once (A6)."""
+    part = visibilities(story.log, story.view, story.receipts[:read])
+    for seq, mark in visibilities(story.log, story.view, story.receipts).items():
+        if part[seq].is_explained:
+            assert part[seq] == mark
+        else:
+            assert part[seq].state is mark.state or mark.state is State.LEFT_OUT

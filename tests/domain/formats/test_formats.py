@@ -1,0 +1,904 @@
+"""The wire formats: what is refused, what survives, and what providers accept (A1, A5, K1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from anthropic.types import MessageParam, ToolParam
+from google.genai.types import Tool as GeminiTool
+from hypothesis import example, given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+from openai.types.responses import FunctionToolParam
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
+    EMPTY_MESSAGE,
+    EMPTY_RESULT,
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+    is_sendable,
+    sendable,
+    sendable_json,
+)
+from app.domain.formats import (
+    FORMATS,
+    ToolDefinition,
+    anthropic,
+    gemini,
+    json_fields,
+    openai_chat,
+    openai_responses,
+    parse_tool,
+)
+from tests.domain.compaction import strategies_messages as given_
+from tests.domain.histories import provider_validate
+
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
+PNG = given_.png(30, 20)
+DATA_URL = f"data:image/png;base64,{PNG}"
+FUNCTION_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+
+
+def assert_sendable(value: Any, sdk_type: Any) -> None:
+    """Check a rendered item against the SDK's type, and that it can be sent as JSON."""
+    assert provider_validate().check_type(value, sdk_type) == []
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text.encode()
+    assert sendable_json(value) is value
+
+
+def parse_one(module: Any, raw: Mapping[str, Any]) -> Message:
+    """Parse a raw that makes one neutral message."""
+    (message,) = module.parse(raw, "/m")
+    assert isinstance(message, Message)
+    return message
+
+
+def wire_content(raw: Mapping[str, Any]) -> list[Any]:
+    """Give the raw's content as a list."""
+    content = raw["content"]
+    return content if isinstance(content, list) else [content]
+
+
+OPENAI_READS = [
+    ({"role": "user", "content": "hi"}, Message(Role.USER, (Text("hi"),))),
+    ({"role": "user", "content": "", "name": "ann"}, Message(Role.USER, (Text(""),), name="ann")),
+    ({"role": "user", "content": [], "x_unknown": 1}, Message(Role.USER, ())),
+    (
+        {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}, AUDIO]},
+        Message(Role.USER, (Text("a"), Opaque(AUDIO, FormatName.OPENAI_CHAT))),
+    ),
+    (
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "low"}},
+                {"type": "image_url", "image_url": {"url": "https://x.test/a"}},
+            ],
+        },
+        Message(
+            Role.USER,
+            (
+                Image(media_type="image/png", data=PNG, detail="low"),
+                Image(url="https://x.test/a"),
+            ),
+        ),
+    ),
+    (
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "file",
+                    "file": {"file_data": "data:application/pdf;base64,JVBE", "filename": "a"},
+                },
+                {"type": "file", "file": {"file_id": "file-1"}},
+            ],
+        },
+        Message(
+            Role.USER,
+            (
+                File(media_type="application/pdf", data="JVBE", name="a"),
+                File(file_id="file-1", format=FormatName.OPENAI_CHAT),
+            ),
+        ),
+    ),
+    ({"role": "assistant", "content": None}, Message(Role.ASSISTANT, ())),
+    (
+        {"role": "assistant", "refusal": "No.", "tool_calls": None, "function_call": None},
+        Message(
+            Role.ASSISTANT,
+            (Opaque({"type": "refusal", "refusal": "No."}, FormatName.OPENAI_CHAT),),
+        ),
+    ),
+    (
+        {
+            "role": "assistant",
+            "content": "t",
+            "reasoning_content": "hm",
+            "tool_calls": [
+                FUNCTION_CALL,
+                {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "free"}},
+            ],
+        },
+        Message(
+            Role.ASSISTANT,
+            (
+                Reasoning("hm", {"reasoning_content": "hm"}, FormatName.OPENAI_CHAT),
+                Text("t"),
+                ToolCall("c1", "f", "{}"),
+                ToolCall("c2", "g", "free", custom=True),
+            ),
+        ),
+    ),
+    (
+        {"role": "tool", "tool_call_id": "c1", "content": None, "name": "f"},
+        Message(Role.TOOL, (), "c1", "f"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "message"), OPENAI_READS)
+def test_openai_chat_reads(raw: dict[str, Any], message: Message) -> None:
+    """Every known shape is read, unknown fields are tolerated (A1, A5)."""
+    assert openai_chat.parse(raw, "/m") == (message,)
+    assert openai_chat.split(raw) == (raw,)
+
+
+OPENAI_REFUSALS = [
+    ({}, "/m/role"),
+    ({"role": 3, "content": "x"}, "/m/role"),
+    ({"role": "system", "content": "x"}, "/m/role"),
+    ({"role": "developer", "content": "x"}, "/m/role"),
+    ({"role": "function", "name": "f", "content": "x"}, "/m/role"),
+    ({"role": "user"}, "/m/content"),
+    ({"role": "user", "content": None}, "/m/content"),
+    ({"role": "user", "content": 3}, "/m/content"),
+    ({"role": "user", "content": ["x"]}, "/m/content/0"),
+    ({"role": "user", "content": [{"text": "x"}]}, "/m/content/0/type"),
+    ({"role": "user", "content": [{"type": "text"}]}, "/m/content/0/text"),
+    ({"role": "user", "content": [{"type": "image_url"}]}, "/m/content/0/image_url"),
+    (
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]},
+        "/m/content/0/image_url/url",
+    ),
+    (
+        {"role": "user", "content": [{"type": "image_url", "image_url": "data:a/b;base64,"}]},
+        "/m/content/0/image_url/url",
+    ),
+    ({"role": "user", "content": [{"type": "file", "file": {}}]}, "/m/content/0/file"),
+    ({"role": "user", "content": "x", "name": 1}, "/m/name"),
+    ({"role": "user", "content": "x", "tool_calls": [FUNCTION_CALL]}, "/m/tool_calls"),
+    ({"role": "tool", "content": "x"}, "/m/tool_call_id"),
+    ({"role": "tool", "content": "x", "tool_call_id": ""}, "/m/tool_call_id"),
+    ({"role": "tool", "content": "x", "tool_call_id": 1}, "/m/tool_call_id"),
+    ({"role": "assistant", "content": "x", "reasoning_content": []}, "/m/reasoning_content"),
+    ({"role": "assistant", "function_call": {"name": "f"}}, "/m/function_call"),
+    ({"role": "assistant", "tool_calls": {}}, "/m/tool_calls"),
+    ({"role": "assistant", "tool_calls": [1]}, "/m/tool_calls/0"),
+    ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "/m/tool_calls/0/function"),
+    ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "/m/tool_calls/0/id"),
+    ({"role": "assistant", "tool_calls": [{"id": "c", "type": "x"}]}, "/m/tool_calls/0/type"),
+    (
+        {"role": "assistant", "tool_calls": [{"id": "c", "function": {"arguments": "{}"}}]},
+        "/m/tool_calls/0/function/name",
+    ),
+    (
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}],
+        },
+        "/m/tool_calls/0/function/arguments",
+    ),
+    ({"role": "assistant", "tool_calls": [FUNCTION_CALL] * 2}, "/m/tool_calls/1/id"),
+]
+
+
+@pytest.mark.parametrize(("raw", "pointer"), OPENAI_REFUSALS)
+def test_openai_chat_refuses(raw: dict[str, Any], pointer: str) -> None:
+    """A malformed message is refused at the place that is wrong (A1, M)."""
+    with pytest.raises(ValidationError) as refusal:
+        openai_chat.parse(raw, "/m")
+    assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+
+
+ANTHROPIC_READS = [
+    ({"role": "user", "content": "hi"}, (Message(Role.USER, (Text("hi"),)),)),
+    ({"role": "user", "content": []}, (Message(Role.USER, ()),)),
+    (
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "image",
+                    "source": {"type": "base64", "media_type": "image/png", "data": PNG},
+                },
+                {"type": "image", "source": {"type": "url", "url": "https://x.test/a"}},
+                {"type": "image", "source": {"type": "url", "url": DATA_URL}},
+                {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+            ],
+        },
+        (
+            Message(
+                Role.USER,
+                (
+                    Image(media_type="image/png", data=PNG),
+                    Image(url="https://x.test/a"),
+                    Image(media_type="image/png", data=PNG),
+                    Opaque(
+                        {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+                        FormatName.ANTHROPIC,
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "document",
+                    "title": "t",
+                    "source": {"type": "base64", "media_type": "application/pdf", "data": "JV"},
+                },
+                {"type": "document", "source": {"type": "url", "url": "https://x.test/a"}},
+                {
+                    "type": "document",
+                    "source": {"type": "text", "media_type": "text/plain", "data": "x"},
+                },
+                {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
+            ],
+        },
+        (
+            Message(
+                Role.USER,
+                (
+                    File(media_type="application/pdf", data="JV", name="t"),
+                    File(url="https://x.test/a"),
+                    File(media_type="text/plain", text="x"),
+                    File(file_id="file_1", format=FormatName.ANTHROPIC),
+                ),
+            ),
+        ),
+    ),
+    (
+        {
+            "role": "assistant",
+            "content": [
+                THINKING,
+                {"type": "redacted_thinking", "data": "eA=="},
+                {"type": "text", "text": "ok", "citations": None},
+                {"type": "tool_use", "id": "c1", "name": "f", "input": {"é": [1, None]}},
+                {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}},
+            ],
+        },
+        (
+            Message(
+                Role.ASSISTANT,
+                (
+                    Reasoning("hm", THINKING, FormatName.ANTHROPIC),
+                    Reasoning(
+                        "", {"type": "redacted_thinking", "data": "eA=="}, FormatName.ANTHROPIC
+                    ),
+                    Text("ok"),
+                    ToolCall("c1", "f", '{"é":[1,null]}'),
+                    Opaque(
+                        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}},
+                        FormatName.ANTHROPIC,
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "one", "is_error": True},
+                {"type": "tool_result", "tool_use_id": "c2"},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c3",
+                    "content": [{"type": "text", "text": "three"}],
+                },
+                {"type": "text", "text": "go on"},
+            ],
+        },
+        (
+            Message(Role.TOOL, (Text("one"),), "c1", is_error=True),
+            Message(Role.TOOL, (), "c2"),
+            Message(Role.TOOL, (Text("three"),), "c3"),
+            Message(Role.USER, (Text("go on"),)),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "messages"), ANTHROPIC_READS)
+def test_anthropic_reads(raw: dict[str, Any], messages: tuple[Message, ...]) -> None:
+    """Every known block is read, several results become several tool messages (A5)."""
+    assert anthropic.parse(raw, "/m") == messages
+
+
+RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
+USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
+ANTHROPIC_REFUSALS = [
+    ({"role": "system", "content": "x"}, "/m/role"),
+    ({"role": "tool", "content": "x"}, "/m/role"),
+    ({"role": "user"}, "/m/content"),
+    ({"role": "user", "content": None}, "/m/content"),
+    ({"role": "assistant", "content": {}}, "/m/content"),
+    ({"role": "user", "content": [3]}, "/m/content/0"),
+    ({"role": "user", "content": [{"type": "text", "text": None}]}, "/m/content/0/text"),
+    ({"role": "user", "content": [{"type": "text", "text": "x"}, RESULT]}, "/m/content/0"),
+    ({"role": "user", "content": [USE]}, "/m/content/0/type"),
+    ({"role": "user", "content": [THINKING]}, "/m/content/0/type"),
+    ({"role": "assistant", "content": [RESULT]}, "/m/content/0/type"),
+    ({"role": "assistant", "content": [{**USE, "input": "{}"}]}, "/m/content/0/input"),
+    ({"role": "assistant", "content": [{**USE, "id": 7}]}, "/m/content/0/id"),
+    ({"role": "assistant", "content": [USE, USE]}, "/m/content/1/id"),
+    ({"role": "user", "content": [{"type": "tool_result"}]}, "/m/content/0/tool_use_id"),
+    ({"role": "user", "content": [{**RESULT, "is_error": "no"}]}, "/m/content/0/is_error"),
+    ({"role": "user", "content": [{**RESULT, "content": [RESULT]}]}, "/m/content/0/content/0/type"),
+    ({"role": "user", "content": [{"type": "image"}]}, "/m/content/0/source"),
+    (
+        {"role": "user", "content": [{"type": "image", "source": {"type": "url"}}]},
+        "/m/content/0/source/url",
+    ),
+    ({"role": "assistant", "content": [{"type": "thinking"}]}, "/m/content/0/thinking"),
+]
+
+
+@pytest.mark.parametrize(("raw", "pointer"), ANTHROPIC_REFUSALS)
+def test_anthropic_refuses(raw: dict[str, Any], pointer: str) -> None:
+    """A malformed message is refused at the place that is wrong (A1, A3, M)."""
+    with pytest.raises(ValidationError) as refusal:
+        anthropic.parse(raw, "/m")
+    assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+
+
+@pytest.mark.parametrize("format_name", FormatName)
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_system_text_is_pointed_to_sections(format_name: FormatName, role: str) -> None:
+    """System text in the log is refused with the way to store it instead (A1)."""
+    with pytest.raises(ValidationError, match="section"):
+        FORMATS[format_name].parse({"role": role, "content": "be kind"}, "/m")
+
+
+KEYS = st.sampled_from(
+    [
+        "role",
+        "content",
+        "type",
+        "text",
+        "tool_calls",
+        "id",
+        "function",
+        "name",
+        "arguments",
+        "tool_call_id",
+        "image_url",
+        "url",
+        "file",
+        "source",
+        "tool_use_id",
+        "input",
+        "data",
+        "thinking",
+        "media_type",
+        "custom",
+        "refusal",
+        "reasoning",
+        "is_error",
+        "parameters",
+        "parts",
+        "functionCall",
+        "function_response",
+        "response",
+        "inlineData",
+        "mimeType",
+        "thoughtSignature",
+        "call_id",
+        "output",
+        "summary",
+        "tools",
+        "execution",
+    ]
+)
+WORDS = st.sampled_from(
+    [
+        "user",
+        "assistant",
+        "tool",
+        "text",
+        "image_url",
+        "file",
+        "image",
+        "document",
+        "base64",
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "redacted_thinking",
+        "function",
+        "custom",
+        "url",
+        "model",
+        "message",
+        "reasoning",
+        "output_text",
+        "input_text",
+        "input_image",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "tool_search_output",
+        "computer_call_output",
+        "shell_call_output",
+        "c2ln",
+    ]
+)
+NEAR_WIRE = st.recursive(
+    WORDS | given_.json_values(2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=14,
+)
+ROLES = st.sampled_from(["user", "assistant", "tool", "model", "function"])
+
+
+@pytest.mark.parametrize("format_name", FormatName)
+@given(raw=st.dictionaries(KEYS, NEAR_WIRE, max_size=6), role=ROLES)
+def test_any_json_is_read_or_refused(
+    format_name: FormatName, raw: dict[str, Any], role: str
+) -> None:
+    """Whatever comes in, the answer is messages or a ValidationError, never a crash (M)."""
+    module = FORMATS[format_name]
+    for candidate in (raw, {**raw, "role": role}):
+        try:
+            messages = module.parse(candidate, "/m")
+        except ValidationError as refusal:
+            assert all(problem.pointer.startswith("/m") for problem in refusal.problems)
+            continue
+        assert len(module.split(candidate)) == len(messages)
+        assert len(module.results(candidate)) == sum(m.role is Role.TOOL for m in messages)
+        for message in messages:
+            openai_chat.render(clean(message))
+            openai_responses.render(clean(message))
+            anthropic.render(clean(message))
+            gemini.render(clean(message))
+
+
+@given(raw=NEAR_WIRE)
+def test_any_tool_is_read_or_refused(raw: Any) -> None:
+    """Whatever is given as a tool is a definition or a ValidationError (M, decision 21)."""
+    try:
+        parse_tool(raw, "/tools/0")
+    except ValidationError as refusal:
+        assert all(problem.pointer.startswith("/tools/0") for problem in refusal.problems)
+
+
+def nested(depth: int) -> Any:
+    """Build lists in lists."""
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [200, 900])
+def test_deep_json_is_refused(depth: int) -> None:
+    """Values nested too deeply are refused instead of exhausting the stack (M)."""
+    block = {"type": "tool_use", "id": "c1", "name": "f", "input": {"x": nested(depth)}}
+    with pytest.raises(ValidationError, match="deeper"):
+        anthropic.parse({"role": "assistant", "content": [block]}, "/m")
+
+
+def test_deep_arguments_are_wrapped() -> None:
+    """Arguments nested too deeply go out as text inside an object (A17, M)."""
+    text = '{"x":' + "[" * 100_000 + "]" * 100_000 + "}"
+    message = Message(Role.ASSISTANT, (ToolCall("c1", "f", text),))
+    _, (block,) = anthropic.render(message)
+    assert block["input"] == {"arguments": text}
+
+
+@given(message=given_.messages())
+def test_openai_chat_renders_what_the_sdk_accepts(message: Message) -> None:
+    """Every rendered message is of the SDK's type and can be sent (K1, N6, HB)."""
+    ready = clean(message)
+    rendered = openai_chat.render(ready)
+    assert_sendable(rendered, ChatCompletionMessageParam)
+    assert rendered.get("tool_calls") != []
+    assert rendered["content"] or rendered.get("tool_calls")
+    media = openai_chat.render_media(ready)
+    if media is not None:
+        assert_sendable(media, ChatCompletionMessageParam)
+        assert media["content"][0]["text"].startswith("[media from tool call ")
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_anthropic_renders_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
+    """Every rendered message is of the SDK's type, non-empty and can be sent (K1, N6, HA)."""
+    role, blocks = anthropic.render(clean(message), keep_reasoning=keep_reasoning)
+    assert blocks
+    assert_sendable({"role": role, "content": blocks}, MessageParam)
+    assert all(block["text"].strip() for block in blocks if block["type"] == "text")
+
+
+def arguments_value(text: str) -> Any:
+    """Give what arguments mean on the wire: their JSON value, made sendable."""
+    if not json_fields.is_json(text):
+        return json.loads(json_fields.wrapped_arguments(text))
+    return sendable_json(json.loads(text))
+
+
+def call_values(message: Message) -> list[tuple[str, str, Any]]:
+    """Give each call as id, name and the value of its arguments."""
+    return [
+        (
+            json_fields.sendable_id(call.id),
+            json_fields.tool_name(call.name),
+            call.arguments if call.custom else arguments_value(call.arguments),
+        )
+        for call in message.calls
+    ]
+
+
+def image_values(parts: Iterable[Part]) -> list[tuple[str | None, str | None]]:
+    """Give what the wire holds of each image: its type and data, or its URL."""
+    return [
+        (part.media_type, part.data) if part.data is not None else (None, part.url)
+        for part in parts
+        if isinstance(part, Image)
+    ]
+
+
+@given(message=given_.messages())
+def test_openai_chat_round_trip(message: Message) -> None:
+    """Rendering and reading again keeps texts, calls, results and images (A5)."""
+    ready = clean(message)
+    back = parse_one(openai_chat, openai_chat.render(ready))
+    adapted = openai_chat.adapt(ready)
+    media = openai_chat.render_media(ready)
+    if media is None:
+        assert back.text == adapted.text
+        kept = back.parts
+    else:
+        assert back.text == (adapted.text or openai_chat.MEDIA_FOLLOWS)
+        kept = parse_one(openai_chat, media).parts
+    assert call_values(back) == call_values(ready)
+    assert back.tool_call_id == adapted.tool_call_id
+    assert image_values(kept) == image_values(adapted.parts)
+    assert openai_chat.adapt(adapted) is adapted
+
+
+@given(message=given_.messages())
+def test_anthropic_round_trip(message: Message) -> None:
+    """Rendering and reading again keeps texts, calls, results and images (A5)."""
+    adapted = anthropic.adapt(clean(message))
+    role, blocks = anthropic.render(adapted)
+    back = parse_one(anthropic, {"role": role, "content": blocks})
+    assert back.text == adapted.text
+    assert back.role is adapted.role
+    assert (back.tool_call_id, back.is_error) == (adapted.tool_call_id, adapted.is_error)
+    assert [(call.id, call.name, json.loads(call.arguments)) for call in back.calls] == [
+        (call.id, call.name, json.loads(call.arguments)) for call in adapted.calls
+    ]
+    assert image_values(back.parts) == image_values(adapted.parts)
+    assert anthropic.adapt(adapted) is adapted
+
+
+@given(image=given_.images(), said=st.text(min_size=1).filter(str.strip))
+def test_images_cross_formats(image: Image, said: str) -> None:
+    """An image by data or web URL reaches the other format unchanged (A5)."""
+    message = clean(Message(Role.USER, (Text(said), image)))
+    role, blocks = anthropic.render(parse_one(openai_chat, openai_chat.render(message)))
+    back = parse_one(anthropic, {"role": role, "content": blocks})
+    assert back == message
+
+
+@given(message=given_.tool_messages(given_.SHOWN_IDS))
+def test_openai_chat_tool_content_is_text(message: Message) -> None:
+    """A tool message carries text alone; its media follow in a user message (B4)."""
+    rendered = openai_chat.render(clean(message))
+    for part in wire_content(rendered):
+        assert isinstance(part, str) or part["type"] == "text"
+    has_media = bool(openai_chat.tool_media(openai_chat.adapt(clean(message))))
+    assert (openai_chat.render_media(clean(message)) is not None) == has_media
+
+
+def blocks_with_results() -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Draw content with results first and other blocks after them."""
+    results = st.lists(given_.tool_messages().map(clean), max_size=3)
+    others = st.lists(given_.user_messages().map(clean), max_size=2)
+    return st.builds(
+        lambda tools, users: [b for m in [*tools, *users] for b in anthropic.render(m)[1]],
+        results,
+        others,
+    )
+
+
+@given(blocks=blocks_with_results(), extra=given_.json_objects())
+def test_anthropic_split_restores_the_original(
+    blocks: list[dict[str, Any]], extra: dict[str, Any]
+) -> None:
+    """The pieces' contents concatenate to the original, and each makes its message (A1, A5)."""
+    raw = {**extra, "role": "user", "content": blocks}
+    pieces = anthropic.split(raw)
+    assert [block for piece in pieces for block in piece["content"]] == blocks
+    assert {**pieces[0], "content": blocks} == raw
+    assert all(piece.keys() == {"role", "content"} for piece in pieces[1:])
+    messages = anthropic.parse(raw, "/m")
+    assert tuple(parse_one(anthropic, piece) for piece in pieces) == messages
+
+
+@given(message=given_.messages())
+@example(message=Message(Role.ASSISTANT, (Text("a"), ToolCall("c1", "f", "{}"))))
+def test_faithful_raw_equals_its_rendering(message: Message) -> None:
+    """A raw called faithful is the payload item itself; a rendered one is faithful (J1, K1)."""
+    rendered = openai_chat.render(clean(message))
+    assert openai_chat.is_faithful(rendered, parse_one(openai_chat, rendered))
+
+
+@given(raw=st.dictionaries(KEYS, NEAR_WIRE, max_size=5), role=ROLES, content=given_.texts())
+def test_faithful_is_never_claimed_wrongly(raw: dict[str, Any], role: str, content: str) -> None:
+    """Where the stored JSON differs from the rendering it is not called faithful (K1, N6)."""
+    for candidate in ({**raw, "role": role}, {**raw, "role": role, "content": content}):
+        try:
+            message = parse_one(openai_chat, candidate)
+        except ValidationError:
+            continue
+        same = candidate == openai_chat.render(clean(message))
+        assert openai_chat.is_faithful(candidate, message) is same
+
+
+FAITHFUL = [
+    ({"role": "user", "content": "hi"}, True),
+    ({"role": "user", "content": " "}, False),
+    ({"role": "user", "content": "a\x00"}, False),
+    ({"role": "user", "content": "\ud800"}, False),
+    ({"role": "user", "content": "hi", "name": "ann"}, True),
+    ({"role": "user", "content": "hi", "x": 1}, False),
+    ({"role": "assistant", "content": None, "tool_calls": [FUNCTION_CALL]}, True),
+    ({"role": "assistant", "content": None}, False),
+    ({"role": "assistant", "content": "x", "reasoning_content": "hm"}, False),
+    ({"role": "tool", "tool_call_id": "c1", "content": "x"}, True),
+    ({"role": "tool", "tool_call_id": "c!", "content": "x"}, False),
+    ({"role": "tool", "tool_call_id": "c1", "content": "x", "name": "f"}, False),
+    ({"role": "tool", "tool_call_id": "c1", "content": ""}, False),
+]
+
+
+@pytest.mark.parametrize(("raw", "expected"), FAITHFUL)
+def test_faithful(raw: dict[str, Any], expected: bool) -> None:
+    """The common messages double as payload fragments (K1)."""
+    assert openai_chat.is_faithful(raw, parse_one(openai_chat, raw)) is expected
+
+
+def test_openai_chat_assistant_text_is_one_string() -> None:
+    """Several assistant texts are joined; several user texts stay parts (K1)."""
+    said = (Text("a"), ToolCall("c1", "f", "{}"), Text("b"))
+    assert openai_chat.render(Message(Role.ASSISTANT, said))["content"] == "a\nb"
+    assert openai_chat.render(Message(Role.USER, (Text("a"), Text("b"))))["content"] == [
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "b"},
+    ]
+
+
+def test_files_in_openai_chat() -> None:
+    """Data stays a file, text becomes text, and a URL is named (K1, B4)."""
+    files = (
+        File("application/pdf", "JVBE"),
+        File(text="body", name="n.txt"),
+        File(url="https://x.test/a.pdf"),
+        File(file_id="file_1", format=FormatName.ANTHROPIC),
+    )
+    content = openai_chat.render(Message(Role.USER, files))["content"]
+    data = {"file_data": "data:application/pdf;base64,JVBE", "filename": "document"}
+    assert content == [
+        {"type": "file", "file": data},
+        {"type": "text", "text": "[file: n.txt]\nbody"},
+        {"type": "text", "text": "[file: https://x.test/a.pdf]"},
+        {"type": "text", "text": "[file: file_1]"},
+    ]
+
+
+def test_opaque_parts_stay_with_their_format() -> None:
+    """A part of another provider is told by a label (N6, N12)."""
+    message = Message(Role.USER, (Opaque(AUDIO, FormatName.OPENAI_CHAT),))
+    assert openai_chat.render(message) == {"role": "user", "content": [AUDIO]}
+    assert anthropic.render(message) == ("user", [{"type": "text", "text": "[audio: wav]"}])
+
+
+def test_a_citation_goes_back_to_its_own_format_alone() -> None:
+    """A text that says more comes back verbatim; to other formats it is its text (A5, N12)."""
+    cited = {"type": "char_location", "cited_text": "a", "document_index": 0}
+    block = {"type": "text", "text": "said", "citations": [cited]}
+    raw = {"role": "assistant", "content": [{**block, "cache_control": {"type": "ephemeral"}}]}
+    message = clean(parse_one(anthropic, raw))
+    assert anthropic.render(message)[1] == [block]
+    assert openai_chat.render(message)["content"] == "said"
+    (item,) = openai_responses.render(message)
+    assert item["content"] == [{"type": "output_text", "text": "said", "annotations": []}]
+    assert gemini.render(message) == ("model", [{"text": "said"}])
+
+
+def test_thinking_is_replayed_whole_or_not_at_all() -> None:
+    """Signed blocks go back verbatim on request, plain reasoning never (A9, K3)."""
+    signed = Reasoning("hm", THINKING, FormatName.ANTHROPIC)
+    message = Message(Role.ASSISTANT, (signed, Reasoning("plain"), Text("ok")))
+    assert anthropic.render(message, keep_reasoning=True)[1] == [
+        THINKING,
+        {"type": "text", "text": "ok"},
+    ]
+    assert anthropic.render(message)[1] == [{"type": "text", "text": "ok"}]
+    assert openai_chat.render(message) == {"role": "assistant", "content": "ok"}
+    spoiled = Reasoning("\ud800", {**THINKING, "thinking": "\ud800"}, FormatName.ANTHROPIC)
+    assert clean(Message(Role.ASSISTANT, (spoiled, Text("ok")))).parts[0] == Reasoning("\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        ("[1]", {"arguments": "[1]"}),
+        ("oops", {"arguments": "oops"}),
+        ('{"a": NaN}', {"arguments": '{"a": NaN}'}),
+        ('{"a": "\\u0000\\ud800"}', {"a": "\ufffd\ufffd"}),
+    ],
+)
+def test_anthropic_input_is_an_object(text: str, value: Any) -> None:
+    """Arguments that are no object are wrapped in one, never sent as text (A17)."""
+    _, (block,) = anthropic.render(Message(Role.ASSISTANT, (ToolCall("c1", "f", text),)))
+    assert block["input"] == value
+
+
+@given(first=given_.ANY_IDS, second=given_.ANY_IDS)
+def test_sendable_ids(first: str, second: str) -> None:
+    """Ids are short, of the common charset, and stay as different as they were (N3, B4)."""
+    sent = json_fields.sendable_id(first)
+    assert json_fields.sendable_id(sent) == sent
+    assert len(sent) <= 40
+    assert json_fields.is_name(sent)
+    assert (json_fields.sendable_id(second) == sent) == (second == first)
+
+
+def test_ids_are_rewritten_on_both_sides() -> None:
+    """A call and its result get the same replacement (N1, N3)."""
+    asked = Message(Role.ASSISTANT, (ToolCall("c1", "f", "{}"),))
+    answer = Message(Role.TOOL, (Text("x"), Image(url="https://x.test/a")), "c1")
+    ids = {"c1": "c1_2"}
+    assert openai_chat.render(asked, ids)["tool_calls"][0]["id"] == "c1_2"
+    assert openai_chat.render(answer, ids)["tool_call_id"] == "c1_2"
+    media = openai_chat.render_media(answer, ids)
+    assert media is not None
+    assert media["content"][0]["text"] == "[media from tool call c1_2]"
+    assert anthropic.render(asked, ids)[1][0]["id"] == "c1_2"
+    assert anthropic.render(answer, ids)[1][0]["tool_use_id"] == "c1_2"
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("read_file", "read_file"),
+        ("a b.c", "a_b_c"),
+        ("", "tool"),
+        ("x" * 70, "x" * 64),
+        ("é", "_"),
+    ],
+)
+def test_tool_names(name: str, sent: str) -> None:
+    """A called name is made one that providers take (A19, B4)."""
+    assert openai_chat.tool_name(name) == sent
+
+
+@given(message=given_.messages())
+def test_clean_is_idempotent_and_sendable(message: Message) -> None:
+    """What may stand in a payload is never empty, and cleaning it again changes nothing (N6)."""
+    ready = clean(message)
+    assert clean(ready) is ready
+    assert any(not isinstance(part, Reasoning) for part in ready.parts)
+    assert all(is_sendable(part.text) for part in ready.parts if isinstance(part, Text))
+    assert [call.id for call in ready.calls] == [call.id for call in message.calls]
+
+
+def test_clean_fills_empty_messages() -> None:
+    """Blank content gets the placeholder of its role (N6)."""
+    assert clean(Message(Role.USER, (Text(" \n"),))).text == EMPTY_MESSAGE
+    assert clean(Message(Role.TOOL, (), "c1")).text == EMPTY_RESULT
+
+
+@given(text=given_.texts(), repeat=st.sampled_from([1, 70_000]))
+def test_sendable_replaces_exactly_what_cannot_be_sent(text: str, repeat: int) -> None:
+    """NUL and lone surrogates become U+FFFD one by one, in texts of any length (decision 3)."""
+    text *= repeat
+    expected = "".join("\ufffd" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text)
+    assert sendable(text) == expected
+    assert is_sendable(text) is (text == expected)
+
+
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}},
+    {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA},
+    {"name": "f", "description": "d", "input_schema": SCHEMA},
+    {"name": "f", "description": "d", "inputSchema": SCHEMA},
+    {"type": "custom", "name": "f", "description": "d", "input_schema": SCHEMA},
+    {"name": "f", "description": "d", "parameters": {"properties": SCHEMA["properties"]}},
+    {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "OBJECT", "properties": {"q": {"type": "STRING"}}},
+    },
+]
+
+
+@pytest.mark.parametrize("raw", TOOLS)
+def test_tools_in_any_shape(raw: dict[str, Any]) -> None:
+    """One definition in every provider's shape is read alike (decision 21, H1)."""
+    assert parse_tool(raw, "/tools/0") == ToolDefinition("f", "d", SCHEMA)
+    kept = parse_tool({**raw, "category": "mcp"}, "/tools/0")
+    assert kept == ToolDefinition("f", "d", SCHEMA, "mcp")
+
+
+TOOL_REFUSALS = [
+    ({"description": "d"}, "/t/name"),
+    ({"name": "bad name"}, "/t/name"),
+    ({"name": "x" * 65}, "/t/name"),
+    ({"name": "f\n"}, "/t/name"),
+    ({"type": "function", "function": {"name": "é"}}, "/t/function/name"),
+    ({"type": "web_search_20250305", "name": "web_search"}, "/t/type"),
+    ({"name": "f", "description": 3}, "/t/description"),
+    ({"name": "f", "parameters": []}, "/t/parameters"),
+    ({"name": "f", "parameters": {"type": "string"}}, "/t/parameters/type"),
+    ({"name": "f", "category": "Discovery"}, "/t/category"),
+    ({"name": "f", "category": None}, "/t/category"),
+    ({"name": "f", "strict": "yes"}, "/t/strict"),
+]
+
+
+@pytest.mark.parametrize(("raw", "pointer"), TOOL_REFUSALS)
+def test_tools_refused(raw: dict[str, Any], pointer: str) -> None:
+    """A malformed definition is refused at the place that is wrong (H1, M)."""
+    with pytest.raises(ValidationError) as refusal:
+        parse_tool(raw, "/t")
+    assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+
+
+@pytest.mark.parametrize("strict", [None, True])
+def test_tools_to_wire(strict: bool | None) -> None:
+    """Rendered definitions are of the SDKs' types (K1, decision 21)."""
+    tools = [
+        parse_tool({"name": "f", "strict": strict}, "/t"),
+        ToolDefinition("g", "d\ud800", {"type": "object", "properties": {"a\0": {}}}, "mcp"),
+    ]
+    for tool in openai_chat.tools_to_wire(tools):
+        assert_sendable(tool, ChatCompletionFunctionToolParam)
+    for tool in openai_responses.tools_to_wire(tools):
+        assert_sendable(tool, FunctionToolParam)
+        assert tool["strict"] is bool(strict) or tool["name"] == "g"
+    for tool in anthropic.tools_to_wire(tools):
+        assert_sendable(tool, ToolParam)
+    (declared,) = gemini.tools_to_wire(tools)
+    GeminiTool.model_validate(declared)
+    back = [parse_tool(tool, "/t") for tool in anthropic.tools_to_wire(tools[:1])]
+    assert back == tools[:1]
+    (again, _) = declared["functionDeclarations"]
+    assert parse_tool(again, "/t") == replace(tools[0], strict=None)
+    assert gemini.tools_to_wire([]) == []

@@ -1,0 +1,411 @@
+"""Gemini: contents in and out, calls known by name, signatures kept or stood in for (A5, HG)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from google.genai.types import Content
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
+    EMPTY_RESULT,
+    ONLY_REASONING,
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+    sendable_json,
+)
+from app.domain.formats import gemini, json_fields
+from tests.domain.compaction import strategies_messages as given_
+from tests.domain.histories import GEMINI
+
+PNG = given_.png(30, 20)
+CALL = {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "c2ln"}
+KNOWN = {"function_call": {"id": "q", "name": "g", "args": {}}}
+ANSWER = {"functionResponse": {"name": "f", "response": {"output": "ok"}}}
+STOOD_IN = {"thoughtSignature": gemini.STAND_IN_SIGNATURE}
+
+
+def parse_one(raw: Mapping[str, Any]) -> Message:
+    """Parse a content that makes one neutral message."""
+    (message,) = gemini.parse(raw, "/m")
+    return message
+
+
+def said(*parts: Any, role: str = "model") -> dict[str, Any]:
+    """Return a content."""
+    return {"role": role, "parts": list(parts)}
+
+
+def assistant(*parts: Part) -> Message:
+    """Return an assistant message."""
+    return Message(Role.ASSISTANT, parts)
+
+
+VIDEO = {"fileData": {"fileUri": "https://x.test/a.mp4"}, "videoMetadata": {"fps": 2.0}}
+CODE = {"executableCode": {"language": "PYTHON", "code": "1"}}
+READS = [
+    (said({"text": "hi"}, role="user"), (Message(Role.USER, (Text("hi"),)),)),
+    (said(role="user"), (Message(Role.USER, ()),)),
+    (
+        said(
+            {"inlineData": {"mimeType": "image/png", "data": PNG}},
+            {"inline_data": {"mime_type": "application/pdf", "data": "JVBE", "display_name": "a"}},
+            {"fileData": {"fileUri": "https://x.test/a", "mimeType": "image/webp"}},
+            {"file_data": {"file_uri": "https://x.test/a.pdf"}},
+            {"fileData": {"fileUri": "gs://bucket/a.png", "mimeType": "image/png"}},
+            VIDEO,
+            {"text": "a", "partMetadata": {"n": 1}},
+            {"text": "a", "thought": None, "inlineData": None},
+            role="user",
+        ),
+        (
+            Message(
+                Role.USER,
+                (
+                    Image("image/png", PNG),
+                    File("application/pdf", "JVBE", name="a"),
+                    Image("image/webp", url="https://x.test/a"),
+                    File(url="https://x.test/a.pdf"),
+                    File("image/png", file_id="gs://bucket/a.png", format=GEMINI),
+                    Opaque(VIDEO, GEMINI),
+                    Text("a", {"text": "a", "partMetadata": {"n": 1}}, GEMINI),
+                    Text("a"),
+                ),
+            ),
+        ),
+    ),
+    (
+        said(
+            {"text": "hm", "thought": True},
+            {"text": "hm", "thought": True, "thoughtSignature": "c2ln"},
+            {"text": "so"},
+            {"text": "so", "thoughtSignature": "c2ln"},
+            {"text": "", "thought_signature": "c2ln"},
+            CODE,
+            CALL,
+            KNOWN,
+            CALL,
+        ),
+        (
+            assistant(
+                Reasoning("hm"),
+                Reasoning(
+                    "hm", {"text": "hm", "thought": True, "thoughtSignature": "c2ln"}, GEMINI
+                ),
+                Text("so"),
+                Text("so", {"text": "so", "thoughtSignature": "c2ln"}, GEMINI),
+                Reasoning("", {"text": "", "thought_signature": "c2ln"}, GEMINI),
+                Opaque(CODE, GEMINI),
+                ToolCall("f", "f", '{"a":1}', block=CALL, format=GEMINI),
+                ToolCall("q", "g", "{}", block=KNOWN, format=GEMINI),
+                ToolCall("f#2", "f", '{"a":1}', block=CALL, format=GEMINI),
+            ),
+        ),
+    ),
+    (
+        said(
+            {"text": "go"},
+            ANSWER,
+            {"function_response": {"id": "q", "name": "g", "response": {"error": "no"}}},
+            {"functionResponse": {"name": "f", "response": {"rows": [1]}}},
+            role="function",
+        ),
+        (
+            Message(Role.TOOL, (Text("ok", ANSWER, GEMINI),), "f", "f"),
+            Message(
+                Role.TOOL,
+                (
+                    Text(
+                        "no",
+                        {
+                            "function_response": {
+                                "id": "q",
+                                "name": "g",
+                                "response": {"error": "no"},
+                            }
+                        },
+                        GEMINI,
+                    ),
+                ),
+                "q",
+                "g",
+                is_error=True,
+            ),
+            Message(
+                Role.TOOL,
+                (
+                    Text(
+                        '{"rows":[1]}',
+                        {"functionResponse": {"name": "f", "response": {"rows": [1]}}},
+                        GEMINI,
+                    ),
+                ),
+                "f#2",
+                "f",
+            ),
+            Message(Role.USER, (Text("go"),)),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "messages"), READS)
+def test_contents_are_read(raw: dict[str, Any], messages: tuple[Message, ...]) -> None:
+    """Either spelling is read, responses become messages, unknown parts are kept (A1, A5)."""
+    assert gemini.parse(raw, "/m") == messages
+    pieces = gemini.split({**raw, "x": 1})
+    assert len(pieces) == len(messages)
+    parts = [part for piece in pieces for part in piece["parts"]]
+    assert sorted(map(json.dumps, parts)) == sorted(map(json.dumps, raw["parts"]))
+    assert pieces[0]["x"] == 1
+
+
+REFUSALS = [
+    ({}, "/m/role"),
+    ({"role": "system", "parts": []}, "/m/role"),
+    ({"role": "assistant", "parts": []}, "/m/role"),
+    ({"role": "user"}, "/m/parts"),
+    (said("hi"), "/m/parts/0"),
+    (said({}), "/m/parts/0"),
+    (said({"text": 5}), "/m/parts/0/text"),
+    (said(ANSWER), "/m/parts/0/functionResponse"),
+    (said(KNOWN, role="user"), "/m/parts/0/function_call"),
+    (said({"functionCall": {}}), "/m/parts/0/functionCall/name"),
+    (said({"functionCall": {"name": "f", "args": []}}), "/m/parts/0/functionCall/args"),
+    (said(KNOWN, KNOWN), "/m/parts/1/function_call/id"),
+    (said({"text": "a", "thoughtSignature": "!"}), "/m/parts/0/thoughtSignature"),
+    (said({"inlineData": {"mimeType": "a/b", "data": "A"}}), "/m/parts/0/inlineData/data"),
+    (said({"inlineData": {"data": "AAAA"}}), "/m/parts/0/inlineData/mimeType"),
+    (said({"fileData": {"mimeType": "a/b"}}), "/m/parts/0/fileData/fileUri"),
+    (
+        said({"functionResponse": {"name": "f", "response": "ok"}}, role="user"),
+        "/m/parts/0/functionResponse/response",
+    ),
+    (
+        said({"functionResponse": {"name": "f", "parts": [{}]}}, role="user"),
+        "/m/parts/0/functionResponse/parts/0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "pointer"), REFUSALS)
+def test_contents_are_refused(raw: dict[str, Any], pointer: str) -> None:
+    """A malformed content is refused at the place that is wrong (A1, M)."""
+    with pytest.raises(ValidationError) as refusal:
+        gemini.parse(raw, "/m")
+    assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+
+
+def test_parts_go_back_as_they_came() -> None:
+    """Signatures stay at their parts, calls keep their spelling and have no new ids (G1, G2)."""
+    parts = [
+        {"text": "so", "thoughtSignature": "c2ln"},
+        {"text": "", "thought_signature": "c2ln"},
+        CODE,
+        CALL,
+        KNOWN,
+        CALL,
+    ]
+    message = clean(parse_one(said({"text": "hm", "thought": True}, *parts)))
+    assert gemini.render(message, keep_reasoning=True) == ("model", parts)
+    unsigned = {"functionCall": CALL["functionCall"]}
+    assert gemini.render(message) == (
+        "model",
+        [{"text": "so"}, CODE, {**unsigned, **STOOD_IN}, KNOWN, unsigned],
+    )
+    assert gemini.render(message, {"f": "call_9", "q": "q_2"})[1][3:] == [
+        {"function_call": {"id": "q_2", "name": "g", "args": {}}},
+        unsigned,
+    ]
+
+
+def test_calls_of_others_have_a_stand_in_for_the_signature() -> None:
+    """The first call of a step has a signature, whoever made it (G2)."""
+    calls = (ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "a b.c", "oops", custom=True))
+    _, parts = gemini.render(assistant(Text("x"), *calls))
+    assert parts == [
+        {"text": "x"},
+        {"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}, **STOOD_IN},
+        {"functionCall": {"id": "c2", "name": "a_b_c", "args": {"arguments": "oops"}}},
+    ]
+    signed = Reasoning("hm", {"type": "thinking"}, FormatName.ANTHROPIC)
+    assert gemini.render(assistant(signed), keep_reasoning=True)[1] == [{"text": ONLY_REASONING}]
+
+
+def test_responses_carry_the_name_and_id_of_their_call() -> None:
+    """A response answers under the name of its call, with an id where that has one (G1)."""
+    result = Message(Role.TOOL, (Text("ok"),), "c1")
+    asked = {"name": "f", "args": {}}
+    assert gemini.render(result, asked=asked) == ("user", [ANSWER])
+    _, (part,) = gemini.render(result, asked={**asked, "id": "c1"})
+    assert part["functionResponse"]["id"] == "c1"
+    failed = Message(Role.TOOL, (Text("no"), Text("way")), "c1", is_error=True)
+    _, (part,) = gemini.render(failed, asked=asked)
+    assert part["functionResponse"]["response"] == {"error": "no\nway"}
+    _, (part,) = gemini.render(clean(Message(Role.TOOL, (), "c1")), asked=asked)
+    assert part["functionResponse"]["response"] == {"output": EMPTY_RESULT}
+    object_ = {"functionResponse": {"id": "x", "name": "f", "response": {"rows": [1]}}}
+    own = clean(parse_one(said(object_, role="user")))
+    assert gemini.render(own)[1] == [object_]
+    _, (part,) = gemini.render(own, asked={"name": "h"})
+    assert part == {"functionResponse": {"name": "h", "response": {"rows": [1]}}}
+
+
+def test_media_of_results_follow_the_response() -> None:
+    """Media of others stand behind the response; Gemini's own stay inside it (G1)."""
+    image = Image("image/png", PNG)
+    result = Message(Role.TOOL, (image,), "c1")
+    role, parts = gemini.render(result, asked={"name": "f", "id": "c1"})
+    inline = {"inlineData": {"mimeType": "image/png", "data": PNG}}
+    answer = {"id": "c1", "name": "f", "response": {"output": "[media follows]"}}
+    assert (role, parts) == (
+        "user",
+        [{"functionResponse": answer}, {"text": "[media from tool call c1]"}, inline],
+    )
+    own = {"functionResponse": {"name": "f", "response": {"output": "x"}, "parts": [inline]}}
+    message = clean(parse_one(said(own, role="user")))
+    assert message.parts[1:] == (image,)
+    assert gemini.render(message)[1] == [own]
+
+
+MEDIA = [
+    (
+        Image("image/jpg", "/9j/4AAQ"),
+        {"inlineData": {"mimeType": "image/jpeg", "data": "/9j/4AAQ"}},
+    ),
+    (
+        Image("image/png", "iVBO\nRw0K Ggo="),
+        {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}},
+    ),
+    (Image("image/gif", "R0lG"), {"text": "[image: image/gif]"}),
+    (Image("image/png", "no base64!"), {"text": "[image: image/png]"}),
+    (
+        Image(url="https://x.test/a.webp?x=1"),
+        {"fileData": {"fileUri": "https://x.test/a.webp?x=1", "mimeType": "image/webp"}},
+    ),
+    (
+        Image(url="https://x.test/a"),
+        {"fileData": {"fileUri": "https://x.test/a", "mimeType": "image/jpeg"}},
+    ),
+    (Image(url="ftp://x.test/a.png"), {"text": "[image: ftp://x.test/a.png]"}),
+    (
+        File("application/pdf", "JVBE", name="a"),
+        {"inlineData": {"mimeType": "application/pdf", "data": "JVBE", "displayName": "a"}},
+    ),
+    (File("application/zip", "AAAA", name="a.zip"), {"text": "[file: a.zip]"}),
+    (File(text="body", name="n"), {"text": "[file: n]\nbody"}),
+    (File(url="https://x.test/a.pdf"), {"fileData": {"fileUri": "https://x.test/a.pdf"}}),
+    (File(file_id="file-1", format=FormatName.OPENAI_CHAT), {"text": "[file: file-1]"}),
+]
+
+
+@pytest.mark.parametrize(("media", "part"), MEDIA)
+def test_media_are_sent_or_named(media: Image | File, part: dict[str, Any]) -> None:
+    """Media go as data or by URI where Gemini takes them, else as text (K1)."""
+    assert gemini.render(Message(Role.USER, (media,))) == ("user", [part])
+    Content.model_validate(said(part, role="user"))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        ("", True),
+        ("AA==", True),
+        ("AAA", True),
+        ("+/AA", True),
+        ("-_AA", True),
+        ("-_+/", False),
+        ("AAAA\n", False),
+        ("AAAAA", False),
+        ("AB==", False),
+        ("AAB=", False),
+        ("AA=", False),
+        ("AA=A", False),
+        ("é", False),
+    ],
+)
+def test_base64_is_told_as_strict_readers_tell_it(data: str, is_one: bool) -> None:
+    """What the SDK would refuse is not taken for base64 (K1)."""
+    part = {"inlineData": {"mimeType": "image/png", "data": data}}
+    try:
+        Content.model_validate(said(part))
+    except ValueError:
+        assert not is_one
+    assert json_fields.is_base64(data) is is_one
+
+
+def sayings(message: Message) -> list[Any]:
+    """Return what the parts of a message say, apart from what the wire has no place for."""
+    found: list[Any] = []
+    for part in message.parts:
+        match part:
+            case Text():
+                found.append(part.text)
+            case Image():
+                found.append((part.media_type, part.data, part.data is None and part.url))
+            case File():
+                held = part.file_id if part.format is GEMINI else None
+                found.append(
+                    (part.data, part.data is None and (held or part.url), part.name or None)
+                )
+            case ToolCall():
+                found.append((part.id, part.name, json.loads(part.arguments)))
+            case Reasoning() | Opaque():
+                found.append({**(part.block or {}), "thoughtSignature": None})
+    return found
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_round_trip(message: Message, keep_reasoning: bool) -> None:
+    """Rendering and reading again gives what is shown of a message (A5)."""
+    said_ = gemini.shown(clean(message), keep_reasoning=keep_reasoning)
+    role, parts = gemini.render(said_, keep_reasoning=keep_reasoning)
+    back, *rest = gemini.parse({"role": role, "parts": parts}, "/m")
+    assert (back.role, back.is_error) == (said_.role, said_.is_error)
+    assert back.tool_call_id == said_.tool_call_id
+    if media := gemini.tool_media(said_):
+        (follows,) = rest
+        assert sayings(follows)[1:] == sayings(Message(Role.USER, media))
+        texts = [part for part in said_.parts if isinstance(part, Text)]
+        expected = sayings(Message(Role.TOOL, tuple(texts))) or [gemini.MEDIA_FOLLOWS]
+        assert sayings(back) == expected
+    else:
+        assert (sayings(back), rest) == (sayings(said_), [])
+    assert gemini.adapt(said_) is said_
+    assert gemini.shown(said_, keep_reasoning=True) is said_
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_parts_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
+    """Every part is of the SDK's type, non-empty, and can be sent (K1, N6, HG)."""
+    role, parts = gemini.render(clean(message), keep_reasoning=keep_reasoning)
+    assert parts
+    assert sendable_json(parts) is parts
+    Content.model_validate({"role": role, "parts": parts})
+    calls = [part for part in parts if "functionCall" in part]
+    assert all("thoughtSignature" in part for part in calls[:1])
+
+
+def test_a_response_reads_as_it_is_sent() -> None:
+    """C1: what escapes hide in an object is counted as it is sent, and kept as it was."""
+    response = {"rows": [1, "\x00"], "more": None}
+    part = {"functionResponse": {"name": "f", "response": response}}
+    (message,) = gemini.parse({"role": "user", "parts": [part]}, "")
+    assert message.parts[0] == Text(json_fields.compact(response), part, FormatName.GEMINI)
+    (shown,) = gemini.shown(clean(message)).parts
+    assert isinstance(shown, Text)
+    assert shown.text == json_fields.compact(sendable_json(response))

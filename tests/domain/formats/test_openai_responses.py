@@ -1,0 +1,464 @@
+"""OpenAI Responses: items in, items out, verbatim where the model made them (A5, K3, HC)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import ResponseInputItemParam
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
+    EMPTY_RESULT,
+    NO_RESULT,
+    ONLY_REASONING,
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+    sendable_json,
+)
+from app.domain.formats import as_given, gather, openai_responses
+from app.domain.formats.json_fields import OPENAI_FORMATS
+from tests.domain.compaction import strategies_messages as given_
+from tests.domain.histories import RESPONSES, provider_validate
+
+REASONING: dict[str, Any] = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [{"type": "summary_text", "text": "hm"}],
+    "encrypted_content": "eA==",
+}
+SAID: dict[str, Any] = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "phase": "commentary",
+    "content": [{"type": "output_text", "text": "let me see", "annotations": []}],
+}
+CALL: dict[str, Any] = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "c1",
+    "name": "f",
+    "arguments": "{}",
+    "status": "completed",
+    "namespace": "crm",
+}
+CUSTOM: dict[str, Any] = {
+    "type": "custom_tool_call",
+    "id": "ctc_1",
+    "call_id": "c2",
+    "name": "g",
+    "input": "free",
+}
+SEARCH: dict[str, Any] = {
+    "type": "tool_search_call",
+    "id": "tsc_1",
+    "call_id": "c3",
+    "execution": "client",
+    "arguments": {"query": "x"},
+}
+AT_PROVIDER = {"call_id": None, "execution": "server"}
+HOSTED = {"type": "tool_search_call", "id": "tsc_2", **AT_PROVIDER, "arguments": {"paths": ["crm"]}}
+FOUND: dict[str, Any] = {"type": "tool_search_output", "id": "tso_2", **AT_PROVIDER, "tools": []}
+ACTION = {"type": "search", "query": "x"}
+WEB = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": ACTION}
+COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "eA=="}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
+TOOL = {"type": "function", "name": "z", "parameters": {"type": "object"}, "strict": False}
+FOUND_HERE = {"type": "tool_search_output", "call_id": "c3", "execution": "client", "tools": [TOOL]}
+TURN: list[dict[str, Any]] = [REASONING, HOSTED, FOUND, WEB, SAID, CALL, CUSTOM, SEARCH]
+
+
+def parse_one(raw: Mapping[str, Any]) -> Message:
+    """Parse a raw that makes one neutral message."""
+    (message,) = openai_responses.parse(raw, "/m")
+    return message
+
+
+def assistant(*parts: Part) -> Message:
+    """Return an assistant message."""
+    return Message(Role.ASSISTANT, parts)
+
+
+def issues(items: list[dict[str, Any]]) -> list[Any]:
+    """Return what the provider's types say against items."""
+    found: list[Any] = provider_validate().validate_openai_responses(items)
+    return list(provider_validate().errors(found))
+
+
+READS = [
+    ({"role": "user", "content": "hi"}, Message(Role.USER, (Text("hi"),))),
+    (
+        {
+            "type": "message",
+            "role": "user",
+            "id": "msg_9",
+            "content": [
+                {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {}},
+                {"type": "input_image", "image_url": "https://x.test/a", "detail": "auto"},
+                {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"},
+                {"type": "input_image", "file_id": "file-1", "detail": "high"},
+                {"type": "input_file", "file_data": "data:application/pdf;base64,JV"},
+                {"type": "input_file", "file_url": "https://x.test/a.pdf"},
+                {"type": "input_file", "file_id": "file-2", "filename": "a.pdf"},
+                {"type": "input_smell", "smell": "rose", "prompt_cache_breakpoint": {}},
+            ],
+        },
+        Message(
+            Role.USER,
+            (
+                Text("a"),
+                Image(url="https://x.test/a"),
+                Image("image/png", "AA", detail="low"),
+                Opaque({"type": "input_image", "file_id": "file-1", "detail": "high"}, RESPONSES),
+                File("application/pdf", "JV"),
+                File(url="https://x.test/a.pdf"),
+                File(file_id="file-2", name="a.pdf", format=RESPONSES),
+                Opaque({"type": "input_smell", "smell": "rose"}, RESPONSES),
+            ),
+        ),
+    ),
+    (
+        {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True},
+        Message(
+            Role.USER,
+            (
+                Opaque(
+                    {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True},
+                    RESPONSES,
+                ),
+            ),
+        ),
+    ),
+    (
+        {"role": "assistant", "content": "hi", "seq": 3, "timestamp": "2026-01-01"},
+        assistant(Text("hi", {"role": "assistant", "content": "hi"}, RESPONSES)),
+    ),
+    (
+        {"role": "assistant", "output": TURN},
+        assistant(
+            Reasoning("hm", REASONING, RESPONSES),
+            Opaque(HOSTED, RESPONSES),
+            Opaque(FOUND, RESPONSES),
+            Opaque(WEB, RESPONSES),
+            Text("let me see", SAID, RESPONSES),
+            ToolCall("c1", "f", "{}", block=CALL, format=RESPONSES),
+            ToolCall("c2", "g", "free", True, CUSTOM, RESPONSES),
+            ToolCall("c3", "tool_search", '{"query":"x"}', block=SEARCH, format=RESPONSES),
+        ),
+    ),
+    (COMPACTION, assistant(Reasoning("", COMPACTION, RESPONSES))),
+    (OUTPUT, Message(Role.TOOL, (Text("ok"),), "c1")),
+    ({**OUTPUT, "output": None}, Message(Role.TOOL, (), "c1")),
+    (
+        {**OUTPUT, "id": "m-7", "name": "f", "status": "completed", "output_ref": {"id": "b"}},
+        Message(
+            Role.TOOL,
+            (
+                Text(
+                    "ok",
+                    {"type": "function_call_output", "name": "f", "status": "completed"},
+                    RESPONSES,
+                ),
+            ),
+            "c1",
+            "f",
+        ),
+    ),
+    (
+        FOUND_HERE,
+        Message(
+            Role.TOOL,
+            (
+                Text(
+                    '[{"type":"function","name":"z","parameters":{"type":"object"},"strict":false}]',
+                    {"type": "tool_search_output", "execution": "client"},
+                    RESPONSES,
+                ),
+            ),
+            "c3",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "message"), READS)
+def test_items_are_read(raw: dict[str, Any], message: Message) -> None:
+    """Every known item is read with its original beside it; unknown ones are kept (A1, A5)."""
+    assert openai_responses.parse(raw, "/m") == (message,)
+    assert openai_responses.split(raw) == (raw,)
+
+
+REFUSALS = [
+    ({}, "/m/type"),
+    ({"type": 3}, "/m/type"),
+    ({"role": "system", "content": "x"}, "/m/role"),
+    ({"role": "developer", "content": "x"}, "/m/role"),
+    ({"role": "tool", "content": "x"}, "/m/role"),
+    ({"type": "additional_tools", "role": "developer", "tools": []}, "/m/role"),
+    ({"type": "item_reference", "id": "msg_1"}, "/m/type"),
+    ({"type": "compaction_trigger"}, "/m/type"),
+    ({"role": "user"}, "/m/content"),
+    ({"role": "user", "content": [{"type": "input_text"}]}, "/m/content/0/text"),
+    ({"role": "user", "content": [{"type": "input_image"}]}, "/m/content/0/image_url"),
+    ({"role": "user", "content": [{"type": "input_file"}]}, "/m/content/0"),
+    (
+        {"role": "assistant", "content": [{"type": "input_text", "text": "x"}]},
+        "/m/content/0/type",
+    ),
+    ({"type": "reasoning"}, "/m/summary"),
+    ({"type": "compaction"}, "/m/encrypted_content"),
+    ({**CALL, "call_id": None}, "/m/call_id"),
+    ({**CALL, "arguments": {}}, "/m/arguments"),
+    ({**CUSTOM, "input": None}, "/m/input"),
+    ({**OUTPUT, "call_id": ""}, "/m/call_id"),
+    ({**OUTPUT, "output": 5}, "/m/output"),
+    ({**FOUND_HERE, "tools": {}}, "/m/tools"),
+    ({"role": "assistant", "output": [SAID, OUTPUT]}, "/m/output/1/type"),
+    ({"role": "assistant", "output": [CALL, CALL]}, "/m/output/1/call_id"),
+    ({"role": "assistant", "output": [{"role": "user", "content": "x"}]}, "/m/output/0/role"),
+    ({"role": "assistant", "output": ["x"]}, "/m/output/0"),
+]
+
+
+@pytest.mark.parametrize(("raw", "pointer"), REFUSALS)
+def test_items_are_refused(raw: dict[str, Any], pointer: str) -> None:
+    """A malformed item is refused at the place that is wrong (A1, M)."""
+    with pytest.raises(ValidationError) as refusal:
+        openai_responses.parse(raw, "/m")
+    assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+
+
+def test_what_the_model_made_in_a_row_is_one_message() -> None:
+    """Neighbouring items of the model are gathered; what was gathered stays a message (A5)."""
+    user = {"role": "user", "content": "hi"}
+    whole = {"role": "assistant", "output": [SAID]}
+    batch = [user, REASONING, CALL, OUTPUT, SAID, user, HOSTED, FOUND, whole, SAID, "x", COMPACTION]
+    gathered = gather(RESPONSES, batch)
+    assert gathered == [
+        (0, user),
+        (1, {"role": "assistant", "output": [REASONING, CALL]}),
+        (3, OUTPUT),
+        (4, SAID),
+        (5, user),
+        (6, {"role": "assistant", "output": [HOSTED, FOUND]}),
+        (8, whole),
+        (9, SAID),
+        (10, "x"),
+        (11, COMPACTION),
+    ]
+    assert gathered[3][1] is SAID
+    assert gather(FormatName.ANTHROPIC, batch) == list(enumerate(batch))
+
+
+def test_a_refusal_names_the_item_as_it_was_given() -> None:
+    """An error inside gathered items points at the item of the request (A1, M)."""
+    batch = [SAID, {**CALL, "arguments": 5}]
+    ((index, raw),) = gather(RESPONSES, batch)
+    with pytest.raises(ValidationError) as refusal:
+        openai_responses.parse(raw, f"/messages/{index + 3}")
+    assert refusal.value.problems[0].pointer == "/messages/3/output/1/arguments"
+    assert as_given(refusal.value).problems[0].pointer == "/messages/4/arguments"
+
+
+def test_items_of_the_model_go_back_verbatim() -> None:
+    """Ids, phase, status and order are kept while their prefix is unchanged (C2, C3, C6, C7)."""
+    for items in (TURN, [COMPACTION], [COMPACTION, SAID], [REASONING, REASONING, CALL]):
+        message = clean(parse_one({"role": "assistant", "output": items}))
+        assert openai_responses.render(message, keep_reasoning=True) == items
+
+
+def test_without_reasoning_items_lose_the_ids_that_demand_it() -> None:
+    """Reasoning goes whole, and what would ask for it goes along or loses its id (C2, N12)."""
+    message = clean(parse_one({"role": "assistant", "output": [SAID, *TURN]}))
+    bare = [{key: value for key, value in item.items() if key != "id"} for item in TURN]
+    label = openai_responses.render(assistant(Text('[web_search call: "x"]')))
+    assert openai_responses.render(message) == [SAID, *bare[1:3], *label, *bare[4:]]
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    local = {"type": "local_shell_call", "id": "ls_1", "call_id": "c9", "action": action}
+    message = clean(parse_one({"role": "assistant", "output": [REASONING, local]}))
+    (call,) = openai_responses.render(message)
+    assert (call["type"], call["name"], call["call_id"]) == ("function_call", "local_shell", "c9")
+
+
+@pytest.mark.parametrize("keep_reasoning", [False, True])
+def test_reasoning_without_its_product_is_left_out(keep_reasoning: bool) -> None:
+    """A reasoning item is followed by what it produced, or it does not go (C2)."""
+    message = clean(parse_one({"role": "assistant", "output": [SAID, REASONING]}))
+    assert openai_responses.render(message, keep_reasoning=keep_reasoning) == [SAID]
+    alone = openai_responses.render(clean(parse_one(REASONING)), keep_reasoning=keep_reasoning)
+    assert alone == openai_responses.render(assistant(Text(ONLY_REASONING)))
+
+
+def test_ids_of_the_callers_own_are_not_sent() -> None:
+    """The provider takes ids of its own making alone, where they are optional (C6)."""
+    made = {"role": "assistant", "output": [{**SAID, "id": "m1"}, {**CALL, "id": "call-7"}]}
+    items = openai_responses.render(clean(parse_one(made)), keep_reasoning=True)
+    assert ["id" in item for item in items] == [False, False]
+    (output,) = openai_responses.render(clean(parse_one({**OUTPUT, "id": "m-7"})))
+    assert output == OUTPUT
+
+
+@pytest.mark.parametrize("answers", [*openai_responses.call_types([CALL]).values(), None])
+def test_outputs_keep_what_belongs_to_them(answers: str | None) -> None:
+    """An output goes back with its fields, in the order of its type (C1)."""
+    kept = {**OUTPUT, "caller": {"type": "direct"}, "name": "f", "status": "completed"}
+    assert openai_responses.render(clean(parse_one(kept)), answers=answers) == [kept]
+
+
+NATIVE = [
+    FOUND_HERE,
+    {
+        "type": "custom_tool_call_output",
+        "call_id": "c3",
+        "output": [
+            {"type": "input_text", "text": "a"},
+            {"type": "input_image", "image_url": "https://x.test/a", "detail": "auto"},
+        ],
+    },
+    {
+        "type": "computer_call_output",
+        "call_id": "c3",
+        "output": {"type": "computer_screenshot", "image_url": "https://x.test/a"},
+    },
+    {
+        "type": "computer_call_output",
+        "call_id": "c3",
+        "output": {"type": "computer_screenshot", "file_id": "file-1"},
+    },
+    {"type": "local_shell_call_output", "id": "c3", "output": "{}"},
+    {
+        "type": "shell_call_output",
+        "call_id": "c3",
+        "output": [
+            {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 1}},
+        ],
+    },
+    {"type": "apply_patch_call_output", "call_id": "c3", "status": "failed", "output": "no"},
+]
+NATIVE_CALLS = {output: call for call, output in openai_responses._OUTPUTS.items()}
+
+
+@pytest.mark.parametrize("output", NATIVE)
+def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
+    """Native outputs go back as they came; others are put into the type that is asked (C1)."""
+    message = clean(parse_one(output))
+    answers = NATIVE_CALLS[output["type"]]
+    if output["type"] != "computer_call_output":
+        assert openai_responses.render(message) == [output]
+    assert openai_responses.render(message, answers=answers) == [output]
+    (plain,) = openai_responses.render(message, answers="function_call")
+    assert plain["type"] == "function_call_output" and plain["output"]
+    synthetic = Message(Role.TOOL, (Text(NO_RESULT),), "c3")
+    for made in openai_responses.render(synthetic, answers=answers), [plain]:
+        found = provider_validate().check_type(made[0], ResponseInputItemParam)
+        assert found == []
+        assert (made[0].get("call_id") or made[0]["id"]) == "c3"
+    assert message.tool_call_id == "c3"
+
+
+def test_other_formats_see_the_meaning() -> None:
+    """What other providers made becomes items of ours, with media where they can stand (K1)."""
+    image = Image("image/png", "AA")
+    said = Message(Role.USER, (Text("a"), image, File("application/pdf", "JV"), File(text="t")))
+    (item,) = openai_responses.render(said)
+    assert item["role"] == "user" and [part["type"] for part in item["content"]] == [
+        "input_text",
+        "input_image",
+        "input_file",
+        "input_text",
+    ]
+    assert item["content"][1]["image_url"] == "data:image/png;base64,AA"
+    result = Message(Role.TOOL, (Text("a"), image), "c1")
+    (item,) = openai_responses.render(result, {"c1": "c1_2"})
+    assert item["call_id"] == "c1_2"
+    assert [part["type"] for part in item["output"]] == ["input_text", "input_image"]
+    foreign = Reasoning("hm", {"type": "thinking"}, FormatName.ANTHROPIC)
+    calls = assistant(foreign, Text("x"), ToolCall("c1", "a b", "oops"))
+    assert openai_responses.render(calls, keep_reasoning=True) == [
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "x", "annotations": []}],
+        },
+        {
+            "type": "function_call",
+            "call_id": "c1",
+            "name": "a_b",
+            "arguments": '{"arguments":"oops"}',
+        },
+    ]
+    assert openai_responses.render(clean(Message(Role.TOOL, (), "c1")))[0]["output"] == EMPTY_RESULT
+    (empty,) = openai_responses.render(clean(assistant(foreign)))
+    assert empty["content"][0]["text"] == ONLY_REASONING
+
+
+def sayings(message: Message) -> list[Any]:
+    """Return what the parts of a message say, apart from what the wire has no place for."""
+    found: list[Any] = []
+    for part in message.parts:
+        match part:
+            case Text():
+                found.append(part.text)
+            case Image():
+                found.append((part.data, part.data is not None and part.media_type, part.detail))
+            case File():
+                data = (part.data, part.data is not None and (part.media_type, part.name))
+                # An id that nobody knows whose it is stands back behind a URL.
+                by_id = part.file_id and (part.format in OPENAI_FORMATS or not part.url)
+                found.append((*data, part.data is None and ((by_id and part.file_id) or part.url)))
+            case ToolCall():
+                found.append((part.id, part.name, part.arguments, part.custom))
+            case Reasoning() | Opaque():
+                found.append(part.block)
+    return found
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_round_trip(message: Message, keep_reasoning: bool) -> None:
+    """Rendering and reading again gives what is shown of a message (A5)."""
+    said = openai_responses.shown(clean(message), keep_reasoning=keep_reasoning)
+    items = openai_responses.render(said, keep_reasoning=keep_reasoning)
+    ((_, raw),) = gather(RESPONSES, items)
+    back = parse_one(raw)
+    assert (back.role, back.tool_call_id) == (said.role, said.tool_call_id)
+    assert sayings(back) == sayings(said)
+    assert openai_responses.shown(said, keep_reasoning=True) == said
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_items_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
+    """Every item is of the SDK's type, and can be sent (K1, N6, HC)."""
+    items = openai_responses.render(clean(message), keep_reasoning=keep_reasoning)
+    assert items
+    assert sendable_json(items) is items
+    missing = {"tool_call_unanswered", "orphan_tool_result", "duplicate_item_id"}
+    assert [issue for issue in issues(items) if issue.code not in missing] == []
+
+
+def test_arguments_sent_as_an_object_read_so() -> None:
+    """C1: what escapes hide in them is counted as it is sent, and kept as it was."""
+    item = {
+        "type": "tool_search_call",
+        "call_id": "c1",
+        "execution": "client",
+        "arguments": {"query": "\x00"},
+    }
+    (message,) = openai_responses.parse({"role": "assistant", "output": [item]}, "")
+    (call,) = message.calls
+    assert call.arguments == '{"query":"\\u0000"}'
+    (shown,) = openai_responses.shown(clean(message)).calls
+    assert shown.arguments == '{"query":"\ufffd"}'

@@ -1,0 +1,156 @@
+"""Calibration: factors and margins from what providers report (J3)."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.models.calibration import (
+    ENOUGH_REPORTS,
+    LEAST_COUNTED,
+    LEAST_MARGIN,
+    Calibration,
+    Tally,
+    doubt,
+    estimate_of,
+    safety_margin,
+)
+from app.domain.models.limits import INEXACT_MARGIN
+
+RATIOS = st.floats(0.3, 3.5)
+NOISE = st.floats(-0.03, 0.03)
+COUNTS = st.integers(LEAST_COUNTED, 200_000)
+ALIKE = st.integers(10_000, 30_000)
+
+
+def told(tally: Tally, ratio: float, counts: list[int], noise: list[float]) -> Tally:
+    """Return the tally after payloads of these counts, reported at a ratio and some noise."""
+    for counted, off in zip(counts, noise, strict=True):
+        tally = tally.with_report(round(ratio * (1 + off) * counted), counted)
+    return tally
+
+
+@given(RATIOS, st.lists(COUNTS, min_size=5, max_size=5), st.lists(NOISE, min_size=5, max_size=5))
+def test_five_reports_are_enough(ratio: float, counts: list[int], noise: list[float]) -> None:
+    """From nothing, the factor is within 5 % of the truth after 5 reports, noise and all (J3)."""
+    factor = told(Tally(), ratio, counts, noise).calibration.factor
+    assert factor == pytest.approx(ratio, rel=0.05)
+
+
+@given(st.floats(0.7, 1.5), st.data())
+def test_a_new_truth_is_learnt(change: float, data: st.DataObject) -> None:
+    """When a model's tokenizer changes, 12 reports of like payloads bring the factor near (J3)."""
+    old = data.draw(st.lists(ALIKE, min_size=20, max_size=20))
+    new = data.draw(st.lists(ALIKE, min_size=12, max_size=12))
+    tally = told(Tally(), 1.2, old, [0.0] * 20)
+    tally = told(tally, 1.2 * change, new, [0.0] * 12)
+    assert tally.calibration.factor == pytest.approx(1.2 * change, rel=0.1)
+    assert abs(tally.calibration.factor / (1.2 * change) - 1) < abs(1 / change - 1) or change == 1
+
+
+@given(st.lists(st.tuples(COUNTS, RATIOS), max_size=30))
+def test_a_calibration_stays_within_what_was_reported(reports: list[tuple[int, float]]) -> None:
+    """A factor lies among the ratios reported, a margin within its bounds (J3)."""
+    tally = reduce(
+        lambda made, report: made.with_report(round(report[0] * report[1]), report[0]),
+        reports,
+        Tally(),
+    )
+    made = tally.calibration
+    assert made.reports == len(reports)
+    ratios = [round(counted * ratio) / counted for counted, ratio in reports] or [1.0]
+    assert min(ratios) - 1e-9 <= made.factor <= max(ratios) + 1e-9
+    assert LEAST_MARGIN <= made.margin <= INEXACT_MARGIN
+    if made.reports < ENOUGH_REPORTS:
+        assert made.margin == INEXACT_MARGIN
+
+
+def test_a_steady_provider_earns_a_small_margin() -> None:
+    """The margin is the widest until there are enough reports, and then what they stray by (C4)."""
+    steady = told(Tally(), 1.3, [5_000] * 15, [0.0] * 15).calibration
+    assert steady.margin == LEAST_MARGIN
+    wild = told(Tally(), 1.3, [5_000] * 15, [0.2, -0.2, 0.2] * 5).calibration
+    assert wild.margin == INEXACT_MARGIN
+    assert Tally().calibration == Calibration(1.0, INEXACT_MARGIN, 0)
+
+
+@pytest.mark.parametrize(
+    ("reported", "counted", "expected"),
+    [
+        (199, 199, "payload_too_small"),
+        (0, 0, "payload_too_small"),
+        (200, 200, None),
+        (50, 200, None),
+        (49, 200, "implausible_ratio"),
+        (0, 200, "implausible_ratio"),
+        (800, 200, None),
+        (801, 200, "implausible_ratio"),
+        (10**12, 200, "implausible_ratio"),
+    ],
+)
+def test_doubtful_reports_teach_nothing(reported: int, counted: int, expected: str | None) -> None:
+    """Small payloads and ratios that no tokenizer explains are left out (J3)."""
+    assert doubt(reported, counted) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "factor", "calibration", "expected"),
+    [
+        (0.0, 1.0, None, 0.0),
+        (0.05, 1.0, None, 0.05),
+        (0.0, 1.0, Calibration(1.0003, 0.02, 9), 0.0),
+        (0.0, 1.02, Calibration(1.02, 0.02, 9), 0.02),
+        (0.05, 1.31, Calibration(1.31, 0.03, 9), 0.03),
+        (0.05, 1.25, Calibration(1.3, 0.03, 9), 0.071),
+        (0.05, 1.4, Calibration(1.3, 0.03, 9), 0.03),
+        (0.0, 1.0, Calibration(1.3, 0.05, 1), 0.365),
+    ],
+)
+def test_margins(
+    own: float, factor: float, calibration: Calibration | None, expected: float
+) -> None:
+    """Only an exact count that needs no correction has no margin; a stale factor widens it (C4)."""
+    assert safety_margin(own, factor, calibration) == expected
+
+
+@given(st.floats(0.3, 4), st.floats(0.3, 4), st.floats(0.02, 0.05))
+def test_margins_cover_what_a_frozen_factor_leaves_out(
+    frozen: float, now: float, margin: float
+) -> None:
+    """A count by an epoch's factor plus its margin reaches what is expected by now (C4)."""
+    calibration = Calibration(now, margin, 5)
+    covered = frozen * (1 + safety_margin(0.05, frozen, calibration))
+    assert covered >= calibration.rounded.factor * (1 + margin) - frozen * 1e-3
+
+
+@pytest.mark.parametrize(
+    ("factor", "calibration", "method"),
+    [
+        (1.0, None, "tokenizer"),
+        (1.31, Calibration(1.3101, 0.02, 5), "tokenizer x 1.31 (5 reports)"),
+        (1.0, Calibration(1.2, 0.05, 1), "tokenizer x 1 (1 report)"),
+        (1.2, None, "tokenizer x 1.2"),
+    ],
+)
+def test_estimates_tell_their_method(
+    factor: float, calibration: Calibration | None, method: str
+) -> None:
+    """Every estimate says how it was made, how sure it is, and what corrected it (J3)."""
+    estimate = estimate_of(100, "tokenizer", factor, 0.05, calibration)
+    assert (estimate.tokens, estimate.method) == (100, method)
+    assert (estimate.margin, estimate.factor) == (0.05, factor)
+
+
+@given(RATIOS, st.integers(1, 6))
+def test_one_report_alone_makes_no_count_smaller(ratio: float, reports: int) -> None:
+    """More than was counted is believed at once, less only of enough reports (C4, J3)."""
+    tally = told(Tally(), ratio, [10_000] * reports, [0.0] * reports)
+    used = tally.calibration.rounded
+    assert used.rounded == used
+    if reports < ENOUGH_REPORTS:
+        assert used.factor == pytest.approx(max(1.0, ratio), abs=0.001)
+    else:
+        assert used.factor == pytest.approx(ratio, abs=0.001)

@@ -1,0 +1,158 @@
+"""Windows: who sets them, and what a model's own limits do to them (C1, C2, J5)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ContextLimitUnknown, ValidationError
+from app.domain.models.limits import SEED_WINDOWS, ModelInfo, Window, resolve_window
+
+
+def model(
+    context_window: int | None = 100_000,
+    max_input_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    exact: bool = False,
+    prices: tuple[float | None, float | None] = (None, None),
+) -> ModelInfo:
+    """Return a model with these limits."""
+    return ModelInfo(
+        model="m",
+        context_window=context_window,
+        max_input_tokens=max_input_tokens,
+        max_output_tokens=max_output_tokens,
+        tokenizer="unknown",
+        exact=exact,
+        cache_minimum_tokens=None,
+        input_price=prices[0],
+        output_price=prices[1],
+        cache_read_price=None,
+        cache_write_price=None,
+        sources={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("requested", "policy", "info", "tenant", "total", "source"),
+    [
+        (50_000, 60_000, model(), model(70_000), 50_000, "request"),
+        (None, 60_000, model(), model(70_000), 60_000, "policy"),
+        (None, None, model(), model(70_000), 70_000, "tenant"),
+        (None, None, model(), None, 100_000, "registry"),
+        (200_000, None, model(), None, 100_000, "registry"),
+        (None, 200_000, model(), model(150_000), 150_000, "tenant"),
+        (200_000, None, None, None, 200_000, "request"),
+        (100_000, None, model(), None, 100_000, "request"),
+        (None, None, model(), model(None), 100_000, "registry"),
+    ],
+)
+def test_the_window_is_the_smaller_of_asked_for_and_had(
+    requested: int | None,
+    policy: int | None,
+    info: ModelInfo | None,
+    tenant: ModelInfo | None,
+    total: int,
+    source: str,
+) -> None:
+    """C1, C2: request, policy, tenant, registry, in this order, never above the model's window."""
+    window = resolve_window(requested, policy, info, tenant, 4096, derive=False)
+    assert window == Window(total, 4096, source)
+    assert window.effective == total - 4096
+
+
+def test_an_unknown_window_is_an_error_unless_derived() -> None:
+    """C2: strict refuses; derive takes four times the output reserve."""
+    with pytest.raises(ContextLimitUnknown):
+        resolve_window(None, None, None, None, 4096, derive=False)
+    with pytest.raises(ContextLimitUnknown):
+        resolve_window(None, None, model(None, max_output_tokens=8000), None, 4096, derive=False)
+    assert resolve_window(None, None, None, None, 4096, derive=True) == Window(
+        16_384, 4096, "derived"
+    )
+
+
+def test_a_known_window_is_not_derived() -> None:
+    """C2: derive is for unknown models only."""
+    assert resolve_window(None, None, model(), None, 4096, derive=True).total == 100_000
+
+
+@pytest.mark.parametrize("output", [100_000, 100_001])
+def test_an_output_limit_as_large_as_the_window_is_refused(output: int) -> None:
+    """C1: max_output_tokens >= total leaves nothing for the input."""
+    with pytest.raises(ValidationError):
+        resolve_window(None, None, model(), None, output, derive=False)
+
+
+@pytest.mark.parametrize(
+    ("requested", "policy", "output"), [(0, None, 10), (-1, None, 10), (None, 0, 10), (9, None, 0)]
+)
+def test_limits_must_be_positive(requested: int | None, policy: int | None, output: int) -> None:
+    """CX-NT1, C2: a zero limit is refused in S0's words."""
+    with pytest.raises(ValidationError, match="must be positive"):
+        resolve_window(requested, policy, model(), None, output, derive=False)
+
+
+def test_a_separate_input_limit_bounds_the_input_alone() -> None:
+    """C2: with 272k of input in a 400k window a small reserve frees no more input."""
+    info = model(400_000, max_input_tokens=272_000, max_output_tokens=128_000)
+    assert resolve_window(None, None, info, None, 4_096, derive=False).effective == 272_000
+    assert resolve_window(None, None, info, None, 128_000, derive=False).effective == 272_000
+    assert resolve_window(100_000, None, info, None, 4_000, derive=False).effective == 96_000
+
+
+def test_an_input_limit_alone_makes_a_window() -> None:
+    """C2: where only the input limit is known, the reserve comes on top."""
+    info = model(None, max_input_tokens=50_000)
+    assert resolve_window(None, None, info, None, 1_000, derive=False) == Window(
+        51_000, 1_000, "registry"
+    )
+
+
+def test_the_reserve_is_lowered_to_what_the_model_can_write() -> None:
+    """K1: the payload's output limit is one the model accepts."""
+    info = model(max_output_tokens=2_000)
+    assert resolve_window(None, None, info, None, 4_096, derive=False).max_output_tokens == 2_000
+
+
+def test_the_margin_is_zero_only_for_exact_counters() -> None:
+    """C4: counts of another tokenizer get a safety margin."""
+    assert model(exact=True).margin == 0
+    assert model().margin == 0.05
+
+
+def test_cost_needs_both_prices() -> None:
+    """J5: an unknown price never becomes zero."""
+    assert model(prices=(0.5, 2.0)).cost(10, 3) == 11.0
+    assert model(prices=(0.5, None)).cost(10, 3) is None
+
+
+def test_the_seed_has_five_windows() -> None:
+    """J5: S0's table is kept."""
+    assert sorted(SEED_WINDOWS.values()) == [32_000, 128_000, 128_000, 200_000, 200_000]
+
+
+limit = st.none() | st.integers(1, 2_000_000)
+
+
+@given(limit, limit, limit, limit, limit, st.integers(1, 300_000))
+def test_no_window_exceeds_any_known_limit(
+    requested: int | None,
+    policy: int | None,
+    window: int | None,
+    max_input: int | None,
+    max_output: int | None,
+    reserve: int,
+) -> None:
+    """C1, C2: whatever is known, total and effective input stay within it."""
+    info = model(window, max_input, max_output)
+    try:
+        found = resolve_window(requested, policy, info, None, reserve, derive=True)
+    except ValidationError:
+        return
+    assert found.effective >= 1
+    assert found.max_output_tokens <= reserve
+    for bound in (requested if requested is not None else policy, window):
+        assert bound is None or found.total <= bound
+    assert max_input is None or found.effective <= max_input

@@ -1,0 +1,310 @@
+"""Counting: every part counts, once, and the same before and after rendering (J1, J2, C1, C5)."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import (
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+)
+from app.domain.formats import (
+    FORMATS,
+    ToolDefinition,
+    anthropic,
+    gemini,
+    openai_chat,
+    openai_responses,
+)
+from app.domain.models.media import FILE_TOKENS, IMAGE_TOKENS
+from app.domain.models.tokens import (
+    CALL_OVERHEAD,
+    MESSAGE_OVERHEAD,
+    TOOL_OVERHEAD,
+    bytes_4,
+    chars_2_5,
+    chars_4,
+    count_ids,
+    count_message,
+    count_payload_messages,
+    count_rendered,
+    count_system,
+    counts_alike,
+    estimate_message_tokens,
+    estimate_tool_defs_tokens,
+    media_message_overhead,
+    media_parts_overhead,
+    text_bytes_4,
+    thoughts_of,
+)
+from tests.domain.compaction import strategies_messages as given_
+
+
+def words(text: str) -> int:
+    """Count like a tokenizer in the one way that matters: not additive, strict on encoding."""
+    text.encode()
+    return len(text) + 3 * text.count(" ") + text.count("\n")
+
+
+CASES = [
+    (Message(Role.USER, (Text("hello"),)), 5, 0),
+    (Message(Role.USER, (Text("hello"), Text("you"))), 8, 0),
+    (Message(Role.USER, (Text("hello"),), name="ann"), 8, 0),
+    (Message(Role.TOOL, (Text("ok"),), "c1", name="f"), 4, 0),
+    (Message(Role.TOOL, (Text("ok"),), "c1", is_error=True), 4, 0),
+    (Message(Role.ASSISTANT, (Reasoning("hmm"), Text("ok"))), 2, 3),
+    (Message(Role.ASSISTANT, (ToolCall("c1", "f", '{ "a": 1 }'),)), CALL_OVERHEAD + 26 - 4, 0),
+    (Message(Role.ASSISTANT, (ToolCall("c1", "f", "{ a"),)), CALL_OVERHEAD + 2 + 1 + 6, 0),
+    (Message(Role.USER, (Image(url="https://x.test/a"),)), IMAGE_TOKENS, 0),
+    (Message(Role.USER, (File("application/pdf", "JVBE"),)), FILE_TOKENS, 0),
+    (Message(Role.USER, (File(text="body", name="n"),)), 5, 0),
+    (Message(Role.USER, (Opaque({"a": 1}, FormatName.ANTHROPIC),)), 7, 0),
+]
+
+
+@pytest.mark.parametrize(("message", "visible", "reasoning"), CASES)
+def test_every_part_counts(message: Message, visible: int, reasoning: int) -> None:
+    """A message costs its overhead and each of its parts, reasoning apart (J1)."""
+    tokens = count_message(message, words)
+    assert (tokens.visible, tokens.reasoning) == (MESSAGE_OVERHEAD + visible, reasoning)
+    assert tokens.total == MESSAGE_OVERHEAD + visible + reasoning
+
+
+GIF = base64.b64encode(b"GIF89a" + bytes([144, 1, 44, 1]) + b"\0" * 20).decode()
+JPEG = base64.b64encode(
+    b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01\x01\0\0\x01\0\x01\0\0"
+    b"\xff\xc0\x00\x11\x08\x01\x2c\x01\x90\x03\x01\x22\0\x02\x11\x01\x03\x11\x01" + b"\0" * 20
+).decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "tokens"),
+    [
+        (given_.png(400, 300), 160),
+        (given_.png(1, 1), 85),
+        (given_.png(8000, 8000), 1600),
+        (GIF, 160),
+        (JPEG, 160),
+        (given_.png(0, 0), IMAGE_TOKENS),
+        ("iVBORw0KGgo", IMAGE_TOKENS),
+        ("iVBORw0KGgoé", IMAGE_TOKENS),
+        ("iVBORw0KGgo" + "*" * 50, IMAGE_TOKENS),
+        ("PHN2Zz4=", IMAGE_TOKENS),
+        ("", IMAGE_TOKENS),
+    ],
+)
+def test_images_count_by_their_pixels(data: str, tokens: int) -> None:
+    """An image costs its area where its header tells it, else a flat value (J1)."""
+    message = Message(Role.USER, (Image("image/png", data),))
+    assert count_message(message, words).visible == MESSAGE_OVERHEAD + tokens
+
+
+@given(
+    head=st.sampled_from([b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"RIFF"]),
+    rest=st.binary(),
+)
+def test_no_image_crashes_the_count(head: bytes, rest: bytes) -> None:
+    """Whatever follows an image's first bytes, it has a count (J1)."""
+    data = base64.b64encode(head + rest).decode()
+    tokens = count_message(Message(Role.USER, (Image(data=data),)), words).visible
+    assert MESSAGE_OVERHEAD + 85 <= tokens <= MESSAGE_OVERHEAD + 1600
+
+
+@given(message=given_.messages())
+def test_openai_chat_payload_counts_as_its_messages(message: Message) -> None:
+    """Counting the rendered messages from scratch gives the count of the message (C1, J1)."""
+    ready = clean(message)
+    media = openai_chat.render_media(ready)
+    payload = [openai_chat.render(ready)] + ([media] if media is not None else [])
+    recount = count_payload_messages(FormatName.OPENAI_CHAT, payload, words)
+    assert recount == count_rendered(FormatName.OPENAI_CHAT, ready, words)
+    if openai_chat.adapt(ready) is ready:
+        stored = count_message(ready, words).visible + media_message_overhead(ready, words)
+        assert recount == stored
+
+
+@given(messages=st.lists(given_.messages(), min_size=1, max_size=4))
+def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> None:
+    """Merged wire messages cost their parts and one overhead, however many they hold (C1, J1)."""
+    merged: list[dict[str, Any]] = []
+    expected = 0
+    for message in sorted(messages, key=lambda message: message.role is not Role.TOOL):
+        ready = clean(message)
+        role, blocks = anthropic.render(ready)
+        cost = count_rendered(FormatName.ANTHROPIC, ready, words)
+        if counts_alike(ready, anthropic.adapt(ready), FormatName.ANTHROPIC):
+            assert cost == count_message(ready, words).visible
+        if merged and merged[-1]["role"] == role and role == "user":
+            merged[-1]["content"] += blocks
+            expected += cost - MESSAGE_OVERHEAD
+        else:
+            merged.append({"role": role, "content": blocks})
+            expected += cost
+    assert count_payload_messages(FormatName.ANTHROPIC, merged, words) == expected
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_responses_items_count_as_their_message(message: Message, keep_reasoning: bool) -> None:
+    """The items of one message, read back, cost what is shown of it, reasoning too (C1, J1)."""
+    ready = clean(message)
+    said = openai_responses.shown(ready, keep_reasoning=keep_reasoning)
+    form = FormatName.OPENAI_RESPONSES
+    items = openai_responses.render(ready, keep_reasoning=keep_reasoning)
+    recount = count_payload_messages(form, items, words)
+    reasoning = count_message(thoughts_of(said), words).reasoning
+    assert recount == count_message(said, words, form).visible + reasoning
+    if openai_responses.adapt(ready) is said:
+        visible = count_rendered(form, ready, words)
+        assert visible == count_message(said, words, form).visible
+
+
+@given(message=given_.messages(), keep_reasoning=st.booleans())
+def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: bool) -> None:
+    """A content, read back, costs its message, with the media that follow a result (C1, J1)."""
+    ready = clean(message)
+    role, parts = gemini.render(ready, keep_reasoning=keep_reasoning)
+    recount = count_payload_messages(FormatName.GEMINI, [{"role": role, "parts": parts}], words)
+    said = gemini.shown(ready, keep_reasoning=keep_reasoning)
+    added = media_parts_overhead(said, words)
+    counted = count_message(said, words, FormatName.GEMINI)
+    assert recount == (counted.total if keep_reasoning else counted.visible) + added
+    visible = count_message(gemini.adapt(ready), words, FormatName.GEMINI).visible
+    assert count_rendered(FormatName.GEMINI, ready, words) == visible + added
+
+
+@given(message=given_.assistant_messages())
+def test_anthropic_reasoning_counts_when_kept(message: Message) -> None:
+    """A payload that replays thinking is counted with it (C1, A9)."""
+    ready = clean(message)
+    own = FormatName.ANTHROPIC
+    signed = [p for p in ready.parts if not isinstance(p, Reasoning) or p.format is own]
+    ready = clean(Message(Role.ASSISTANT, tuple(signed)))
+    role, blocks = anthropic.render(ready, keep_reasoning=True)
+    recount = count_payload_messages(
+        FormatName.ANTHROPIC, [{"role": role, "content": blocks}], words
+    )
+    adapted = anthropic.adapt(ready)
+    reasoning = count_message(thoughts_of(adapted), words).reasoning
+    assert recount == count_message(adapted, words, own).visible + reasoning
+
+
+@given(message=given_.messages())
+def test_formats_count_alike(message: Message) -> None:
+    """What a format says as chat does costs the stored count, and so needs no other (J1)."""
+    ready = clean(message)
+    stored = count_message(ready, words).visible + media_message_overhead(ready, words)
+    for format_name, module in FORMATS.items():
+        if counts_alike(ready, module.adapt(ready), format_name):
+            has_media = bool(openai_chat.tool_media(ready))
+            assert has_media or count_rendered(format_name, ready, words) == stored
+
+
+SPELLED = [
+    ('{"a":1}', {FormatName.ANTHROPIC: 7, FormatName.GEMINI: 7}),
+    ('{ "a": 1 }', {FormatName.ANTHROPIC: 7, FormatName.GEMINI: 7}),
+    ('{"a":"\\u00e9"}', {FormatName.ANTHROPIC: 9, FormatName.GEMINI: 9}),
+    ('{"a":1,"a":2}', {FormatName.ANTHROPIC: 7, FormatName.GEMINI: 7}),
+    ('["a\\n"]', {FormatName.ANTHROPIC: 26, FormatName.GEMINI: 26}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "as_object"), SPELLED)
+def test_arguments_count_as_each_format_sends_them(
+    arguments: str, as_object: dict[FormatName, int]
+) -> None:
+    """A text costs all its white space and escapes, an object its compact JSON (J1)."""
+    message = Message(Role.ASSISTANT, (ToolCall("c1", "f", arguments),))
+    for format_name in FormatName:
+        cost = count_rendered(format_name, message, len) - MESSAGE_OVERHEAD - CALL_OVERHEAD - 3
+        assert cost == as_object.get(format_name, len(arguments))
+
+
+@given(message=given_.messages())
+def test_no_message_crashes_the_count(message: Message) -> None:
+    """Any clean message has a count, and its text heuristics too (J1, J2)."""
+    ready = clean(message)
+    assert count_message(ready, words).total >= MESSAGE_OVERHEAD
+    assert estimate_message_tokens(ready) >= MESSAGE_OVERHEAD
+    assert min(bytes_4([message]), chars_4([message]), chars_2_5([message])) >= 0
+
+
+@given(message=given_.messages(), new=given_.SHOWN_IDS)
+def test_rewritten_ids_change_the_count_by_their_difference(message: Message, new: str) -> None:
+    """The difference of rewritten ids is what a recount of the rewritten message gives (N3, J1)."""
+    ready = clean(message)
+    given_id = ready.tool_call_id or next((call.id for call in ready.calls), None)
+    if given_id is None or openai_chat.adapt(ready) is not ready:
+        return
+    ids = {given_id: new}
+    recount = count_message(openai_chat.adapt(ready, ids), words).visible
+    assert recount == count_message(ready, words).visible + count_ids(ready, ids, words)
+
+
+def test_a_result_costs_no_overhead_inside_a_user_message() -> None:
+    """Three neutral messages in one wire message pay one overhead (C1)."""
+    wire_message = {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "c1", "content": "one"},
+            {"type": "tool_result", "tool_use_id": "c2", "content": "two", "is_error": True},
+            {"type": "text", "text": "go"},
+        ],
+    }
+    count = count_payload_messages(FormatName.ANTHROPIC, [wire_message], words)
+    assert count == MESSAGE_OVERHEAD + (2 + 3) + (2 + 3) + 2
+
+
+def test_media_of_a_result_cost_their_message() -> None:
+    """Media moved to a user message pay its overhead and its label (B4, C1)."""
+    message = Message(Role.TOOL, (Image(url="https://x.test/a"),), "c1")
+    label = words("[media from tool call c1]") + words("[media follows]")
+    assert media_message_overhead(message, words) == MESSAGE_OVERHEAD + label
+    assert media_message_overhead(Message(Role.TOOL, (Text("x"),), "c1"), words) == 0
+
+
+def test_system_messages_count() -> None:
+    """System text costs the same given apart and inside an OpenAI payload (C1)."""
+    payload = [{"role": "system", "content": "be kind"}]
+    count = count_payload_messages(FormatName.OPENAI_CHAT, payload, words)
+    assert count == count_system("be kind", words) == MESSAGE_OVERHEAD + 10
+
+
+def test_tool_definitions_count() -> None:
+    """A tool costs its name, its description and its schema without spaces (J1, C5)."""
+    tool = ToolDefinition("f", "does", {"type": "object"})
+    schema = words('{"type":"object"}')
+    assert estimate_tool_defs_tokens([tool, tool], words) == 2 * (TOOL_OVERHEAD + 5 + schema)
+    assert estimate_tool_defs_tokens([], words) == 0
+
+
+HEURISTICS = [
+    (["abcd"], 1, 1, 1),
+    (["abc", "abc"], 0, 1, 2),
+    (["日本語", "日本語"], 4, 1, 2),
+    (["👩" * 5], 5, 1, 2),
+    (["", "a" * 8], 2, 2, 3),
+    ([], 0, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("contents", "by_bytes", "by_chars", "by_runes"), HEURISTICS)
+def test_heuristics(contents: list[str], by_bytes: int, by_chars: int, by_runes: int) -> None:
+    """The seeds' three rules of thumb floor where the seeds floor (J2)."""
+    messages = [Message(Role.USER, (Text(content),)) for content in contents]
+    assert bytes_4(messages) == by_bytes
+    assert chars_4(messages) == by_chars
+    assert chars_2_5(messages) == by_runes
+    assert bytes_4(messages) == sum(map(text_bytes_4, contents))

@@ -1,0 +1,901 @@
+"""The prompt's items: valid for their provider, stable in an epoch, counted exactly (G2, K1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.common.messages import (
+    NO_RESULT,
+    FormatName,
+    Message,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+)
+from app.domain.common.policy import (
+    CompactionPolicy,
+    Policy,
+    SandwichPolicy,
+    SlidingWindowPolicy,
+    StrategyName,
+)
+from app.domain.compaction.planning import summary_cost, view_after, with_note
+from app.domain.compaction.strategies import STRATEGIES, Compact, Room, Slide
+from app.domain.compaction.truncation import fit
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, is_group_boundary, pinned_seqs
+from app.domain.conversations.view import (
+    ENDLESS,
+    RETAIN_PREFIX,
+    SUMMARY_PREFIX,
+    Span,
+    Summary,
+    View,
+    spans_beside,
+)
+from app.domain.formats import FORMATS, gather
+from app.domain.formats.gemini import STAND_IN_SIGNATURE
+from app.domain.models.tokens import count_payload_messages
+from app.domain.payload.assembler import (
+    CONTINUE_NOTE,
+    MOST_MARKS,
+    START_NOTE,
+    WINDOW_NOTE,
+    Assembler,
+    Items,
+    placeholder_of,
+    with_marks,
+)
+from app.domain.payload.assemblers import CACHE_MARKS, assembler_for
+from app.domain.payload.assemblers.anthropic import CACHE_MARK
+from app.domain.prompt.sections import Tail
+from tests.domain.histories import (
+    ANTHROPIC,
+    CHAT,
+    GEMINI,
+    QUICK,
+    RESPONSES,
+    RawLog,
+    entries_of,
+    pinned_at,
+    provider_validate,
+    raw_logs,
+    rows_of,
+    third,
+)
+
+FORMAT_NAMES = st.sampled_from(FormatName)
+EVERYTHING = View()
+THINKING = ("thinking", "redacted_thinking")
+
+
+@dataclass
+class Case:
+    """A log, the format it is built for, and a view of it made when the log was `head` long."""
+
+    log: RawLog
+    format: FormatName
+    view: View
+    head: int
+
+    @property
+    def rows(self) -> list[LogRow]:
+        """The log's rows as a build of this format reads them."""
+        return rows_of(self.log, self.format)
+
+    @property
+    def shown(self) -> list[LogRow]:
+        """The rows the view shows."""
+        return [row for row in self.rows if self.view.shows(row.seq)]
+
+
+@st.composite
+def views(draw: st.DrawFn, rows: Sequence[LogRow]) -> View:
+    """Draw a view as builds make it of a log: pins, a plan of any kind, then fitting."""
+    history = entries_of(list(rows))
+    pins = draw(st.just([]) | st.lists(st.integers(1, len(rows)), min_size=1, max_size=3))
+    history = pinned_at(history, pinned_seqs(pinned_at(history, pins)))
+    capacity = draw(st.one_of(st.integers(20, 900), st.just(10**6)))
+    room = Room(capacity, capacity // 2, 0, draw(st.integers(0, 40)))
+    view = draw(st.one_of(planned(history, room), earlier(history)))
+    return replace(
+        fitted(view, history, room),
+        reasoning_after=draw(st.integers(0, len(rows))),
+        summary_as_system=draw(st.booleans()),
+    )
+
+
+@st.composite
+def planned(draw: st.DrawFn, history: Sequence[Entry], room: Room) -> View:
+    """Draw the view that a strategy makes of a history right away."""
+    policy = Policy(
+        strategy=draw(st.sampled_from(list(StrategyName))),
+        sandwich=SandwichPolicy(draw(st.integers(0, 3)), draw(st.integers(1, 3))),
+        sliding_window=SlidingWindowPolicy(draw(st.integers(1, 5))),
+        compaction=CompactionPolicy(retain_last_turns=draw(st.integers(0, 2))),
+        preserve_user_messages=draw(st.booleans()),
+    )
+    deep = draw(st.booleans())
+    plan = STRATEGIES[policy.strategy].plan(history, None, room, policy, deep=deep)
+    if isinstance(plan, Compact):
+        return draw(compacted(plan, history))
+    if isinstance(plan, Slide):
+        return View(spans=spans_beside(Span(1, plan.tail_start), plan.kept))
+    return EVERYTHING
+
+
+@st.composite
+def earlier(draw: st.DrawFn, history: Sequence[Entry]) -> View:
+    """Draw a view that compactions in a row may have led to: any range between call groups."""
+    cuts = [i for i in range(len(history) + 1) if is_group_boundary(history, i)]
+    start = draw(st.sampled_from(cuts[:-1][:2]))
+    end = draw(st.sampled_from([cut for cut in cuts if cut > start][-3:]))
+    hidden = Span(history[start].seq, history[end - 1].seq + 1)
+    kept = tuple(item.seq for item in history[start:end] if item.pinned)
+    through = draw(st.just(0) | st.integers(1, len(history)))
+    summarises = draw(st.sampled_from((True, True, False)))
+    plan = Compact(("any",), 0, hidden, kept, through, summarises)
+    return draw(compacted(plan, history))
+
+
+@st.composite
+def compacted(draw: st.DrawFn, plan: Compact, history: Sequence[Entry]) -> View:
+    """Draw the view of a plan: one summary, or several with what was retained beside them."""
+    summaries: tuple[Summary, ...] = ()
+    retain = None
+    if plan.hidden is not None and plan.summarises:
+        start, end = plan.hidden.start, plan.hidden.end
+        cuts = draw(st.just(set()) | st.sets(st.integers(start, end), min_size=1, max_size=3))
+        bounds = sorted(cuts | {start, end})
+        summaries = tuple(
+            Summary(Span(a, b), f"They agreed on plan {a}.") for a, b in pairwise(bounds)
+        )
+        retain = draw(st.none() | st.just("The exact words."))
+    pinned = [item.seq for item in history if item.pinned]
+    return view_after(EVERYTHING, plan, summaries, retain, pinned)
+
+
+def fitted(view: View, history: Sequence[Entry], room: Room) -> View:
+    """Return a view made to fit as a build does it, or as it is where nothing fits."""
+    shown = [item for item in history if view.shows(item.seq)]
+    room = replace(room, summary=summary_cost(view, third))
+    found = fit(shown, view.trimmed_through, room, view.hidden)
+    if found is None:
+        return view
+    untrimmed = {*view.untrimmed, *found.untrimmed}
+    view = replace(view, trimmed_through=found.trimmed_through, untrimmed=tuple(sorted(untrimmed)))
+    return view if found.shown is None else with_note(replace(view, spans=found.shown))
+
+
+@st.composite
+def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
+    """Draw a log with a format and a view made for it."""
+    log = draw(raw_logs())
+    format = draw(formats)
+    rows = rows_of(log, format)
+    head = draw(st.just(len(rows)) | st.integers(1, len(rows)))
+    return Case(log, format, draw(views(rows[:head])), head)
+
+
+def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
+    """Fold rows, all the view shows by default, the way a cold build does."""
+    assembler = assembler_for(case.format, case.view, third)
+    for row in case.shown if rows is None else rows:
+        assembler.feed(row)
+    assembler.finish()
+    return assembler
+
+
+def parsed(items: Items) -> list[dict[str, Any]]:
+    """Return the items as a provider reads them."""
+    return [json.loads(item) for item in items.wire]
+
+
+def issues(case: Case, wire: list[dict[str, Any]]) -> list[Any]:
+    """Return what the provider's types and rules say against a payload."""
+    validate = provider_validate()
+    check = {
+        CHAT: validate.validate_openai_chat,
+        RESPONSES: validate.validate_openai_responses,
+        ANTHROPIC: lambda messages: validate.validate_anthropic(
+            {"model": "m", "max_tokens": 10, "messages": messages}
+        ),
+        GEMINI: validate.validate_gemini,
+    }[case.format]
+    return list(validate.errors(check(wire)))
+
+
+def messages_of(format: FormatName, wire: Sequence[dict[str, Any]]) -> list[Message]:
+    """Read items back into neutral messages; system text as a user's."""
+    found: list[Message] = []
+    for _, raw in gather(format, wire):
+        is_system = raw.get("role") in ("system", "developer")
+        found += FORMATS[format].parse({**raw, "role": "user"} if is_system else raw, "")
+    return found
+
+
+def sent_ids(message: Message) -> list[str]:
+    """Return the ids of a message's calls, but for those that Gemini tells by their place."""
+    return [
+        call.id
+        for call in message.calls
+        if call.format is not GEMINI or "id" in (call.block or {}).get("functionCall", {})
+    ]
+
+
+def row(seq: int, raw: dict[str, Any], format: FormatName = CHAT) -> LogRow:
+    """Return the row of one raw message."""
+    (made,) = rows_of(RawLog([(format, raw)]), format)
+    return replace_row(made, seq)
+
+
+def replace_row(made: LogRow, seq: int) -> LogRow:
+    """Return a row at another place of its log."""
+    made.seq, made.id = seq, f"m{seq}"
+    return made
+
+
+def user(text: str) -> dict[str, Any]:
+    """Return a user message, the same in both formats."""
+    return {"role": "user", "content": text}
+
+
+def asks(*call_ids: str) -> dict[str, Any]:
+    """Return an assistant message that calls a tool under each id."""
+    function = {"name": "f", "arguments": "{}"}
+    calls = [{"id": call_id, "type": "function", "function": function} for call_id in call_ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id: str, content: Any = "done") -> dict[str, Any]:
+    """Return a tool message."""
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def items_of(
+    format: FormatName, *raws: dict[str, Any], view: View = EVERYTHING
+) -> list[dict[str, Any]]:
+    """Fold raw chat messages and return the items."""
+    rows = rows_of(RawLog([(CHAT, raw) for raw in raws]), format)
+    assembler = assembler_for(format, view, third)
+    for made in rows:
+        if view.shows(made.seq):
+            assembler.feed(made)
+    assembler.finish()
+    return parsed(assembler.items())
+
+
+def items_in(
+    format: FormatName, *raws: dict[str, Any], view: View = EVERYTHING
+) -> list[dict[str, Any]]:
+    """Fold raw messages of a format for it and return the items."""
+    return parsed(assembled(RawLog([(format, raw) for raw in raws]), format, view).items())
+
+
+def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assembler:
+    """Fold a log for a format."""
+    assembler = assembler_for(format, view, third)
+    for made in rows_of(log, format):
+        assembler.feed(made)
+    assembler.finish()
+    return assembler
+
+
+# --- validity -------------------------------------------------------------------------------
+
+
+@given(cases())
+@QUICK
+def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
+    """Any view of any log, at any point of it, satisfies the provider's types and rules (K1)."""
+    assembler = assembler_for(case.format, case.view, third)
+    for shown in case.shown:
+        assembler.feed(shown)
+        assert issues(case, parsed(assembler.items())) == []
+    assembler.finish()
+    assert issues(case, parsed(assembler.items())) == []
+
+
+@given(cases())
+@QUICK
+def test_calls_and_results_pair_up(case: Case) -> None:
+    """No orphan result, every call closed in its group, ids unique and short (N1, N2, N3)."""
+    open_calls: set[str] = set()
+    seen: set[str] = set()
+    for message in messages_of(case.format, parsed(folded(case).items())):
+        if message.role is Role.TOOL:
+            assert message.tool_call_id in open_calls
+            open_calls.remove(message.tool_call_id)
+            continue
+        assert not open_calls
+        ids = [call.id for call in message.calls]
+        assert len(set(ids)) == len(ids)
+        assert not seen.intersection(sent_ids(message))
+        assert all(0 < len(call_id) <= 40 for call_id in ids)
+        open_calls, seen = set(ids), seen.union(sent_ids(message))
+    assert not open_calls
+
+
+@given(cases())
+@QUICK
+def test_a_payload_starts_with_a_user_or_a_summary(case: Case) -> None:
+    """The first item is a user's; with Anthropic and Gemini the last one is too (N5, A1, G3)."""
+    wire = parsed(folded(case).items())
+    first = wire[0]
+    is_ours = first["role"] in ("system", "developer") and "[" in json.dumps(first["content"])[:70]
+    assert first["role"] == "user" or is_ours
+    if case.format in (ANTHROPIC, GEMINI):
+        assert wire[-1]["role"] == "user"
+
+
+# --- stability ------------------------------------------------------------------------------
+
+
+@given(cases())
+@QUICK
+def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
+    """The stable items of every build are a byte-identical prefix of all later ones (N8, N9)."""
+    assembler = folded(case, [])
+    builds = [assembler.items()]
+    for shown in case.shown:
+        assembler.feed(shown)
+        builds.append(assembler.items())
+    last = builds[-1]
+    for build in builds:
+        assert build.stable <= len(build.wire)
+        assert last.wire[: build.stable] == build.wire[: build.stable]
+    assert [b.stable for b in builds] == sorted(b.stable for b in builds)
+    digests = {build.stable: build.prefix_digest for build in builds}
+    assert all(digests[build.stable] == build.prefix_digest for build in builds)
+
+
+@given(cases(), st.data())
+@QUICK
+def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> None:
+    """Folding on from an earlier build equals folding everything at once (N8)."""
+    first = sum(made.seq <= case.head for made in case.shown)
+    cut = data.draw(st.integers(first, len(case.shown)))
+    warm = folded(case, case.shown[:cut])
+    warm.items()
+    for shown in case.shown[cut:]:
+        warm.feed(shown)
+    assert warm.items() == folded(case).items()
+
+
+@given(cases())
+@QUICK
+def test_reading_the_items_changes_nothing(case: Case) -> None:
+    """Items may be asked for at any time, again and again."""
+    assembler = folded(case)
+    assert assembler.items() == assembler.items()
+
+
+@given(cases())
+@QUICK
+def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
+    """What closes a call at the end of the log may yet give way to its result (decision 17)."""
+    open_calls = set(case.log.open_calls)
+    shown = {call_id for made in case.shown for call_id in made.call_ids}
+    items = folded(case).items()
+    if not open_calls & shown or not case.shown[-1].call_ids:
+        return
+    if case.shown[-1] is not case.rows[-1] or case.view.trimmed_through:
+        return
+    before = folded(case).items()
+    answer = row(case.rows[-1].seq + 1, result(case.log.open_calls[0], "the late result"))
+    later = folded(case)
+    later.feed(answer)
+    after = later.items()
+    assert after.wire[: before.stable] == before.wire[: before.stable]
+    assert items.stable < len(items.wire)
+    assert "the late result" in b"".join(after.wire).decode()
+
+
+# --- counting -------------------------------------------------------------------------------
+
+
+@given(cases())
+@settings(max_examples=100, deadline=None)
+def test_counts_are_those_of_the_items_returned(case: Case) -> None:
+    """Conversation and summary tokens equal a count of the items from scratch (C1, decision 12)."""
+    assembler = folded(case, [])
+    for shown in case.shown:
+        assembler.feed(shown)
+        items = assembler.items()
+        counted = count_payload_messages(case.format, parsed(items), third)
+        assert items.tokens + items.summary_tokens == counted
+    assembler.finish()
+    assert (assembler.items().summary_tokens > 0) == bool(case.view.summary_texts())
+
+
+# --- what is shown --------------------------------------------------------------------------
+
+
+def essence(message: Message) -> tuple[Any, ...]:
+    """Return what a message says, apart from ids, names and media's spelling."""
+    return (message.role, *(part.text for part in message.parts if isinstance(part, Text)))
+
+
+@given(cases(st.just(CHAT)))
+@QUICK
+def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
+    """Only log messages in their order, summaries, notes and synthetic results are sent (N10)."""
+    sources = [FORMATS[CHAT].adapt(clean(made.message())) for made in case.shown]
+    expected = [essence(source) for source in sources]
+    own = {*case.view.summary_texts(), WINDOW_NOTE, START_NOTE, CONTINUE_NOTE, NO_RESULT}
+    place = 0
+    for item in messages_of(CHAT, parsed(folded(case).items())):
+        said = essence(item)
+        is_media = item.text.startswith("[media from tool call ")
+        if item.text in own or is_media:
+            continue
+        if item.text.startswith("[tool output trimmed; ref="):
+            trimmed = next(made for made in case.shown if f"ref={made.id};" in item.text)
+            assert case.view.trims(trimmed.seq)
+            place = [made.seq for made in case.shown].index(trimmed.seq) + 1
+            continue
+        if said[1:] == ("[media follows]",):
+            said = (Role.TOOL,)
+        assert said in expected[place:]
+        place += expected[place:].index(said) + 1
+
+
+@given(cases(st.just(CHAT)))
+@QUICK
+def test_every_shown_user_message_is_whole(case: Case) -> None:
+    """User text is never cut: each shown user message is an item as it stands (decision 14)."""
+    sent = [essence(message) for message in messages_of(CHAT, parsed(folded(case).items()))]
+    for made in case.shown:
+        if made.role is Role.USER:
+            assert essence(FORMATS[CHAT].adapt(made.message())) in sent
+
+
+def texts_in(format: FormatName, items: Items) -> list[str]:
+    """Return every text of a payload, in order, whatever message it stands in."""
+    messages = messages_of(format, parsed(items))
+    return [part.text for made in messages for part in made.parts if isinstance(part, Text)]
+
+
+@given(cases())
+@QUICK
+def test_what_stands_for_the_hidden_range_stands_once_in_order(case: Case) -> None:
+    """Retain, summaries and note occur once, side by side, each in its place (D1, E4, N10)."""
+    expected = list(case.view.summary_texts())
+    found = texts_in(case.format, folded(case).items())
+    labels = (SUMMARY_PREFIX, RETAIN_PREFIX)
+    assert [text for text in found if text.startswith(labels)] == [
+        text for text in expected if text.startswith(labels)
+    ]
+    if expected:
+        at = found.index(expected[0])
+        assert found[at : at + len(expected)] == expected
+
+
+@given(cases())
+@QUICK
+def test_nothing_is_both_summarised_and_verbatim(case: Case) -> None:
+    """Only what the view declares as kept stands beside the summary of its range (N10, D8)."""
+    spans = [summary.span for summary in case.view.summaries]
+    twice = {made.seq for made in case.shown for span in spans if span.holds(made.seq)}
+    assert twice <= set(case.view.kept)
+    assert all(a.end <= b.start for a, b in pairwise(spans))
+
+
+@given(cases())
+@QUICK
+def test_untrimmed_results_are_sent_whole(case: Case) -> None:
+    """A pinned result before the last trimmed one is no placeholder (D8, F3)."""
+    items = folded(case).items()
+    said = "\n".join(texts_in(case.format, items)) + json.dumps(parsed(items))
+    for made in case.shown:
+        if made.seq in case.view.untrimmed:
+            assert placeholder_of(made) not in said
+
+
+@given(cases(st.just(ANTHROPIC)))
+@QUICK
+def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
+    """Signed thinking goes back verbatim after `reasoning_after`, and never before (E10, A10)."""
+    wanted = [
+        part.block
+        for made in case.shown
+        if made.seq > case.view.reasoning_after
+        for part in made.message().parts
+        if isinstance(part, Reasoning) and part.format is ANTHROPIC
+    ]
+    sent = [
+        block
+        for item in parsed(folded(case).items())
+        for block in item["content"]
+        if block["type"] in THINKING
+    ]
+    assert sent == wanted
+
+
+def test_chat_never_replays_thinking() -> None:
+    """Thinking of another provider is removed whole (N12)."""
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    raw = {"role": "assistant", "content": [thinking, {"type": "text", "text": "yes"}]}
+    rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
+    assembler = assembler_for(CHAT, EVERYTHING, third)
+    for made in rows:
+        assembler.feed(made)
+    assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
+
+
+def test_reasoning_of_openai_and_google_is_bound_to_its_prefix() -> None:
+    """Reasoning items and signatures go back after `reasoning_after` alone, verbatim (C2, G2)."""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
+    asked = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": "fc_1"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "ok"}
+    items = (user("hi"), {"role": "assistant", "output": [thought, asked]}, output)
+    wire = items_in(RESPONSES, *items)
+    assert wire[1:] == [thought, asked, output]
+    del asked["id"]
+    assert items_in(RESPONSES, *items, view=View(reasoning_after=2))[1:] == [asked, output]
+    call = {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}
+    answer = {"functionResponse": {"name": "f", "response": {"rows": []}}}
+    contents = (
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {"role": "model", "parts": [call]},
+        {"role": "user", "parts": [answer]},
+    )
+    assert items_in(GEMINI, *contents) == list(contents)
+    stood_in = {**call, "thoughtSignature": STAND_IN_SIGNATURE}
+    bare = items_in(GEMINI, *contents, view=View(reasoning_after=2))
+    assert bare == [contents[0], {"role": "model", "parts": [stood_in]}, contents[2]]
+
+
+def test_a_result_has_the_type_of_its_call() -> None:
+    """A result in another format, a placeholder, a synthetic one: all answer in kind (C1)."""
+    custom = {"type": "custom_tool_call", "call_id": "c", "name": "g", "input": "free"}
+    search = {"type": "tool_search_call", "call_id": "d", "execution": "client", "arguments": {}}
+    asked = {"role": "assistant", "output": [custom, search]}
+    log = RawLog([(CHAT, user("hi")), (RESPONSES, asked), (CHAT, result("c", "x" * 900))])
+    for view, said in ((EVERYTHING, "x" * 900), (View(trimmed_through=3), "[tool output trimmed")):
+        items = assembled(log, RESPONSES, view).items()
+        wire = parsed(items)
+        assert [item["type"] for item in wire[3:]] == [
+            "custom_tool_call_output",
+            "tool_search_output",
+        ]
+        assert wire[3]["output"].startswith(said)
+        assert wire[4]["tools"] == []
+        assert items.tokens == count_payload_messages(RESPONSES, wire, third)
+
+
+def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
+    """Gemini's answers come at once and in order, and are not stable until all are there (G1)."""
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    rows = rows_of(RawLog([(CHAT, raw) for raw in (user("hi"), asks("a", "b", "c"))]), GEMINI)
+    rows += [
+        row(3, result("c", [image])),
+        row(4, result("a")),
+        row(5, result("b")),
+        row(6, user("and?")),
+    ]
+    assembler = assembler_for(GEMINI, EVERYTHING, third)
+    told = []
+    for made in rows:
+        assembler.feed(made)
+        items = assembler.items()
+        assert items.tokens == count_payload_messages(GEMINI, parsed(items), third)
+        assert items.marks == ()
+        told.append((items.stable, [answered(part) for part in parsed(items)[-1]["parts"]]))
+    c = ("c", "[media follows]")
+    media: list[Any] = ["text", "fileData"]
+    assert told[1:] == [
+        (1, [("a", NO_RESULT), ("b", NO_RESULT), ("c", NO_RESULT)]),
+        (1, [("a", NO_RESULT), ("b", NO_RESULT), c, *media]),
+        (1, [("a", "done"), ("b", NO_RESULT), c, *media]),
+        (2, [("a", "done"), ("b", "done"), c, *media]),
+        (2, [("a", "done"), ("b", "done"), c, *media, "text"]),
+    ]
+
+
+def answered(part: dict[str, Any]) -> Any:
+    """Return the id and the output of a function response, or the kind of another part."""
+    answer = part.get("functionResponse")
+    return next(iter(part)) if answer is None else (answer["id"], answer["response"]["output"])
+
+
+@pytest.mark.parametrize(
+    ("format", "role"), [(CHAT, "system"), (RESPONSES, "developer"), (ANTHROPIC, "system")]
+)
+def test_the_tail_is_an_item_of_its_own(format: FormatName, role: str) -> None:
+    """As system text it stands behind the history, and is counted (G5, B4)."""
+    assembler = assembled(RawLog([(CHAT, user("hi"))]), format)
+    before = assembler.items()
+    items = assembler.items(Tail(("one", "two"), as_system=True))
+    assert items.wire[: before.stable] == before.wire[: before.stable]
+    last = parsed(items)[-1]
+    assert (last["role"], items.tail) == (role, 1)
+    assert [text in json.dumps(last) for text in ("one", "two")] == [True, True]
+    counted = count_payload_messages(format, parsed(items), third)
+    assert items.tokens + items.tail_tokens == counted
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_the_tail_as_a_users_words(format: FormatName) -> None:
+    """Where a provider has no system text inside a conversation, the user says it (G5, B4)."""
+    items = assembled(RawLog([(CHAT, user("hi"))]), format).items(Tail(("one", "two")))
+    assert parsed(items)[-1]["role"] == "user"
+    counted = count_payload_messages(format, parsed(items), third)
+    assert items.tokens + items.tail_tokens == counted
+
+
+LOOKBACK_BLOCKS = 19
+"""Anthropic finds an earlier cache entry at most this many blocks before a mark (A8)."""
+
+# --- cache marks ----------------------------------------------------------------------------
+
+
+@given(cases(st.just(ANTHROPIC)))
+@QUICK
+def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> None:
+    """At most four marks, at most 19 blocks apart but for thinking between them (A7, A8)."""
+    items = folded(case).items()
+    assert len(items.marks) <= MOST_MARKS
+    assert list(items.marks) == sorted(set(items.marks), reverse=True)
+    wire = parsed(items)
+    places = []
+    for mark in items.marks:
+        marked = json.loads(with_marks(items.wire[mark.item], CACHE_MARK, [mark.offset]))
+        (at,) = [n for n, block in enumerate(marked["content"]) if "cache_control" in block]
+        assert marked["content"][at].pop("cache_control") == {"type": "ephemeral"}
+        assert marked == wire[mark.item]
+        assert wire[mark.item]["content"][at]["type"] not in THINKING
+        places.append(sum(len(item["content"]) for item in wire[: mark.item]) + at)
+    thoughts = sum(block["type"] in THINKING for item in wire for block in item["content"])
+    for newer, older in pairwise(places):
+        assert newer - older <= LOOKBACK_BLOCKS + thoughts
+
+
+@given(cases(st.just(ANTHROPIC)))
+@QUICK
+def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
+    """For each row, what a payload ending there promised and marked is what it did (G4)."""
+    whole, hidden = folded(case), case.view.hidden
+    shown = [row for row in case.rows if case.view.shows(row.seq)]
+    for number in range(1, len(shown) + 1):
+        if hidden is not None and shown[number - 1].seq < hidden.start - 1:
+            continue  # no log of this view ends there
+        assembler = folded(case, shown[:number])
+        point, items = whole.point_at(shown[number - 1].seq), assembler.items()
+        assert point is not None
+        assert (point.stable, point.marks) == (items.stable, items.marks)
+
+
+@given(cases(st.just(RESPONSES)))
+@QUICK
+def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
+    """At most four marks, at the last part of a user's or developer's message (C8, C9, G4)."""
+    whole = folded(case, case.shown)
+    items = whole.items()
+    assert len(items.marks) <= MOST_MARKS
+    assert list(items.marks) == sorted(set(items.marks), reverse=True)
+    wire = parsed(items)
+    said = [at for at, item in enumerate(wire) if item.get("role") in ("user", "developer")]
+    assert [mark.item for mark in items.marks][:2] == said[::-1][:2]
+    for mark in items.marks:
+        bytes_ = with_marks(items.wire[mark.item], CACHE_MARKS[RESPONSES], [mark.offset])
+        marked = json.loads(bytes_)
+        assert issues(case, [marked]) == []
+        assert marked["content"][-1].pop("prompt_cache_breakpoint") == {"mode": "explicit"}
+        assert marked == wire[mark.item]
+
+
+def test_what_a_responses_payload_marked_is_known() -> None:
+    """For each row, the marks of a payload that ended there; two of them stay in the next (G4)."""
+    raws = [raw for n in range(30) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
+    rows = rows_of(RawLog([(RESPONSES, raw) for raw in raws]), RESPONSES)
+    assembler = assembler_for(RESPONSES, EVERYTHING, third)
+    items = assembler.items()
+    for made in rows:
+        assembler.feed(made)
+        items = assembler.items()
+        assert assembler.point_at(made.seq) == (items.stable, items.marks)
+    assert [mark.item for mark in items.marks] == [58, 56, 48, 32]
+    assert items.marks[0].tokens == count_payload_messages(RESPONSES, parsed(items)[:59], third)
+
+
+def test_the_newest_block_of_the_log_is_marked() -> None:
+    """The prefix that the next build shares is the one to cache; older marks stay (G2, A8)."""
+    raws = [raw for n in range(60) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
+    rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
+    assembler = assembler_for(ANTHROPIC, EVERYTHING, third)
+    for made in rows:
+        assembler.feed(made)
+    items = assembler.items()
+    assert [mark.item for mark in items.marks] == [119, 104, 89, 74]
+    assert items.stable == 119
+
+
+# --- single rules ---------------------------------------------------------------------------
+
+
+def test_reused_ids_are_rewritten_on_calls_and_results() -> None:
+    """A log that uses an id again, even one no provider takes, gives unique pairs (N3)."""
+    for call_id in ("c1", "bad id!", "x" * 60):
+        for format in FormatName:
+            wire = items_of(
+                format,
+                user("hi"),
+                asks(call_id),
+                result(call_id, "first"),
+                asks(call_id),
+                result(call_id, "second"),
+            )
+            messages = messages_of(format, wire)
+            ids = [call.id for message in messages for call in message.calls]
+            results = [(m.tool_call_id, m.text) for m in messages if m.role is Role.TOOL]
+            assert len(set(ids)) == 2
+            assert results == [(ids[0], "first"), (ids[1], "second")]
+
+
+def test_media_of_results_follow_in_a_user_message() -> None:
+    """OpenAI takes no image in a tool message: it follows once the group is complete (B4)."""
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    content = [{"type": "text", "text": "see"}, image]
+    wire = items_of(CHAT, user("hi"), asks("a", "b"), result("a", content), result("b"))
+    assert [item["role"] for item in wire] == ["user", "assistant", "tool", "tool", "user"]
+    assert wire[2]["content"] == "see"
+    assert wire[4]["content"] == [{"type": "text", "text": "[media from tool call a]"}, image]
+
+
+def test_open_calls_are_closed_when_the_next_message_comes() -> None:
+    """A call that never got its result is closed by a synthetic one, then stable (A3)."""
+    for format in FormatName:
+        wire = items_of(format, user("hi"), asks("a", "b"), result("b"), user("and?"))
+        texts = {m.tool_call_id: m.text for m in messages_of(format, wire) if m.role is Role.TOOL}
+        assert texts == {"a": NO_RESULT, "b": "done"}
+
+
+def test_results_of_hidden_calls_are_not_shown() -> None:
+    """A result without its call in the view is left out (N1)."""
+    view = View(spans=(Span(1, 2), Span(3, ENDLESS)))
+    wire = items_of(CHAT, user("hi"), asks("a"), result("a"), user("and?"), view=view)
+    assert [item["role"] for item in wire] == ["user", "user"]
+
+
+@pytest.mark.parametrize(
+    ("view", "note"),
+    [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)],
+)
+def test_a_note_stands_where_a_payload_would_start_with_an_assistant(view: View, note: str) -> None:
+    """The first item is a user message, a note where the log has none there (N5)."""
+    says = {"role": "assistant", "content": "hello"}
+    for format in FormatName:
+        wire = items_of(format, says, says, view=view)
+        assert messages_of(format, wire[:1])[0].text == note
+
+
+def test_a_summary_stands_between_its_ends() -> None:
+    """Top, the labelled summary of the middle, bottom (D1)."""
+    span = Span(2, 4)
+    view = View(spans=spans_beside(span), summaries=(Summary(span, "the middle"),))
+    raws = [user(text) for text in ("one", "two", "three", "four")]
+    wire = items_of(CHAT, *raws, view=view)
+    labelled = "[Earlier conversation summary: the middle]"
+    assert [item["content"] for item in wire] == ["one", labelled, "four"]
+    assert {item["role"] for item in wire} == {"user"}
+    as_system = items_of(CHAT, *raws, view=replace(view, summary_as_system=True))
+    assert [item["role"] for item in as_system] == ["user", "system", "user"]
+
+
+RICH_VIEW = View(
+    spans=spans_beside(Span(2, 9), (4, 5, 6)),
+    summaries=(Summary(Span(2, 4), "first", level=2), Summary(Span(4, 8), "second")),
+    retain="word for word",
+    note="[1 earlier messages were left out to fit the window.]",
+    trimmed_through=11,
+    untrimmed=(6,),
+)
+"""Two summaries, a retain, a kept call group between them whose result stays, a trimmed tail."""
+
+RICH_LOG = (
+    *(user(f"said {n}") for n in (1, 2, 3, 4)),
+    asks("pinned"),
+    result("pinned", "kept " * 90),
+    *(user(f"said {n}") for n in (7, 8, 9)),
+    asks("old"),
+    result("old", "cleared " * 90),
+    user("said 12"),
+)
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_kept_messages_follow_what_stands_for_the_range_around_them(format: FormatName) -> None:
+    """Top, retain, summaries oldest first, the kept ones in their order, bottom (D8, N10)."""
+    wire = items_of(format, *RICH_LOG, view=RICH_VIEW)
+    said = [
+        (message.role, part.text)
+        for message in messages_of(format, wire)
+        for part in message.parts
+        if isinstance(part, Text)
+    ]
+    assert said == [
+        (Role.USER, "said 1"),
+        (Role.USER, "[Kept from earlier in the conversation: word for word]"),
+        (Role.USER, "[Earlier conversation summary: first]"),
+        (Role.USER, f"[Earlier conversation summary: second]\n{RICH_VIEW.note}"),
+        (Role.USER, "said 4"),
+        (Role.TOOL, "kept " * 90),
+        (Role.USER, "said 9"),
+        (
+            Role.TOOL,
+            "[tool output trimmed; ref=0190f3a0-0000-7000-8000-000000000011; 720 bytes;"
+            " read with tool_output_cache]",
+        ),
+        (Role.USER, "said 12"),
+    ]
+    assert issues(Case(RawLog(), format, RICH_VIEW, 12), wire) == []
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> None:
+    """Retain, summaries and note count as the summary, and planning reckons the same (C1)."""
+    rows = rows_of(RawLog([(CHAT, raw) for raw in RICH_LOG]), format)
+    assembler = assembler_for(format, RICH_VIEW, third)
+    for made in rows:
+        if RICH_VIEW.shows(made.seq):
+            assembler.feed(made)
+    items = assembler.items()
+    counted = count_payload_messages(format, parsed(items), third)
+    assert items.tokens + items.summary_tokens == counted
+    if format is CHAT:
+        assert items.summary_tokens == summary_cost(RICH_VIEW, third)
+    assert 0 < items.summary_tokens <= summary_cost(RICH_VIEW, third)
+
+
+def test_several_summaries_share_the_role_that_was_asked_for() -> None:
+    """With `summary_role: system` each of them is a system message, the kept ones not (D1, N13)."""
+    wire = items_of(CHAT, *RICH_LOG, view=replace(RICH_VIEW, summary_as_system=True))
+    assert [item["role"] for item in wire[:5]] == ["user", "system", "system", "system", "user"]
+    assert "system" not in {item["role"] for item in wire[5:]}
+
+
+def test_placeholders_name_what_they_stand_for() -> None:
+    """A trimmed result keeps its call id and names its reference and size (F3, N11)."""
+    view = replace(EVERYTHING, trimmed_through=3)
+    wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
+    trimmed = rows_of(RawLog([(CHAT, result("a", "é" * 900))]), CHAT)[0]
+    named = "[tool output trimmed; ref=m3; 1,800 bytes; read with tool_output_cache]"
+    assert placeholder_of(replace_row(trimmed, 3)) == named
+    plain = "[tool output trimmed; ref=m3; 1,800 bytes]"
+    assert placeholder_of(replace_row(trimmed, 3), named=False) == plain
+    assert wire[2]["tool_call_id"] == "a"
+    assert wire[2]["content"].endswith("; 1,800 bytes; read with tool_output_cache]")
+
+
+@given(cases())
+@QUICK
+def test_placeholders_are_within_what_planning_allows(case: Case) -> None:
+    """A placeholder never costs more than planning reckons with (C4)."""
+    for made in case.rows:
+        if made.role is Role.TOOL:
+            message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
+            wire = [FORMATS[CHAT].adapt(message)]
+            assert 4 + third(wire[0].text) + third("x" * 40) <= TRIMMED_TOKENS
+
+
+def test_small_results_are_not_replaced() -> None:
+    """A result no larger than its placeholder stays (F3)."""
+    view = replace(EVERYTHING, trimmed_through=3)
+    assert items_of(CHAT, user("hi"), asks("a"), result("a", "ok"), view=view)[2]["content"] == "ok"
+
+
+def test_messages_keep_their_calls_arguments() -> None:
+    """A call goes out with its name and arguments as they came (A1)."""
+    wire = items_of(CHAT, user("hi"), asks("a"), result("a"))
+    assert messages_of(CHAT, wire)[1].calls == (ToolCall("a", "f", "{}"),)

@@ -1,0 +1,221 @@
+"""Epochs: what breaks a prefix, and that an epoch's start survives storage (G3, decision 16)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.common import json_text
+from app.domain.common.messages import FormatName
+from app.domain.conversations.records import Epoch, Head
+from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_beside
+from app.domain.models.budget import Limits
+from app.domain.payload.epochs import (
+    OWN_WINDOW,
+    Start,
+    break_reason,
+    factor_in,
+    keeps_prefix,
+    lane_of,
+    same_ground,
+    start_from,
+    window_of,
+)
+from app.domain.prompt.resolved_settings import NO_OFFER, STUB_TOOL, Ask, Offer
+from tests.domain.conversations.test_view import first_version, views
+from tests.domain.payload.test_rendering import TOOLS, frame_of
+
+FRAME = frame_of([], TOOLS, None)
+LIMITS = Limits(1000, 100, 0.8, 0.7, 0.95, 0.98)
+SUMMARY = Summary(Span(3, 9), "s", tokens=4)
+VIEW = View(
+    spans=spans_beside(Span(3, 9), (5,)),
+    summaries=(SUMMARY,),
+    retain="r",
+    trimmed_through=4,
+    untrimmed=(2,),
+)
+HEAD = Head(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
+START = Start(VIEW, 1000, 100)
+EPOCH = Epoch(
+    epoch=4,
+    epoch_id="0190f3a0-0000-7000-8000-000000000001",
+    lane="openai_chat:some-model",
+    format="openai_chat",
+    window=OWN_WINDOW,
+    reason=None,
+    start_seq=9,
+    view_version=2,
+    frame=START.as_json(),
+    sections_hash="s",
+    tools_hash="t",
+    policy_hash="p",
+)
+
+
+def reason(**changes: Any) -> str | None:
+    """Return why a build breaks the prefix of EPOCH when these things are different."""
+    before = changes.pop("before", START)
+    frame, head = changes.pop("frame", FRAME), changes.pop("head", HEAD)
+    window = changes.pop("window", OWN_WINDOW)
+    return break_reason(EPOCH, before, replace(before, **changes), frame, head, window)
+
+
+OFFERS = st.builds(
+    Offer,
+    st.sampled_from([(), (STUB_TOOL.name,), ("read_result",)]),
+    st.lists(st.sampled_from(["a", "b"])).map(tuple),
+    st.booleans(),
+)
+
+
+@given(
+    st.builds(
+        Start,
+        views(),
+        st.integers(1, 2**62),
+        st.integers(1, 2**40),
+        OFFERS,
+        st.lists(st.sampled_from(["a", "b"])).map(tuple),
+        st.floats(0.25, 4),
+        st.sampled_from(["", "d"]),
+    )
+)
+@settings(deadline=None)
+def test_a_start_comes_back_from_storage(start: Start) -> None:
+    """A stored frame reads back as the start it was, odd texts included (I5, decision 19)."""
+    text = start.as_json()
+    assert start_from(text) == start
+    assert "\x00" not in text
+    text.encode()
+
+
+def test_starts_of_the_first_version_still_read() -> None:
+    """An epoch begun before this version goes on: one summary and its range (I5, G3)."""
+    stored = {
+        "view": first_version(),
+        "total": 1000,
+        "max_output_tokens": 100,
+        "stub_tools": True,
+        "degraded": ["extractive_summary"],
+    }
+    start = start_from(json_text.dumps(stored))
+    view = View(
+        spans=(Span(1, 3), Span(7, ENDLESS)),
+        summaries=(Summary(Span(3, 7), "so far"),),
+        trimmed_through=4,
+        reasoning_after=5,
+        summary_as_system=True,
+    )
+    assert start == Start(view, 1000, 100, Offer((STUB_TOOL.name,)), ("extractive_summary",))
+    made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
+    assert reason(before=start, view=made_now) is None
+
+
+def test_starts_of_the_version_before_still_read() -> None:
+    """An epoch begun before tools were held back goes on (I5, G3)."""
+    stored = json_text.loads(replace(START, offer=NO_OFFER).as_json())
+    for name in ("offer", "factor", "dynamic"):
+        del stored[name]
+    stored["extra_tools"] = ["read_result"]
+    start = start_from(json_text.dumps(stored))
+    assert start == replace(START, offer=Offer(("read_result",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"frame": replace(FRAME, tools_hash="x")}, "tools_changed"),
+        ({"offer": Offer((STUB_TOOL.name,))}, "tools_changed"),
+        ({"offer": Offer(("read_result",))}, "tools_changed"),
+        ({"offer": Offer((), ("mcp_tool",))}, "tools_changed"),
+        ({"frame": replace(FRAME, sections_hash="x")}, "sections_changed"),
+        ({"dynamic": "x"}, "sections_changed"),
+        ({"total": 999}, "budget_changed"),
+        ({"max_output_tokens": 99}, "budget_changed"),
+        ({"factor": 1.3}, "budget_changed"),
+        ({"window": 1000}, "budget_changed"),
+        ({"frame": replace(FRAME, policy_hash="x")}, "policy_changed"),
+        ({"head": replace(HEAD, view_version=3)}, "compaction"),
+        ({"head": Head(view_version=3)}, "compaction"),
+        ({"head": Head(view_version=3, view_cause="undone")}, "undone"),
+        ({"head": Head(view_version=3, view_cause="window_moved")}, "window_moved"),
+        ({"head": Head(view_version=3, view_cause="policy_changed")}, "policy_changed"),
+        ({"head": replace(HEAD, view_cause="undone")}, None),
+        ({"view": replace(VIEW, summaries=(replace(SUMMARY, text="other"),))}, "compaction"),
+        ({"view": replace(VIEW, summaries=(SUMMARY, SUMMARY))}, "compaction"),
+        ({"view": replace(VIEW, summaries=())}, "compaction"),
+        ({"view": replace(VIEW, retain=None)}, "compaction"),
+        ({"view": replace(VIEW, note="[left out]")}, "compaction"),
+        ({"view": replace(VIEW, spans=spans_beside(Span(2, 9), (5,)))}, "unpinned"),
+        ({"view": replace(VIEW, spans=spans_beside(Span(3, 9), (5, 6)))}, "window_moved"),
+        ({"view": replace(VIEW, trimmed_through=5)}, "tool_results_cleared"),
+        ({"view": replace(VIEW, untrimmed=(2, 3))}, "tool_results_cleared"),
+        ({"view": replace(VIEW, summaries=(Summary(Span(4, 9), "s", level=3),))}, None),
+        ({"view": replace(VIEW, reasoning_after=9)}, None),
+    ],
+)
+def test_each_change_names_its_reason(changes: dict[str, Any], expected: str | None) -> None:
+    """Whatever breaks the cached prefix is named; nothing else breaks it (G3, decision 16)."""
+    assert reason(**changes) == expected
+
+
+def test_a_factor_near_the_epochs_own_changes_nothing() -> None:
+    """What a model's tokens are counted by is frozen until it has moved far (J3, decision 12)."""
+    start = replace(START, factor=1.2)
+    assert factor_in(start, 1.25) == 1.2
+    assert factor_in(start, 1.15) == 1.2
+    assert factor_in(start, 1.3) == 1.3
+    assert factor_in(start, 1.0) == 1.0
+
+
+def test_counting_by_another_factor_shows_the_same() -> None:
+    """An epoch that begins for its count alone keeps what is bound to the prefix (J3, E10)."""
+    counted = replace(START, factor=1.3)
+    assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD, OWN_WINDOW)
+    assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD, OWN_WINDOW)
+    assert not keeps_prefix(EPOCH, START, counted, FRAME, Head(view_version=3), OWN_WINDOW)
+    assert not keeps_prefix(EPOCH, START, counted, FRAME, HEAD, 7)
+
+
+def test_the_prefix_breaks_at_its_earliest_change() -> None:
+    """Of several changes the one nearest to the payload's start is named: tools come first."""
+    undone = Head(view_version=3, view_cause="undone")
+    both = replace(FRAME, tools_hash="x", sections_hash="x")
+    assert reason(frame=both, head=undone) == "tools_changed"
+    assert reason(frame=replace(FRAME, sections_hash="x"), head=undone) == "sections_changed"
+    changed = replace(VIEW, retain=None, trimmed_through=9)
+    assert reason(head=undone, view=changed) == "undone"
+    assert reason(view=changed) == "compaction"
+
+
+@pytest.mark.parametrize(
+    ("frame", "limits", "version", "same"),
+    [
+        (FRAME, LIMITS, 2, True),
+        (FRAME, LIMITS, 3, False),
+        (replace(FRAME, policy_hash="x"), LIMITS, 2, False),
+        (FRAME, replace(LIMITS, total=1), 2, False),
+        (FRAME, replace(LIMITS, max_output_tokens=1), 2, False),
+        (replace(FRAME, sections_hash="x", tools_hash="x"), LIMITS, 2, True),
+        (FRAME, replace(LIMITS, notice_at=0.5), 2, True),
+    ],
+)
+def test_a_view_holds_while_state_policy_and_window_do(
+    frame: Any, limits: Limits, version: int, same: bool
+) -> None:
+    """Other sections or tools start an epoch, but the view they show stays (decision 16)."""
+    assert same_ground(EPOCH, START, frame, limits, version) is same
+
+
+def test_lanes_and_windows() -> None:
+    """A lane is a format and a model; a request's own window stands apart (decisions 13, 16)."""
+    ask = Ask(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
+    assert lane_of(ask, "claude") == "anthropic:claude"
+    assert window_of(ask) == 500
+    assert window_of(Ask()) == OWN_WINDOW

@@ -1,0 +1,97 @@
+"""What is counted is the text that is sent, by a counter that shares no code with ours (J1, C4)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.domain.common.messages import FormatName
+from app.domain.conversations.view import View
+from app.domain.payload.assembler import Assembler
+from app.domain.payload.assemblers import assembler_for
+from app.domain.prompt.sections import NO_TAIL, Tail
+from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, RawLog, rows_of
+from tests.domain.payload.test_assembler import Case, cases
+from tests.payload_tokens import payload_tokens
+
+LEAST = 0.99
+IMAGE = 640 * 480 // 750
+COUNT = TiktokenTokenizer().count
+TAIL = Tail(('Two others\n\n\nare "busy".', "\t" * 40))
+LIST = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
+
+
+def payload_of(format: FormatName, wire: list[bytes]) -> dict[str, Any]:
+    """Return items as the payload that a client gets."""
+    return {LIST[format]: [json.loads(item) for item in wire]}
+
+
+def judge(case: Case, assembler: Assembler) -> None:
+    """Fail where the items hold more than was counted for them; images cost their size."""
+    for tail in (NO_TAIL, TAIL):
+        items = assembler.items(tail)
+        counted = items.tokens + items.summary_tokens + items.opening_tokens + items.tail_tokens
+        sent = payload_tokens(payload_of(case.format, items.wire))
+        sent += IMAGE * b"".join(items.wire).count(IMAGE_DATA.encode())
+        assert counted >= LEAST * sent, f"{case.format}: {counted} counted, {sent} sent"
+
+
+@settings(max_examples=150)
+@given(case=cases(), cut=st.integers(0, 40))
+def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
+    """Cold and warm, whole and reduced, in every format, each text of a payload is counted (J1)."""
+    rows = [row for row in rows_of(case.log, case.format, COUNT) if case.view.shows(row.seq)]
+    assembler = assembler_for(case.format, case.view, COUNT, opening=TAIL)
+    for place, row in enumerate(rows):
+        if place == cut:
+            judge(case, assembler)  # a warm build goes on from here
+        assembler.feed(row)
+    assembler.finish()
+    judge(case, assembler)
+
+
+WORDS = "word " * 500
+CITED = {"type": "char_location", "cited_text": WORDS, "document_index": 0}
+SAID = {"type": "output_text", "text": "so", "annotations": [{"type": "x", "title": WORDS}]}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+DONE = {"type": "function_call_output", "call_id": "c1", "output": "x", "caller": {"a": WORDS}}
+THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
+THOUGHT |= {"content": [{"type": "reasoning_text", "text": WORDS}]}
+ASKED = {"functionCall": {"name": "f", "args": {}, "note": WORDS}}
+ANSWER = {"functionResponse": {"name": "f", "response": {"rows": [WORDS]}}}
+ORIGINALS = [
+    (
+        ANTHROPIC,
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": "so", "citations": [CITED]}],
+            }
+        ],
+    ),
+    (RESPONSES, [{"type": "message", "role": "assistant", "content": [SAID]}]),
+    (RESPONSES, [{"role": "assistant", "output": [{**CALL, "namespace": WORDS}]}, DONE]),
+    (RESPONSES, [{"role": "assistant", "output": [THOUGHT, CALL]}]),
+    (GEMINI, [{"role": "model", "parts": [ASKED]}, {"role": "user", "parts": [ANSWER]}]),
+    (GEMINI, [{"role": "model", "parts": [{"text": "so", "note": WORDS}]}]),
+]
+
+
+@pytest.mark.parametrize(("format", "messages"), ORIGINALS)
+def test_what_goes_back_beside_a_text_is_counted(
+    format: FormatName, messages: list[dict[str, Any]]
+) -> None:
+    """Citations, annotations and unknown fields of a provider's own original cost tokens (J1)."""
+    log = RawLog([(format, message) for message in messages])
+    for wanted in FormatName:
+        assembler = assembler_for(wanted, View(), COUNT)
+        for row in rows_of(log, wanted, COUNT):
+            assembler.feed(row)
+        judge(Case(log, wanted, View(), 1), assembler)
+        if wanted is format:
+            assert assembler.items().tokens > COUNT(WORDS)

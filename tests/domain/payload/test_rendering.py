@@ -1,0 +1,417 @@
+"""The payload: the provider's own request, its cache marks and its promised prefix (G2, K1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, assert_never
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import Policy
+from app.domain.conversations.view import Span, View
+from app.domain.formats import ToolDefinition
+from app.domain.models.budget import Limits
+from app.domain.models.limits import ModelInfo
+from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.domain.payload.assembler import MOST_MARKS, Items, Mark, MisplacedMark, Point
+from app.domain.payload.assemblers import assembler_for
+from app.domain.payload.rendering import (
+    MOST_SYSTEM_MARKS,
+    UNMARKED,
+    Payload,
+    Request,
+    render_payload,
+)
+from app.domain.prompt.resolved_settings import (
+    NO_OFFER,
+    STUB_TOOL,
+    Frame,
+    Offer,
+    check_tools,
+    fixed_usage,
+    message_tokens,
+    tool_costs,
+    tools_from,
+)
+from app.domain.prompt.sections import (
+    NO_TAIL,
+    PromptSection,
+    SectionKind,
+    Tail,
+    dynamic_texts,
+    merge_sections,
+    static_sections,
+    system_text,
+)
+from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, provider_validate, third
+from tests.domain.payload.test_assembler import RICH_LOG, RICH_VIEW, Case, cases, folded
+from tests.domain.prompt.test_sections import sections
+
+LIMITS = Limits(10**6, 500, 0.8, 0.7, 0.95, 0.98)
+EXACT = ModelInfo("gpt", 10**6, None, None, "o200k", True, None, None, None, None, None, {})
+MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
+TOOLS = (
+    ToolDefinition("read_file", "Reads.", {"type": "object", "properties": {}}),
+    ToolDefinition("shell", "", {"type": "object", "properties": {"c": {"type": "string"}}}),
+)
+ITEMS = {
+    FormatName.OPENAI_CHAT: "messages",
+    FormatName.OPENAI_RESPONSES: "input",
+    FormatName.ANTHROPIC: "messages",
+    FormatName.GEMINI: "contents",
+}
+TAILS = st.sampled_from([NO_TAIL, Tail(("[note]", "more")), Tail(("[note]",), as_system=True)])
+
+
+def frame_of(
+    given_: Sequence[PromptSection], tools: tuple[ToolDefinition, ...], info: ModelInfo | None
+) -> Frame:
+    """Return a frame with these sections and tools."""
+    merged = merge_sections([given_])
+    costs = tool_costs(tools, third)
+    return Frame(
+        policy=Policy(),
+        model="some-model",
+        info=info,
+        limits=LIMITS,
+        policy_limits=LIMITS,
+        problem=None,
+        sections=merged,
+        tools=tools,
+        raw_fixed=fixed_usage(merged, sum(costs), third),
+        factor=1.0,
+        count=third,
+        sections_hash="s",
+        tools_hash="t",
+        policy_hash="p",
+        texts={},
+        tool_costs=costs,
+        raw_dynamic=message_tokens(dynamic_texts(merged), third),
+    )
+
+
+FRAMES = st.builds(
+    frame_of,
+    st.lists(sections(), max_size=5),
+    st.sampled_from(((), TOOLS[:1], TOOLS)),
+    st.sampled_from((None, EXACT, MARKING)),
+)
+
+
+def offer_of(case: Case, frame: Frame, has_calls: bool = True) -> Offer:
+    """Return the tools that a payload has besides the caller's: a stub where it needs one."""
+    needs_stub = case.format is ANTHROPIC and not frame.tools and has_calls
+    return Offer((STUB_TOOL.name,)) if needs_stub else NO_OFFER
+
+
+def rendered(
+    case: Case,
+    frame: Frame,
+    items: Items | None = None,
+    offer: Offer | None = None,
+    known: Point | None = None,
+) -> tuple[Payload, dict[str, Any]]:
+    """Return the payload of a case, and its body as a provider reads it."""
+    items = items or folded(case).items()
+    offer = offer or offer_of(case, frame, items.has_calls)
+    request = Request(case.format, offer, "conversation", known=known)
+    payload = render_payload(request, frame, items)
+    return payload, json.loads(orjson.dumps(payload.body))
+
+
+MARKS = ("cache_control", "prompt_cache_breakpoint")
+
+
+def unmarked(value: Any) -> Any:
+    """Return a payload's value without its cache marks."""
+    match value:
+        case dict():
+            return {key: unmarked(v) for key, v in value.items() if key not in MARKS}
+        case list():
+            return [unmarked(item) for item in value]
+        case _:
+            return value
+
+
+def count_marks(value: Any) -> int:
+    """Count the cache marks anywhere in a payload."""
+    match value:
+        case dict():
+            return sum(key in value for key in MARKS) + sum(map(count_marks, value.values()))
+        case list():
+            return sum(map(count_marks, value))
+        case _:
+            return 0
+
+
+def faults(format: FormatName, body: dict[str, Any]) -> list[Any]:
+    """Return what the provider's types and rules have against a payload."""
+    validate = provider_validate()
+    tools = body.get("tools")
+    match format:
+        case FormatName.OPENAI_CHAT:
+            found = validate.validate_openai_chat(body["messages"], tools)
+        case FormatName.OPENAI_RESPONSES:
+            found = validate.validate_openai_responses(body["input"], tools)
+        case FormatName.ANTHROPIC:
+            found = validate.validate_anthropic(body)
+        case FormatName.GEMINI:
+            config = body["config"]
+            found = validate.validate_gemini(
+                body["contents"], config.get("system_instruction"), config.get("tools")
+            )
+        case _:
+            assert_never(format)
+    errors: list[Any] = validate.errors(found)
+    return errors
+
+
+@given(cases(), FRAMES, TAILS)
+@settings(max_examples=60, deadline=None)
+def test_payloads_are_valid_requests(case: Case, frame: Frame, tail: Tail) -> None:
+    """Messages, system, tools and tail together satisfy the provider's types and rules (K1)."""
+    _, body = rendered(case, frame, folded(case).items(tail))
+    assert faults(case.format, body) == []
+    assert body["model"] == "some-model"
+    limits = {
+        FormatName.OPENAI_CHAT: body.get("max_completion_tokens"),
+        FormatName.OPENAI_RESPONSES: body.get("max_output_tokens"),
+        FormatName.ANTHROPIC: body.get("max_tokens"),
+        FormatName.GEMINI: body.get("config", {}).get("max_output_tokens"),
+    }
+    assert limits[case.format] == LIMITS.max_output_tokens
+    is_openai = case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+    assert ("prompt_cache_key" in body) == (is_openai and frame.info is not None)
+    assert body.get("tools") != [] and body.get("config", {}).get("tools") != []
+
+
+@given(cases(), FRAMES, TAILS)
+@QUICK
+def test_cache_marks_are_at_most_four(case: Case, frame: Frame, tail: Tail) -> None:
+    """At most four marks, some left for messages, none on the tail; none where useless (A7, G2)."""
+    items = folded(case).items(tail)
+    payload, body = rendered(case, frame, items)
+    marks = count_marks(body)
+    takes = case.format is ANTHROPIC or frame.info is MARKING
+    if case.format is FormatName.GEMINI or not takes:
+        assert marks == 0
+        return
+    assert marks <= MOST_MARKS
+    assert count_marks(body.get("system")) <= MOST_SYSTEM_MARKS
+    listed = body[ITEMS[case.format]]
+    last = listed[len(listed) - items.tail :]
+    if case.format is ANTHROPIC:  # the tail joins the last item, of which other blocks are marked
+        last = [block for item in last for block in item["content"][-len(tail.texts) :]]
+    assert count_marks(last) == 0
+    if case.format is not ANTHROPIC:
+        return
+    assert len({point.index for point in payload.breakpoints if point.after == "message"}) == sum(
+        count_marks(item) > 0 for item in body["messages"]
+    )
+    if items.marks:
+        assert count_marks(body["messages"]) >= 1
+    assert tail.texts == () or count_marks(listed[-1]["content"][-len(tail.texts) :]) == 0
+
+
+@given(cases(), FRAMES, TAILS)
+@QUICK
+def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame, tail: Tail) -> None:
+    """Each payload's stable items, system and tools open the next payload, marks apart (G3, N9)."""
+    first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items(tail)
+    last = folded(case).items()
+    if case.view.summary_texts() and len(case.shown) // 2 < case.head:
+        return
+    offer = offer_of(case, frame)
+    (early, before), (late, after) = (rendered(case, frame, i, offer) for i in (first, last))
+    before, after = unmarked(before), unmarked(after)
+    stable, key = early.stable_items, ITEMS[case.format]
+    assert after[key][:stable] == before[key][:stable]
+    for name in ("system", "tools", "config"):
+        assert after.get(name) == before.get(name)
+    if first.stable == last.stable:
+        assert early.prefix_hash == late.prefix_hash
+
+
+@given(cases(), FRAMES, TAILS, TAILS, st.data())
+@settings(max_examples=60, deadline=None)
+def test_deltas_give_the_whole_payload(
+    case: Case, frame: Frame, tail: Tail, later_tail: Tail, data: st.DataObject
+) -> None:
+    """A client that keeps what a delta says and adds the rest has the full payload (G4)."""
+    hidden = case.view.hidden
+    enough = [
+        number
+        for number, row in enumerate(case.shown, 1)
+        if hidden is None or row.seq >= hidden.start - 1
+    ]
+    if not enough:
+        return
+    earlier = data.draw(st.sampled_from(enough))
+    whole, key, offer = folded(case), ITEMS[case.format], offer_of(case, frame)
+    seq = case.shown[earlier - 1].seq
+    held = rendered(case, frame, folded(case, case.shown[:earlier]).items(tail), offer)[1][key]
+    _, full = rendered(case, frame, whole.items(later_tail), offer)
+    delta, body = rendered(case, frame, whole.items(later_tail), offer, whole.point_at(seq))
+    assert delta.is_delta
+    last = json.loads(orjson.dumps(delta.tail))
+    assert held[: delta.base_items] + body[key] + last == full[key]
+    for name in ("system", "tools"):
+        assert name not in body and name not in body.get("config", {})
+    assert delta.base_items <= delta.stable_items
+
+
+@given(cases(), FRAMES)
+@QUICK
+def test_the_same_inputs_give_the_same_bytes(case: Case, frame: Frame) -> None:
+    """A payload is a function of log, view and frame (N8)."""
+    one, two = rendered(case, frame), rendered(case, frame)
+    assert orjson.dumps(one[0].body) == orjson.dumps(two[0].body)
+    assert one[0].prefix_hash == two[0].prefix_hash
+
+
+@given(cases(), FRAMES, TAILS)
+@QUICK
+def test_the_budget_counts_what_is_returned(case: Case, frame: Frame, tail: Tail) -> None:
+    """System, tools, messages and tail counted from scratch give the usage reported (C1)."""
+    items = folded(case).items(tail)
+    offer = offer_of(case, frame, items.has_calls)
+    _, body = rendered(case, frame, items, offer)
+    body = unmarked(body)
+    listed = body[ITEMS[case.format]]
+    static = system_text(static_sections(frame.sections))
+    if case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES) and static:
+        listed = listed[1:]
+    counted = count_payload_messages(case.format, listed, third)
+    if static:
+        counted += count_system(static, third)
+    definitions = [*frame.tools, *([STUB_TOOL] if offer.extra else [])]
+    counted += estimate_tool_defs_tokens(definitions, third)
+    extra = frame.extra_tokens(offer.extra)
+    system = items.tail_tokens + items.opening_tokens - frame.raw_dynamic
+    assert frame.usage(items.tokens, items.summary_tokens, extra, system).total == counted
+
+
+@pytest.mark.parametrize("stub_tools", [False, True])
+@pytest.mark.parametrize("format", FormatName)
+def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_tools: bool) -> None:
+    """Retain, several summaries, kept and cleared results make a valid, counted request (K1)."""
+    case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
+    frame = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
+    items = folded(case).items()
+    _, body = rendered(case, frame, items, Offer((STUB_TOOL.name,)) if stub_tools else NO_OFFER)
+    assert faults(format, body) == []
+    listed = unmarked(body[ITEMS[format]])
+    has_system = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+    counted = count_payload_messages(format, listed[1:] if has_system else listed, third)
+    assert items.tokens + items.summary_tokens == counted
+    said = json.dumps(listed)
+    for seq in range(1, len(RICH_LOG) + 1):
+        shown = RICH_VIEW.shows(seq) and RICH_LOG[seq - 1]["role"] == "user"
+        assert (f'"said {seq}"' in said) == shown
+    assert [said.count(word) for word in ("first", "second", "word for word", "left out")] == [
+        1
+    ] * 4
+
+
+@given(st.lists(sections(), max_size=6))
+def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> None:
+    """Skills count as skill prompts, all else as the system prompt, and nothing twice (C1)."""
+    merged = merge_sections([given_])
+    static = static_sections(merged)
+    usage = fixed_usage(merged, 0, third)
+    whole = count_system(system_text(static), third) if static else 0
+    dynamic = message_tokens(dynamic_texts(merged), third)
+    assert usage.system_prompt + usage.skill_prompts == whole + dynamic
+    assert (usage.skill_prompts > 0) == any(s.kind is SectionKind.SKILL for s in merged)
+
+
+def test_a_changed_prefix_changes_its_hash() -> None:
+    """Sections and tools are part of the promised prefix, the tail is not (G3, G5)."""
+    frame = frame_of([PromptSection("a", "one")], TOOLS, None)
+    fewer = frame_of([PromptSection("a", "one")], TOOLS[:1], None)
+    hashes = {
+        render_payload(Request(format, NO_OFFER, "c"), changed, folded_empty(tail)).prefix_hash
+        for format in FormatName
+        for changed in (frame, fewer, replace(frame, sections=(PromptSection("a", "two"),)))
+        for tail in (NO_TAIL, Tail(("note",)))
+    }
+    assert len(hashes) == 12
+
+
+def folded_empty(tail: Tail = NO_TAIL) -> Items:
+    """Return the items of an empty view."""
+    return assembler_for(CHAT, View(spans=(Span(1, 2),)), third).items(tail)
+
+
+def test_short_prefixes_are_not_marked() -> None:
+    """A mark on a prefix shorter than the model caches is of no use, and none is laid (A8)."""
+    raw = {"role": "user", "content": "x" * 300}
+    case = Case(RawLog([(CHAT, raw)] * 3), ANTHROPIC, View(), 3)
+    for minimum, marks in ((None, 2), (150, 1), (10_000, 0)):
+        frame = frame_of(
+            [PromptSection("base", "Be brief.")],
+            TOOLS,
+            replace(EXACT, cache_minimum_tokens=minimum),
+        )
+        assert count_marks(rendered(case, frame)[1]) == marks
+
+
+def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> None:
+    """Base, rules and memories may change apart: the last two ends of a prefix are marked (S2)."""
+    given_ = [
+        PromptSection("base", "a"),
+        PromptSection("rules", "b", SectionKind.RULES),
+        PromptSection("memories", "c", SectionKind.MEMORIES),
+        PromptSection("skill", "d", SectionKind.SKILL),
+        PromptSection("pad", "e", SectionKind.SCRATCHPAD),
+    ]
+    case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
+    _, body = rendered(case, frame_of(given_, TOOLS, None))
+    assert [count_marks(block) for block in body["system"]] == [0, 1, 1, 0]
+    case = replace(case, format=FormatName.OPENAI_RESPONSES)
+    _, body = rendered(case, frame_of(given_, TOOLS, MARKING))
+    assert [count_marks(part) for part in body["input"][0]["content"]] == [0, 1, 1, 0]
+
+
+def test_marks_that_cannot_be_laid_are_left_out() -> None:
+    """Without marks the sections are sent as one text, and the payload says so (G7)."""
+    case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
+    frame = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
+    items = replace(folded(case).items(), marks=(Mark(0, 3, 0),))
+    request = Request(ANTHROPIC, NO_OFFER, "c")
+    with pytest.raises(MisplacedMark):
+        render_payload(request, frame, items)
+    payload = render_payload(request, frame, items, marked=False)
+    body = json.loads(orjson.dumps(payload.body))
+    assert payload.degraded == (UNMARKED,)
+    assert body["system"] == "one\n\ntwo"
+    assert count_marks(body) == 0
+
+
+def test_tools_merge_by_name_and_keep_their_place() -> None:
+    """A later layer's tool replaces an earlier one of its name, in its place (decision 21)."""
+    first = [{"name": "a", "description": "old"}, {"name": "b"}]
+    merged = tools_from([first, [{"name": "a", "description": "new"}, {"name": "c"}]])
+    assert [(tool.name, tool.description) for tool in merged] == [
+        ("a", "new"),
+        ("b", ""),
+        ("c", ""),
+    ]
+
+
+def test_openai_takes_at_most_128_tools() -> None:
+    """More tools than the format takes are refused, unless enough can be held back (B4, H1)."""
+    many = tuple(replace(TOOLS[0], name=f"t{n}") for n in range(129))
+    check_tools(frame_of([], many[:128], None), CHAT)
+    check_tools(frame_of([], many, None), ANTHROPIC)
+    with pytest.raises(ValidationError) as refused:
+        check_tools(frame_of([], many, None), CHAT)
+    assert refused.value.problems[0].pointer == "/tools"
+    check_tools(frame_of([], tuple(replace(t, category="mcp") for t in many), None), CHAT)

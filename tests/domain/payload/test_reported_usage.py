@@ -1,0 +1,569 @@
+"""Usage: what a provider reported, and when it says that it is time to compact (E2, J4)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from anthropic.types import CacheCreation, ServerToolUsage, Usage
+from anthropic.types.beta import (
+    BetaCompactionIterationUsage,
+    BetaMessageIterationUsage,
+    BetaUsage,
+)
+from google.genai.types import GenerateContentResponseUsageMetadata
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types import CompletionUsage
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
+from openai.types.responses import ResponseUsage
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import CompactionPolicy
+from app.domain.conversations.records import Epoch, Head
+from app.domain.models.budget import Limits
+from app.domain.payload.reported_usage import (
+    CallUsage,
+    ReportedUsage,
+    TokenUsage,
+    current_epoch,
+    is_suspended,
+    judged_tokens,
+    read_usage,
+    should_compact,
+    usage_shape,
+)
+
+LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
+"""Compaction is due at 700 of 1000 tokens."""
+
+POLICY = CompactionPolicy()
+TOKENS = st.integers(0, 1500)
+
+
+def reported(total: int, *, epoch: int = 4, appended: int = 0) -> ReportedUsage:
+    """Return a call's usage of so many tokens."""
+    return ReportedUsage(TokenUsage(input_tokens=total), epoch, appended)
+
+
+def is_due(estimate: int, usage: ReportedUsage | None, limits: Limits = LIMITS) -> bool:
+    """Return the judgement on a payload of epoch 4."""
+    return should_compact(POLICY, limits, estimate, usage, 4)
+
+
+@given(TOKENS, TOKENS, TOKENS, TOKENS)
+def test_all_tokens_of_a_call_count_once(fresh: int, output: int, write: int, read: int) -> None:
+    """The total is the sum of four disjoint parts, cached input among them (E2)."""
+    usage = TokenUsage(fresh, output, write, read)
+    assert usage.total_tokens == fresh + output + write + read
+    assert TokenUsage().total_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("estimate", "usage", "due"),
+    [
+        (699, None, False),
+        (700, None, True),
+        (0, reported(699), False),
+        (0, reported(700), True),
+        (0, reported(600, appended=99), False),
+        (0, reported(600, appended=100), True),
+        (700, reported(10), True),
+        (10, reported(700, epoch=3), False),
+        (700, reported(10, epoch=3), True),
+        (0, reported(700, epoch=5), True),
+    ],
+)
+def test_the_larger_of_report_and_estimate_is_judged(
+    estimate: int, usage: ReportedUsage | None, due: bool
+) -> None:
+    """Reported plus appended tokens or the own count; an older epoch's report is ignored (E2)."""
+    assert is_due(estimate, usage) is due
+
+
+def test_cached_tokens_fill_the_window_too() -> None:
+    """What the cache gave or took was in the payload like any other token (E2)."""
+    usage = ReportedUsage(TokenUsage(100, 100, 200, 300), 4)
+    assert is_due(0, usage)
+    assert not is_due(0, replace(usage, usage=TokenUsage(100, 100, 200, 299)))
+
+
+@given(TOKENS, TOKENS, TOKENS, st.integers(1, 8))
+def test_a_report_never_makes_a_due_payload_less_due(
+    estimate: int, total: int, appended: int, epoch: int
+) -> None:
+    """A report can only raise what the own count says, and only that of this epoch (E2)."""
+    usage = reported(total, epoch=epoch, appended=appended)
+    current = epoch >= 4 and total + appended >= 700
+    assert is_due(estimate, usage) is (estimate >= 700 or current)
+
+
+@pytest.mark.parametrize("policy", [CompactionPolicy(enabled=False), CompactionPolicy(auto=False)])
+def test_nothing_is_due_unless_compaction_is_automatic(policy: CompactionPolicy) -> None:
+    """`enabled: false` or `auto: false` never asks for a compaction (E1)."""
+    assert not should_compact(policy, LIMITS, 10**6, reported(10**6), 4)
+
+
+def test_nothing_is_due_for_a_strategy_without_a_trigger() -> None:
+    """A sliding window and a full history are never due, whatever was reported (decision 11)."""
+    assert not is_due(10**6, reported(10**6), replace(LIMITS, due_at=None))
+
+
+# --- reading --------------------------------------------------------------------------------
+
+CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
+ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
+STEP = {
+    "cache_creation_input_tokens": 5,
+    "cache_read_input_tokens": 40,
+    "input_tokens": 10,
+    "output_tokens": 7,
+}
+OBJECTS: list[tuple[Any, FormatName, TokenUsage]] = [
+    (
+        CompletionUsage(
+            prompt_tokens=100,
+            completion_tokens=20,
+            total_tokens=120,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=60, cache_write_tokens=30),
+            completion_tokens_details=CompletionTokensDetails(reasoning_tokens=15),
+        ),
+        CHAT,
+        TokenUsage(10, 20, 30, 60),
+    ),
+    (
+        CompletionUsage(prompt_tokens=100, completion_tokens=20, total_tokens=120),
+        CHAT,
+        TokenUsage(100, 20),
+    ),
+    (
+        ResponseUsage(
+            input_tokens=100,
+            input_tokens_details=InputTokensDetails(cached_tokens=60, cache_write_tokens=0),
+            output_tokens=20,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=15),
+            total_tokens=120,
+        ),
+        RESPONSES,
+        TokenUsage(40, 20, 0, 60),
+    ),
+    (
+        Usage(
+            input_tokens=10,
+            output_tokens=20,
+            cache_creation_input_tokens=30,
+            cache_read_input_tokens=60,
+            cache_creation=CacheCreation(
+                ephemeral_1h_input_tokens=10, ephemeral_5m_input_tokens=20
+            ),
+        ),
+        ANTHROPIC,
+        TokenUsage(10, 20, 30, 60),
+    ),
+    (Usage(input_tokens=10, output_tokens=20), ANTHROPIC, TokenUsage(10, 20)),
+    (
+        BetaUsage(
+            input_tokens=20,
+            output_tokens=14,
+            cache_read_input_tokens=80,
+            iterations=[
+                BetaMessageIterationUsage(**{**STEP, "input_tokens": 9}, type="message"),
+                BetaMessageIterationUsage(**STEP, type="message"),
+                BetaCompactionIterationUsage(**{**STEP, "input_tokens": 999}, type="compaction"),
+            ],
+        ),
+        ANTHROPIC,
+        TokenUsage(10, 7, 5, 40),
+    ),
+    (
+        GenerateContentResponseUsageMetadata(
+            prompt_token_count=100,
+            cached_content_token_count=60,
+            candidates_token_count=15,
+            thoughts_token_count=5,
+            total_token_count=120,
+        ),
+        GEMINI,
+        TokenUsage(40, 20, 0, 60),
+    ),
+    (
+        GenerateContentResponseUsageMetadata(
+            prompt_token_count=100, tool_use_prompt_token_count=7, total_token_count=107
+        ),
+        GEMINI,
+        TokenUsage(107, 0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("given_object", "format", "expected"), OBJECTS)
+def test_the_sdks_objects_are_read_as_they_are(
+    given_object: Any, format: FormatName, expected: TokenUsage
+) -> None:
+    """Each SDK's own usage object, dumped, gives the same four disjoint numbers (J4, E2)."""
+    given_usage = given_object.model_dump()
+    assert read_usage(given_usage, format).usage == expected
+    assert format in usage_shape(given_usage).formats
+    sparse = given_object.model_dump(exclude_none=True)
+    assert read_usage(sparse, format).usage == expected
+
+
+def test_totals_are_the_providers_own() -> None:
+    """Where a provider states a total, the parts sum to it (E2)."""
+    names = ("total_tokens", "total_token_count")
+    for given_object, format, _ in OBJECTS:
+        given_usage = given_object.model_dump()
+        stated = next((given_usage[name] for name in names if name in given_usage), None)
+        if stated is not None:
+            assert read_usage(given_usage, format).usage.total_tokens == stated
+
+
+def test_gemini_in_its_wire_spelling() -> None:
+    """What came over Gemini's wire itself is read as well, in camelCase (J4)."""
+    metadata = GenerateContentResponseUsageMetadata(
+        prompt_token_count=100,
+        cached_content_token_count=60,
+        candidates_token_count=15,
+        thoughts_token_count=5,
+    )
+    wire = json.loads(metadata.model_dump_json(by_alias=True, exclude_none=True))
+    assert "promptTokenCount" in wire
+    assert usage_shape(wire).formats == (GEMINI,)
+    assert read_usage(wire, GEMINI).usage == TokenUsage(40, 20, 0, 60)
+
+
+@pytest.mark.parametrize(
+    "given_usage",
+    [
+        {"prompt_tokens": 95, "completion_tokens": 20, "prompt_cache_hit_tokens": 60},
+        {
+            "prompt_tokens": 95,
+            "completion_tokens": 20,
+            "cache_read_input_tokens": 60,
+            "prompt_tokens_details": {"cached_tokens": None, "audio_tokens": None},
+        },
+    ],
+)
+def test_cached_tokens_under_other_names(given_usage: dict[str, Any]) -> None:
+    """Providers of OpenAI's form name cached tokens in their own way (J4)."""
+    assert read_usage(given_usage, CHAT).usage == TokenUsage(35, 20, 0, 60)
+
+
+def test_litellms_object_for_anthropic() -> None:
+    """LiteLLM adds Anthropic's cached tokens to OpenAI's input and names them thrice (J4).
+
+    This is what its `Usage` dumps; importing it takes longer than all tests here together.
+    """
+    given_usage = {
+        "completion_tokens": 20,
+        "prompt_tokens": 100,
+        "total_tokens": 120,
+        "completion_tokens_details": None,
+        "prompt_tokens_details": {
+            "audio_tokens": None,
+            "cached_tokens": 60,
+            "text_tokens": None,
+            "image_tokens": None,
+            "video_tokens": None,
+            "cache_write_tokens": 30,
+            "cache_creation_tokens": 30,
+        },
+        "cache_creation_input_tokens": 30,
+        "cache_read_input_tokens": 60,
+    }
+    assert usage_shape(given_usage).formats == (CHAT,)
+    assert read_usage(given_usage, CHAT).usage == TokenUsage(10, 20, 30, 60)
+
+
+def test_steps_of_the_provider_are_noticed() -> None:
+    """A payload that grew at the provider is not the one that was counted (J3, E2)."""
+    served = Usage(
+        input_tokens=10,
+        output_tokens=1,
+        server_tool_use=ServerToolUsage(web_search_requests=1, web_fetch_requests=0),
+    )
+    assert read_usage(served.model_dump(), ANTHROPIC).has_steps
+    none_served = Usage(
+        input_tokens=10,
+        output_tokens=1,
+        server_tool_use=ServerToolUsage(web_search_requests=0, web_fetch_requests=0),
+    )
+    assert not read_usage(none_served.model_dump(), ANTHROPIC).has_steps
+    one = {"input_tokens": 10, "iterations": [{**STEP, "type": "message"}]}
+    assert not read_usage(one, ANTHROPIC).has_steps
+    assert read_usage({"prompt_token_count": 1, "tool_use_prompt_token_count": 1}, GEMINI).has_steps
+
+
+@pytest.mark.parametrize(
+    ("given_usage", "format"),
+    [
+        ({"prompt_token_count": 1}, GEMINI),
+        ({"promptTokenCount": 1}, GEMINI),
+        ({"prompt_tokens": 1}, CHAT),
+        ({"input_tokens": 1, "input_tokens_details": {}}, RESPONSES),
+        ({"input_tokens": 1, "total_tokens": 1}, RESPONSES),
+        ({"input_tokens": 1, "cache_read_input_tokens": None}, ANTHROPIC),
+        ({"input_tokens": 1, "cache_creation": None}, ANTHROPIC),
+        ({"input_tokens": 1, "iterations": []}, ANTHROPIC),
+        ({"input_tokens": 1, "total_tokens": 3, "cache_read_input_tokens": 2}, ANTHROPIC),
+        ({"input_tokens": 1, "input_tokens_details": {}, "cache_read_tokens": None}, RESPONSES),
+        ({"input_tokens": 1, "prompt_tokens": None, "output_tokens": 1}, None),
+        ({"input_tokens": 1, "output_tokens": 1}, None),
+    ],
+)
+def test_keys_tell_whose_it_is(given_usage: dict[str, Any], format: FormatName | None) -> None:
+    """An object's keys name its provider, but for two that then mean the same (J4)."""
+    assert usage_shape(given_usage).formats == ((ANTHROPIC, RESPONSES) if not format else (format,))
+    if format is None:
+        assert read_usage(given_usage, ANTHROPIC) == read_usage(given_usage, RESPONSES)
+
+
+def test_the_format_decides_between_two_meanings() -> None:
+    """Fields of Anthropic and of OpenAI beside each other mean what the format means (J4)."""
+    given_usage = {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 60},
+        "cache_read_input_tokens": 60,
+        "output_tokens": 20,
+    }
+    assert read_usage(given_usage, ANTHROPIC).usage == TokenUsage(100, 20, 0, 60)
+    for format in (CHAT, RESPONSES, GEMINI):
+        assert read_usage(given_usage, format).usage == TokenUsage(40, 20, 0, 60)
+    del given_usage["input_tokens_details"]
+    for format in FormatName:
+        assert read_usage(given_usage, format).usage == TokenUsage(100, 20, 0, 60)
+
+
+def shapes_of(fresh: int, output: int, write: int, read: int) -> dict[str, dict[str, Any]]:
+    """Return one call in the shape of every provider, as its SDK or LiteLLM dumps it."""
+    sent = fresh + write + read
+    litellm = {
+        "completion_tokens": output,
+        "prompt_tokens": sent,
+        "total_tokens": sent + output,
+        "prompt_tokens_details": {"cached_tokens": read, "cache_creation_tokens": write},
+        "cache_creation_input_tokens": write,
+        "cache_read_input_tokens": read,
+    }
+    step = {
+        "type": "message",
+        "input_tokens": fresh,
+        "output_tokens": output,
+        "cache_creation_input_tokens": write,
+        "cache_read_input_tokens": read,
+    }
+    objects: dict[str, Any] = {
+        "chat": CompletionUsage(
+            prompt_tokens=sent,
+            completion_tokens=output,
+            total_tokens=sent + output,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=read, cache_write_tokens=write),
+        ),
+        "responses": ResponseUsage(
+            input_tokens=sent,
+            input_tokens_details=InputTokensDetails(cached_tokens=read, cache_write_tokens=write),
+            output_tokens=output,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+            total_tokens=sent + output,
+        ),
+        "anthropic": Usage(
+            input_tokens=fresh,
+            output_tokens=output,
+            cache_creation_input_tokens=write,
+            cache_read_input_tokens=read,
+        ),
+    }
+    if not write:  # Gemini tells of none
+        objects["gemini"] = GenerateContentResponseUsageMetadata(
+            prompt_token_count=sent,
+            cached_content_token_count=read,
+            candidates_token_count=output,
+            total_token_count=sent + output,
+        )
+    shapes = {name: made.model_dump() for name, made in objects.items()}
+    shapes |= {f"{n} sparse": made.model_dump(exclude_none=True) for n, made in objects.items()}
+    if not write:
+        wire = objects["gemini"].model_dump_json(by_alias=True, exclude_none=True)
+        shapes["gemini wire"] = json.loads(wire)
+    if not write and not read:
+        shapes["plain"] = {"input_tokens": sent, "output_tokens": output}
+    return shapes | {
+        "litellm": litellm,
+        "litellm steps": litellm | {"iterations": [step]},
+        "converse": {
+            "inputTokens": fresh,
+            "outputTokens": output,
+            "totalTokens": sent + output,
+            "cacheReadInputTokens": read,
+            "cacheWriteInputTokens": write,
+        },
+    }
+
+
+COUNT = st.integers(0, 10**6)
+
+
+@given(COUNT, COUNT, st.just(0) | COUNT, st.just(0) | COUNT)
+def test_a_call_is_the_same_in_every_shape_and_format(
+    fresh: int, output: int, write: int, read: int
+) -> None:
+    """Whichever provider's object a gateway reports in whichever format, it says the same (J4)."""
+    expected = CallUsage(TokenUsage(fresh, output, write, read))
+    for name, given_usage in shapes_of(fresh, output, write, read).items():
+        for format in FormatName:
+            assert read_usage(given_usage, format) == expected, (name, format)
+
+
+BIG = 10**12
+WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
+    (CHAT, {}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": None}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": -1}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": True}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": "5"}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": 5.0}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": BIG + 1}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": [5]}, "/usage/prompt_tokens"),
+    (CHAT, {"prompt_tokens": 5, "completion_tokens": -1}, "/usage/completion_tokens"),
+    (CHAT, {"prompt_tokens": 5, "prompt_tokens_details": 5}, "/usage/prompt_tokens_details"),
+    (
+        CHAT,
+        {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": "1"}},
+        "/usage/prompt_tokens_details/cached_tokens",
+    ),
+    (
+        CHAT,
+        {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}},
+        "/usage/prompt_tokens_details",
+    ),
+    (RESPONSES, {"output_tokens": 1}, "/usage/input_tokens"),
+    (
+        RESPONSES,
+        {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 6}},
+        "/usage/input_tokens_details",
+    ),
+    (RESPONSES, {"input_tokens": 5, "input_tokens_details": []}, "/usage/input_tokens_details"),
+    (ANTHROPIC, {"output_tokens": 5}, "/usage/input_tokens"),
+    (ANTHROPIC, {"prompt_tokens": None}, "/usage/prompt_tokens"),
+    (CHAT, {"inputTokens": -5}, "/usage/inputTokens"),
+    (CHAT, {"inputTokens": 5, "cacheReadInputTokens": "5"}, "/usage/cacheReadInputTokens"),
+    (
+        ANTHROPIC,
+        {"input_tokens": 5, "cache_read_input_tokens": -5},
+        "/usage/cache_read_input_tokens",
+    ),
+    (ANTHROPIC, {"input_tokens": 5, "cache_creation": "x"}, "/usage/cache_creation"),
+    (
+        ANTHROPIC,
+        {"input_tokens": 5, "cache_creation": {"ephemeral_5m_input_tokens": 0.5}},
+        "/usage/cache_creation/ephemeral_5m_input_tokens",
+    ),
+    (ANTHROPIC, {"input_tokens": 5, "iterations": {}}, "/usage/iterations"),
+    (ANTHROPIC, {"input_tokens": 5, "iterations": "ab"}, "/usage/iterations"),
+    (ANTHROPIC, {"input_tokens": 5, "iterations": [5]}, "/usage/iterations/0"),
+    (
+        ANTHROPIC,
+        {"input_tokens": 5, "iterations": [{"type": "message", "input_tokens": None}]},
+        "/usage/iterations/0/input_tokens",
+    ),
+    (GEMINI, {"candidates_token_count": 5}, "/usage/prompt_token_count"),
+    (GEMINI, {"promptTokenCount": -5}, "/usage/promptTokenCount"),
+    (
+        GEMINI,
+        {"prompt_token_count": 5, "cached_content_token_count": 6},
+        "/usage/cached_content_token_count",
+    ),
+]
+
+
+@pytest.mark.parametrize(("format", "given_usage", "pointer"), WRONG, ids=str)
+def test_numbers_that_cannot_be(
+    format: FormatName, given_usage: dict[str, Any], pointer: str
+) -> None:
+    """A number that is none, or contradicts another, is refused where it stands (J4, M)."""
+    with pytest.raises(ValidationError) as caught:
+        read_usage(given_usage, format)
+    assert [place.pointer for place in caught.value.problems] == [pointer]
+
+
+@pytest.mark.parametrize("given_usage", [{}, {"tokens": 5}, {"output_tokens": 5}])
+def test_nobodys_object_is_refused(given_usage: dict[str, Any]) -> None:
+    """Without `format`, an object that no provider sends is refused (J4)."""
+    with pytest.raises(ValidationError) as caught:
+        usage_shape(given_usage)
+    assert caught.value.problems[0].pointer == "/usage"
+
+
+def test_what_nobody_knows_is_let_through() -> None:
+    """Fields of providers' later versions change nothing (J4)."""
+    given_usage = {"prompt_tokens": 5, "cost": 0.1, "future": {"tokens": -1}, "x": None}
+    assert read_usage(given_usage, CHAT) == CallUsage(TokenUsage(5))
+
+
+TOKEN = st.integers(-2, 2 * BIG) | st.none() | st.booleans() | st.text(max_size=2) | st.floats()
+NESTED = st.dictionaries(
+    st.sampled_from(["cached_tokens", "cache_write_tokens", "type", "input_tokens"]), TOKEN
+)
+NAMES = sorted({name for shape in shapes_of(1, 1, 0, 1).values() for name in shape})
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES), TOKEN | NESTED | st.lists(NESTED, max_size=2)),
+    st.sampled_from(FormatName),
+)
+def test_any_object_is_read_or_refused(given_usage: dict[str, Any], format: FormatName) -> None:
+    """Whatever comes is usage with numbers that can be, or a refusal with its place (J4, M)."""
+    try:
+        usage = read_usage(given_usage, format).usage
+    except ValidationError as error:
+        assert error.problems[0].pointer.startswith("/usage/")
+    else:
+        parts = (usage.input_tokens, usage.output_tokens, usage.cache_creation_tokens)
+        assert all(part >= 0 for part in (*parts, usage.cache_read_tokens))
+        assert usage.total_tokens == usage.sent_tokens + usage.output_tokens
+
+
+# --- which epoch ----------------------------------------------------------------------------
+
+
+def epoch(number: int, view_version: int) -> Epoch:
+    """Return an epoch that shows this version of the view."""
+    return Epoch(number, "id", "lane", "anthropic", 0, None, 5, view_version, "{}", "", "", "")
+
+
+@pytest.mark.parametrize(
+    ("newest", "view_version", "expected"),
+    [
+        (None, 0, 0),
+        (None, 3, 1),
+        (epoch(4, 0), 0, 4),
+        (epoch(4, 2), 2, 4),
+        (epoch(4, 2), 3, 5),
+    ],
+)
+def test_a_changed_view_ends_the_epoch(
+    newest: Epoch | None, view_version: int, expected: int
+) -> None:
+    """What was reported before a compaction is of an older epoch, built or not (E2)."""
+    assert current_epoch(newest, Head(view_version=view_version)) == expected
+
+
+def test_what_is_judged_is_told() -> None:
+    """The tokens that count are the larger of report and estimate (E2)."""
+    assert judged_tokens(10, reported(600, appended=5), 4) == 605
+    assert judged_tokens(700, reported(600), 4) == 700
+    assert judged_tokens(10, reported(600, epoch=3), 4) == 10
+    assert judged_tokens(10, None, 4) == 10
+
+
+@pytest.mark.parametrize(
+    ("tokens", "used", "suspended"),
+    [(50, 700, True), (50, 949, True), (50, 950, False), (100, 700, False)],
+)
+def test_what_was_undone_rests(tokens: int, used: int, suspended: bool) -> None:
+    """After an undo nothing is due below the compact trigger until the log has grown (24)."""
+    assert is_suspended(Head(tokens=tokens, resume_at=100), used, LIMITS) is suspended

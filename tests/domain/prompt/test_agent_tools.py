@@ -1,0 +1,547 @@
+"""The tools an LLM calls: definitions, calls, arguments and results in every format (L1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, assert_never
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import ResponseInputItemParam
+from pydantic import TypeAdapter
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName, Role, is_sendable
+from app.domain.formats import FORMATS, ToolDefinition, parse_tool
+from app.domain.prompt.agent_tools import (
+    AGENT_TOOLS,
+    MOST_BYTES,
+    MOST_LINES,
+    Call,
+    CompactContext,
+    GrepLines,
+    ReadBytes,
+    ReadLines,
+    Recall,
+    SearchTools,
+    ask_of,
+    definitions_in,
+    found_message,
+    parse_call,
+    result_message,
+)
+from app.domain.tool_output.preview import (
+    COMPACT_CONTEXT,
+    GREP,
+    READ_BYTES,
+    READ_LINES,
+    RECALL,
+    TOOL_NAMES,
+    TOOL_SEARCH,
+)
+from tests.domain.histories import provider_validate
+
+CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
+REF = "blob_9f86d081884c7d659a2feaa0"
+ARGUMENTS = {"ref_id": REF, "offset": 2}
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def native(format: FormatName, name: str = READ_LINES, arguments: Any = ARGUMENTS) -> Any:
+    """Return a call as a provider gives it."""
+    text = json.dumps(arguments)
+    return {
+        CHAT: {"id": "c1", "type": "function", "function": {"name": name, "arguments": text}},
+        RESPONSES: {"type": "function_call", "call_id": "c1", "name": name, "arguments": text},
+        ANTHROPIC: {"type": "tool_use", "id": "c1", "name": name, "input": arguments},
+        GEMINI: {"functionCall": {"id": "c1", "name": name, "args": arguments}},
+    }[format]
+
+
+def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
+    """Return what the SDK's types and the provider's rules say of a call and its answer."""
+    check, tools = provider_validate(), definitions_in(format)
+    user = {"role": "user", "content": "Read it."}
+    match format:
+        case FormatName.OPENAI_CHAT:
+            called = {"role": "assistant", "content": None, "tool_calls": [raw]}
+            issues = check.validate_openai_chat([user, called, answer], tools)
+        case FormatName.OPENAI_RESPONSES:
+            issues = check.validate_openai_responses([user, raw, answer], tools)
+        case FormatName.ANTHROPIC:
+            called = {"role": "assistant", "content": [raw]}
+            issues = check.validate_anthropic({"messages": [user, called, answer], "tools": tools})
+        case FormatName.GEMINI:
+            asked = {"role": "user", "parts": [{"text": "Read it."}]}
+            called = {"role": "model", "parts": [raw]}
+            issues = check.validate_gemini([asked, called, answer], tools=tools)
+        case _:
+            assert_never(format)
+    return [str(issue) for issue in check.errors(issues)]
+
+
+# --- definitions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize("is_error", [False, True])
+def test_definitions_and_results_are_of_the_sdks_types(format: FormatName, is_error: bool) -> None:
+    """Definitions, a call and its answer make a payload that the SDK's types accept (L1, K1)."""
+    raw = native(format)
+    call = parse_call(raw, format, "")
+    answer = result_message(call, format, "text\n[End of output.]", is_error=is_error)
+    assert exchange(format, raw, answer) == []
+
+
+def test_every_format_defines_the_same_tools() -> None:
+    """Each format says the same name, description and schema of every tool (L1)."""
+    chat = [tool["function"] for tool in definitions_in(CHAT)]
+    (gemini,) = (tool["functionDeclarations"] for tool in definitions_in(GEMINI))
+    for tools in (chat, definitions_in(RESPONSES), definitions_in(ANTHROPIC), gemini):
+        assert [tool["name"] for tool in tools] == list(AGENT_TOOLS)
+        read = [parse_tool({**tool, "type": "function"}, "") for tool in tools]
+        for tool, ours in zip(read, AGENT_TOOLS.values(), strict=True):
+            assert tool.description == ours.description
+            assert tool.parameters == ours.definition.parameters
+
+
+def test_schemas_say_what_is_required() -> None:
+    """The arguments are those of L1, and no schema may refuse one that is left out."""
+    schemas = {name: tool.definition.parameters for name, tool in AGENT_TOOLS.items()}
+    assert {name: list(schema["properties"]) for name, schema in schemas.items()} == {
+        READ_LINES: ["ref_id", "offset", "limit"],
+        GREP: ["ref_id", "pattern", "ignore_case", "before", "after", "limit"],
+        READ_BYTES: ["ref_id", "offset", "limit"],
+        TOOL_SEARCH: ["query", "limit"],
+        COMPACT_CONTEXT: [],
+        RECALL: ["query"],
+    }
+    assert [schema["required"] for schema in schemas.values()] == [
+        ["ref_id"],
+        ["ref_id", "pattern"],
+        ["ref_id"],
+        ["query"],
+        [],
+        ["query"],
+    ]
+    assert schemas[READ_LINES]["properties"]["limit"]["maximum"] == 2000
+    assert all(schema["additionalProperties"] is False for schema in schemas.values())
+    assert all(tool["strict"] is False for tool in definitions_in(RESPONSES))
+
+
+def test_definitions_belong_to_who_asked() -> None:
+    """Changing what was returned changes nothing for the next one."""
+    before = json.dumps(definitions_in(ANTHROPIC))
+    definitions_in(ANTHROPIC)[0]["input_schema"]["properties"].clear()
+    assert json.dumps(definitions_in(ANTHROPIC)) == before
+
+
+def test_every_tool_that_notes_name_is_there() -> None:
+    """What views and placeholders tell a model to call can be called (L1)."""
+    assert tuple(AGENT_TOOLS) == TOOL_NAMES
+    assert TOOL_NAMES == (
+        "tool_output_cache",
+        "tool_output_cache_grep",
+        "read_result",
+        "tool_search",
+        "compact_context",
+        "recall",
+    )
+
+
+def test_no_tool_speaks_of_another() -> None:
+    """A payload may hold any one of the tools, and names none that is absent (L1)."""
+    for tool in AGENT_TOOLS.values():
+        text = json.dumps(tool.definition.parameters) + tool.description
+        assert not [name for name in AGENT_TOOLS if name in text]
+
+
+# --- calls ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_a_native_call_is_read(format: FormatName) -> None:
+    """The same call reads the same from every format, whatever stands beside it (L1)."""
+    raw = {**native(format), "thoughtSignature": "c2ln", "status": "completed"}
+    assert parse_call(raw, format, "/tool_call") == Call("c1", READ_LINES, ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("raw", "call_id", "arguments"),
+    [
+        ({"function_call": {"name": READ_BYTES}}, None, {}),
+        ({"functionCall": {"name": READ_BYTES, "id": "", "args": {}}}, None, {}),
+        ({"functionCall": {"name": READ_BYTES, "id": None, "args": None}}, None, None),
+    ],
+)
+def test_gemini_calls_may_lack_id_and_args(raw: Any, call_id: Any, arguments: Any) -> None:
+    """Gemini's ids are optional and its keys come in two spellings (L1)."""
+    call = parse_call(raw, GEMINI, "")
+    assert call == Call(call_id, READ_BYTES, arguments)
+    assert "id" not in result_message(call, GEMINI, "x")["parts"][0]["functionResponse"]
+
+
+SEARCH_ITEM = {
+    "type": "tool_search_call",
+    "id": "tsc_1",
+    "call_id": "c1",
+    "execution": "client",
+    "status": "completed",
+    "arguments": {"query": "weather"},
+}
+
+
+@pytest.mark.parametrize("arguments", [{"query": "weather"}, '{"query": "weather"}'])
+def test_a_call_of_openais_own_search_is_read(arguments: Any) -> None:
+    """H3, C7: an item for the client asks for the same as a call of the function."""
+    call = parse_call({**SEARCH_ITEM, "arguments": arguments}, RESPONSES, "")
+    assert call == Call("c1", TOOL_SEARCH, {"query": "weather"}, is_search_item=True)
+    assert ask_of(call) == SearchTools("weather", 5)
+
+
+FUNCTION = {"name": READ_BYTES, "arguments": "{}"}
+NO_OBJECTS: list[Any] = [None, [], "x", 3]
+
+
+@pytest.mark.parametrize(
+    ("format", "raw", "pointer"),
+    [
+        *((format, raw, "") for format in FormatName for raw in NO_OBJECTS),
+        (CHAT, {"function": FUNCTION}, "/id"),
+        (CHAT, {"id": "", "function": FUNCTION}, "/id"),
+        (CHAT, {"id": 7, "function": FUNCTION}, "/id"),
+        (CHAT, {"id": "c1", "type": "custom", "custom": {"name": "x", "input": ""}}, "/type"),
+        (CHAT, {"id": "c1"}, "/function"),
+        (CHAT, {"id": "c1", "function": {"arguments": "{}"}}, "/function/name"),
+        (CHAT, {"id": "c1", "function": {"name": 5, "arguments": "{}"}}, "/function/name"),
+        (CHAT, {"id": "c1", "function": {"name": "shell", "arguments": "{}"}}, "/function/name"),
+        (CHAT, {"id": "c1", "function": {"name": READ_BYTES}}, "/function/arguments"),
+        (RESPONSES, {"call_id": "c1", **FUNCTION}, "/type"),
+        (RESPONSES, {"type": "function_call", "id": "fc_1", **FUNCTION}, "/call_id"),
+        (RESPONSES, {"type": "function_call", "call_id": "c1"}, "/name"),
+        (RESPONSES, {"type": "function_call", "call_id": "c1", "name": "x"}, "/name"),
+        (RESPONSES, {"type": "function_call", "call_id": "c", "name": READ_BYTES}, "/arguments"),
+        (RESPONSES, {**SEARCH_ITEM, "execution": "server"}, "/execution"),
+        (RESPONSES, {**SEARCH_ITEM, "call_id": None}, "/call_id"),
+        (RESPONSES, {"type": "tool_search_call", "call_id": "c1"}, "/arguments"),
+        (CHAT, SEARCH_ITEM, "/type"),
+        (ANTHROPIC, {"type": "text", "text": "x"}, "/type"),
+        (ANTHROPIC, {"type": "tool_use", "name": READ_BYTES, "input": {}}, "/id"),
+        (ANTHROPIC, {"type": "tool_use", "id": "t1", "input": {}}, "/name"),
+        (ANTHROPIC, {"type": "tool_use", "id": "t1", "name": "x", "input": {}}, "/name"),
+        (ANTHROPIC, {"type": "tool_use", "id": "t1", "name": READ_BYTES}, "/input"),
+        (GEMINI, {"text": "x"}, "/functionCall"),
+        (GEMINI, {"function_call": []}, "/function_call"),
+        (GEMINI, {"functionCall": {"args": {}}}, "/functionCall/name"),
+        (GEMINI, {"functionCall": {"name": "x"}}, "/functionCall/name"),
+        (GEMINI, {"functionCall": {"name": READ_BYTES, "id": 5}}, "/functionCall/id"),
+    ],
+)
+def test_what_is_no_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
+    """A malformed call, and one of another tool, is told with the place that is wrong (L1, M)."""
+    with pytest.raises(ValidationError) as refused:
+        parse_call(raw, format, "/tool_call")
+    assert [problem.pointer for problem in refused.value.problems] == [f"/tool_call{pointer}"]
+
+
+def test_an_unknown_tool_is_told_the_known_ones() -> None:
+    """Who sends the call of another tool reads which ones there are (L1)."""
+    with pytest.raises(ValidationError, match="tool_output_cache_grep"):
+        parse_call(native(CHAT, "shell"), CHAT, "")
+
+
+@given(st.sampled_from(FormatName), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
+def test_anything_is_read_or_refused(format: FormatName, value: Any, inside: str) -> None:
+    """Whatever is sent as a call is a call or a ValidationError with a place (M)."""
+    base: Any = native(format)
+    key = inside[1:]
+    raw = {**base, key: value} if key else value
+    try:
+        parse_call(raw, format, "/tool_call")
+    except ValidationError as refused:
+        assert all(problem.pointer.startswith("/tool_call") for problem in refused.problems)
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+
+def asked(name: str, arguments: Any) -> Any:
+    """Return what a call with these arguments asks for."""
+    return ask_of(Call("c1", name, arguments))
+
+
+def refusal(name: str, arguments: Any) -> str:
+    """Return what the model is told of these arguments."""
+    with pytest.raises(ValidationError) as refused:
+        asked(name, arguments)
+    return refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "ask"),
+    [
+        (READ_LINES, {}, ReadLines(REF, 0, 2000)),
+        (READ_LINES, {"offset": 2000, "limit": 10}, ReadLines(REF, 2000, 10)),
+        (READ_LINES, {"offset": "2000", "limit": " 10 "}, ReadLines(REF, 2000, 10)),
+        (READ_LINES, {"offset": 5.0, "limit": "7.0"}, ReadLines(REF, 5, 7)),
+        (READ_LINES, {"offset": None, "limit": None}, ReadLines(REF, 0, 2000)),
+        (READ_LINES, {"limit": 5000}, ReadLines(REF, 0, MOST_LINES)),
+        (READ_LINES, {"offset": 10**30}, ReadLines(REF, 2**53 - 1, 2000)),
+        (READ_LINES, {"offset": 1e300}, ReadLines(REF, 2**53 - 1, 2000)),
+        (READ_BYTES, {}, ReadBytes(REF, 0, 4096)),
+        (READ_BYTES, {"offset": "4096", "limit": 10**9}, ReadBytes(REF, 4096, MOST_BYTES)),
+        (GREP, {"pattern": "a b"}, GrepLines(REF, "a b", False, 0, 0, 100)),
+        (
+            GREP,
+            {"pattern": "^x", "ignore_case": "True", "before": "2", "after": 999, "limit": 99999},
+            GrepLines(REF, "^x", True, 2, 20, 500),
+        ),
+        (
+            GREP,
+            {"pattern": "x", "ignore_case": "false", "lines": None},
+            GrepLines(REF, "x", False, 0, 0, 100),
+        ),
+        (TOOL_SEARCH, {"ref_id": None, "query": "x"}, SearchTools("x", 5)),
+        (TOOL_SEARCH, {"ref_id": None, "query": "x", "limit": "999"}, SearchTools("x", 50)),
+        (COMPACT_CONTEXT, {"ref_id": None}, CompactContext()),
+        (RECALL, {"ref_id": None, "query": "the port"}, Recall("the port")),
+    ],
+)
+def test_arguments_are_read_generously(name: str, arguments: dict[str, Any], ask: Any) -> None:
+    """Defaults, numbers as text, null as left out, and limits clamped to their maximum (L1)."""
+    assert asked(name, {"ref_id": REF, **arguments}) == ask
+
+
+def test_wrong_arguments_of_the_other_tools_are_told() -> None:
+    """A search wants a query, as recalling does, and nothing goes with a compaction (L1)."""
+    assert "query is required" in refusal(RECALL, {})
+    assert "query must be 1 to 1,000 characters" in refusal(RECALL, {"query": ""})
+    assert "query is required" in refusal(TOOL_SEARCH, {})
+    assert "query must be 1 to 1,000 characters" in refusal(TOOL_SEARCH, {"query": "x" * 1001})
+    assert refusal(COMPACT_CONTEXT, {"why": "full"}) == (
+        'compact_context was not run: there is no argument "why". It takes no arguments.'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        (READ_BYTES, None, "the arguments must be one JSON object"),
+        (READ_BYTES, {}, "ref_id is required"),
+        (READ_BYTES, {"ref_id": ""}, "ref_id must be 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": "\x00"}, "ref_id must be 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": "\ud800"}, "ref_id must be 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": "x" * 257}, "ref_id must be 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": [REF]}, "ref_id must be a string, not a list"),
+        (READ_BYTES, {"ref_id": REF, "offset": "ten"}, 'whole number, which "ten" is not'),
+        (READ_BYTES, {"ref_id": REF, "offset": 1.5}, "offset must be a whole number, which 1.5"),
+        (READ_BYTES, {"ref_id": REF, "offset": True}, "whole number, which true is not"),
+        (READ_BYTES, {"ref_id": REF, "offset": {}}, "whole number, which an object is not"),
+        (READ_BYTES, {"ref_id": REF, "offset": -1}, "offset must be at least 0, which -1"),
+        (READ_BYTES, {"ref_id": REF, "limit": "0"}, "limit must be at least 1"),
+        (READ_BYTES, {"ref_id": REF, "lines": 3}, 'there is no argument "lines"'),
+        (GREP, {"ref_id": REF}, "pattern is required"),
+        (GREP, {"ref_id": REF, "pattern": 404}, "pattern must be a string"),
+        (
+            GREP,
+            {"ref_id": REF, "pattern": "x", "ignore_case": 1},
+            "ignore_case must be true or false, which 1 is not",
+        ),
+    ],
+)
+def test_wrong_arguments_are_told_to_the_model(name: str, arguments: Any, told: str) -> None:
+    """The model reads what is wrong and what is wanted (L1)."""
+    said = refusal(name, arguments)
+    assert said.startswith(f"{name} was not run: ")
+    assert told in said
+    assert "It takes ref_id (string, required)" in said
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    """One answer is enough to mend a call (L1)."""
+    said = refusal(READ_LINES, {"file": "x", "offset": "a", "limit": -1})
+    assert said == (
+        'tool_output_cache was not run: there is no argument "file"; ref_id is required;'
+        ' offset must be a whole number, which "a" is not;'
+        " limit must be at least 1, which -1 is not."
+        " It takes ref_id (string, required), offset (whole number, default 0),"
+        " limit (whole number, default 2000)."
+    )
+
+
+@given(ANY_JSON.filter(lambda value: not isinstance(value, dict)))
+def test_arguments_that_are_no_object_are_the_models(value: Any) -> None:
+    """What is no JSON object is no malformed request: the model is told (L1)."""
+    call = parse_call(native(CHAT, arguments=value), CHAT, "")
+    assert call.arguments is None
+    assert "must be one JSON object" in refusal(call.name, call.arguments)
+
+
+@pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])
+def test_arguments_that_are_no_json_are_the_models(text: str) -> None:
+    """Text that cannot be read, or is far too long, is told to the model as well (L1)."""
+    raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": text}}
+    assert parse_call(raw, CHAT, "").arguments is None
+
+
+def test_no_text_is_no_arguments() -> None:
+    """Some models send nothing for a call without arguments (L1)."""
+    raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": " "}}
+    assert parse_call(raw, CHAT, "").arguments == {}
+
+
+@given(
+    st.sampled_from(list(AGENT_TOOLS)),
+    st.dictionaries(
+        st.sampled_from(["ref_id", "offset", "limit", "pattern", "before", "ignore_case", "query"])
+        | st.text(),
+        ANY_JSON,
+    ),
+)
+def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any) -> None:
+    """An ask is within its bounds, and what is told of a wrong one stays short (L1, M)."""
+    try:
+        ask = asked(name, arguments)
+    except ValidationError as refused:
+        assert len(refused.detail) < 2000
+        assert is_sendable(refused.detail)
+    else:
+        unlimited = isinstance(ask, CompactContext | Recall)
+        assert unlimited or 1 <= ask.limit <= MOST_BYTES
+        assert not isinstance(ask, ReadLines | ReadBytes) or 0 <= ask.offset < 2**53
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def test_results_have_their_native_shape() -> None:
+    """Each format's tool message, good and bad (L1, K1)."""
+    call = Call("c1", READ_BYTES, {})
+    assert result_message(call, CHAT, "x") == {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": "x",
+    }
+    assert result_message(call, CHAT, "x", is_error=True)["content"] == "Error: x"
+    assert result_message(call, RESPONSES, "x", is_error=True) == {
+        "type": "function_call_output",
+        "call_id": "c1",
+        "output": "Error: x",
+    }
+    block = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
+    assert result_message(call, ANTHROPIC, "x") == {"role": "user", "content": [block]}
+    (failed,) = result_message(call, ANTHROPIC, "x", is_error=True)["content"]
+    assert failed == block | {"is_error": True}
+    response = {"id": "c1", "name": READ_BYTES, "response": {"output": "x"}}
+    parts = [{"functionResponse": response}]
+    assert result_message(call, GEMINI, "x") == {"role": "user", "parts": parts}
+    (part,) = result_message(call, GEMINI, "x", is_error=True)["parts"]
+    assert part["functionResponse"]["response"] == {"error": "x"}
+
+
+@given(st.text(min_size=1), st.text(alphabet=st.characters(), min_size=1), st.booleans())
+def test_a_result_can_be_appended_and_sent(call_id: str, text: str, is_error: bool) -> None:
+    """The log's formats read their message back: same id as it came, text that can be sent."""
+    call = Call(call_id, READ_BYTES, {})
+    for name in FormatName:
+        raw = result_message(call, FormatName(name), text, is_error=is_error)
+        (message,) = FORMATS[name].parse(raw, "/m")
+        assert message.role is Role.TOOL
+        assert message.tool_call_id == call_id
+        assert is_sendable(message.text)
+        assert not is_sendable(text) or message.text.endswith(text)
+
+
+# --- tools found ------------------------------------------------------------------------------
+
+WEATHER = ToolDefinition("get_weather", "Weather of a café, today.", {"type": "object"}, "mcp")
+TIME = ToolDefinition("get_time", "Time.", {"type": "object", "properties": {}}, "skill")
+SEARCH_CALL = Call("c1", TOOL_SEARCH, {"query": "x"})
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_found_tools_are_shown_one_a_line(format: FormatName) -> None:
+    """H2: the full definitions as JSON, the same in every format, in the order given."""
+    message = found_message(SEARCH_CALL, format, [WEATHER, TIME], native=False)
+    expected = (
+        '{"name":"get_weather","description":"Weather of a café, today.",'
+        '"parameters":{"type":"object"}}\n'
+        '{"name":"get_time","description":"Time.","parameters":{"type":"object","properties":{}}}'
+    )
+    assert message == result_message(SEARCH_CALL, format, expected)
+    nothing = found_message(SEARCH_CALL, format, [], native=True)
+    assert nothing == result_message(SEARCH_CALL, format, "[No tool matches.]")
+
+
+def test_found_tools_are_bounded_together() -> None:
+    """L1: as many definitions as a view may hold, one at least; the others by name."""
+    large = [
+        ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)
+    ]
+    text = found_message(SEARCH_CALL, CHAT, large, native=False)["content"]
+    *shown, note = text.split("\n")
+    assert [json.loads(line)["name"] for line in shown] == ["tool_0", "tool_1"]
+    assert note == "[Found as well: tool_2, tool_3.]"
+    huge = ToolDefinition("huge", "x" * 60_000, {"type": "object"})
+    (line,) = found_message(SEARCH_CALL, CHAT, [huge], native=False)["content"].split("\n")
+    assert json.loads(line)["description"] == huge.description
+
+
+def test_anthropic_gets_references_to_tools_it_knows() -> None:
+    """H3, A6: only names go back where the payload has the definitions already."""
+    message = found_message(SEARCH_CALL, ANTHROPIC, [WEATHER, TIME], native=True)
+    (block,) = message["content"]
+    assert block == {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [
+            {"type": "tool_reference", "tool_name": "get_weather"},
+            {"type": "tool_reference", "tool_name": "get_time"},
+        ],
+    }
+    tools = FORMATS[ANTHROPIC].tools_to_wire([WEATHER, TIME, AGENT_TOOLS[TOOL_SEARCH].definition])
+    called = {"role": "assistant", "content": [native(ANTHROPIC, TOOL_SEARCH, {"query": "x"})]}
+    messages = [{"role": "user", "content": "Find it."}, called, message]
+    check = provider_validate()
+    issues = check.validate_anthropic({"messages": messages, "tools": tools})
+    assert [str(issue) for issue in check.errors(issues)] == []
+
+
+def test_openais_own_search_gets_definitions() -> None:
+    """H3, C7: its output is an item of its own, with functions to be loaded; failed, with none."""
+    call = parse_call(SEARCH_ITEM, RESPONSES, "")
+    output = found_message(call, RESPONSES, [WEATHER], native=False)
+    assert output == {
+        "type": "tool_search_output",
+        "call_id": "c1",
+        "execution": "client",
+        "status": "completed",
+        "tools": [
+            {
+                "type": "function",
+                "name": "get_weather",
+                "description": WEATHER.description,
+                "parameters": WEATHER.parameters,
+                "strict": False,
+                "defer_loading": True,
+            }
+        ],
+    }
+    failed = result_message(call, RESPONSES, "query is required", is_error=True)
+    assert (failed["status"], failed["tools"]) == ("incomplete", [])
+    for item in (SEARCH_ITEM, output, failed):
+        TypeAdapter(ResponseInputItemParam).validate_python(item)
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_a_definitions_text_can_be_sent(format: FormatName) -> None:
+    """Decision 3: NUL and lone surrogates of a description reach no provider."""
+    bad = ToolDefinition("bad", "a\x00b\ud800", {"type": "object", "title": "\ud800"})
+    message = found_message(SEARCH_CALL, format, [bad], native=False)
+    for text in (json.dumps(FORMATS[format].tools_to_wire([bad])), json.dumps(message)):
+        assert "\\ud800" not in text

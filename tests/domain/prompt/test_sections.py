@@ -1,0 +1,76 @@
+"""Sections: order, layers and where a cacheable prefix may end (G1, G2)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.prompt.sections import (
+    PromptSection,
+    SectionKind,
+    merge_sections,
+    prefix_sections,
+    section_from,
+    system_text,
+)
+
+KINDS = list(SectionKind)
+STATIC = (SectionKind.BASE, SectionKind.RULES, SectionKind.MEMORIES, SectionKind.DOCS)
+
+
+def sections() -> st.SearchStrategy[PromptSection]:
+    """Sections with few names, so that layers meet."""
+    return st.builds(
+        PromptSection,
+        name=st.sampled_from("abcdef"),
+        content=st.sampled_from(["x", "some text", "", "  "]),
+        kind=st.sampled_from(KINDS),
+        cacheable=st.booleans(),
+        order=st.integers(-2, 3),
+    )
+
+
+LAYERS = st.lists(st.lists(sections(), max_size=5), max_size=3)
+
+
+@given(LAYERS)
+def test_later_layers_replace_by_name(layers: list[list[PromptSection]]) -> None:
+    """Of each name the last layer's section is shown, unless it is empty (decision 21)."""
+    last = {section.name: section for layer in layers for section in layer}
+    merged = merge_sections(layers)
+    assert {s.name: s for s in merged} == {n: s for n, s in last.items() if s.content.strip()}
+    assert len({section.name for section in merged}) == len(merged)
+
+
+@given(LAYERS)
+def test_order_is_static_to_dynamic(layers: list[list[PromptSection]]) -> None:
+    """Kinds stand in their order, inside a kind `order` decides (G1)."""
+    merged = merge_sections(layers)
+    places = [(KINDS.index(section.kind), section.order) for section in merged]
+    assert places == sorted(places)
+
+
+@given(LAYERS)
+def test_prefixes_end_after_static_cacheable_kinds(layers: list[list[PromptSection]]) -> None:
+    """A prefix ends with the last section of a static kind, before anything uncacheable (G2)."""
+    merged = merge_sections(layers)
+    found = prefix_sections(merged)
+    assert found == sorted(set(found))
+    for index in found:
+        assert merged[index].kind in STATIC
+        assert all(section.cacheable for section in merged[: index + 1])
+        assert index + 1 == len(merged) or merged[index + 1].kind is not merged[index].kind
+
+
+def test_defaults_of_a_section() -> None:
+    """Kind defaults to base, order to the place; text is made sendable (decision 21)."""
+    section = section_from({"name": "a", "content": "x\ud800"}, 3)
+    assert section == PromptSection("a", "x\ufffd", SectionKind.BASE, True, 3)
+    given_order = {"name": "a", "content": "", "kind": "skill", "cacheable": False, "order": 0}
+    assert section_from(given_order, 7) == PromptSection("a", "", SectionKind.SKILL, False, 0)
+
+
+def test_system_text_joins_sections() -> None:
+    """The system prompt is the sections in order, an empty line between them."""
+    assert system_text([PromptSection("a", "one"), PromptSection("b", "two")]) == "one\n\ntwo"
+    assert system_text([]) == ""

@@ -1,0 +1,222 @@
+"""Which tools are held back, and how each provider is told of it (H1, H2, H3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from anthropic.types import ToolUnionParam
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import ToolParam
+from pydantic import TypeAdapter
+
+from app.domain.common.messages import FormatName
+from app.domain.formats import ToolDefinition, parse_tool
+from app.domain.prompt.agent_tools import AGENT_TOOLS
+from app.domain.prompt.tool_deferral import deferred_note, plan_deferral, with_deferred
+from app.domain.tool_output.preview import TOOL_SEARCH
+
+CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+SEARCH = AGENT_TOOLS[TOOL_SEARCH].definition
+
+
+def tool(name: str, category: Any = "mcp") -> ToolDefinition:
+    """Return a tool of that name and category."""
+    return ToolDefinition(name, f"Does {name}.", SCHEMA, category)
+
+
+def held(
+    tools: list[ToolDefinition],
+    allowed: int,
+    used: dict[str, int] | None = None,
+    promoted: tuple[str, ...] = (),
+    most: int | None = None,
+) -> tuple[str, ...]:
+    """Plan for tools that cost 10 each."""
+    return plan_deferral(tools, [10] * len(tools), allowed, used or {}, promoted, most)
+
+
+MIXED = [
+    tool("b1", "builtin"),
+    tool("s1", "skill"),
+    tool("m1"),
+    tool("m2"),
+    tool("s2", "skill"),
+    tool("m3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        (60, ()),
+        (1000, ()),
+        (59, ("m3",)),
+        (50, ("m3",)),
+        (49, ("m2", "m3")),
+        (30, ("m1", "m2", "m3")),
+        (29, ("m1", "m2", "s2", "m3")),
+        (10, ("s1", "m1", "m2", "s2", "m3")),
+        (0, ("s1", "m1", "m2", "s2", "m3")),
+    ],
+)
+def test_mcp_goes_first_then_skill_and_builtin_never(
+    allowed: int, expected: tuple[str, ...]
+) -> None:
+    """H1: nothing at the threshold; above it mcp, then skill, the last in the list first."""
+    assert held(MIXED, allowed) == expected
+
+
+def test_what_was_used_longest_ago_goes_first() -> None:
+    """H1: the never used before the used, the least recently used first inside a category."""
+    used = {"m3": 9, "m1": 4, "s1": 1}
+    assert held(MIXED, 50, used) == ("m2",)
+    assert held(MIXED, 40, used) == ("m1", "m2")
+    assert held(MIXED, 30, used) == ("m1", "m2", "m3")
+    assert held(MIXED, 20, used) == ("m1", "m2", "s2", "m3")
+
+
+def test_tools_of_the_service_itself_stay() -> None:
+    """A caller who lists them as mcp keeps the search, and what reads cut results (H1, L1)."""
+    own = [tool(name, "mcp") for name in ("tool_search", "read_result", "other")]
+    assert plan_deferral(own, [10] * 3, 0, {}, ()) == ("other",)
+
+
+def test_what_is_promoted_stays() -> None:
+    """H2: a tool that a search found is not held back, though others must go for it."""
+    assert held(MIXED, 50, promoted=("m3",)) == ("m2",)
+    assert held(MIXED, 0, promoted=("m3", "s1")) == ("m1", "m2", "s2")
+
+
+def test_no_more_tools_than_a_provider_takes() -> None:
+    """H1, B4: too many tools are held back even where their tokens are few."""
+    assert held(MIXED, 1000, most=6) == ()
+    assert held(MIXED, 1000, most=4) == ("m2", "m3")
+    assert held(MIXED, 59, most=6) == ("m3",)
+    assert held(MIXED, 1000, most=0) == ("s1", "m1", "m2", "s2", "m3")
+
+
+PLANS = st.lists(
+    st.tuples(
+        st.sampled_from(["builtin", "mcp", "skill"]),
+        st.integers(0, 300),
+        st.none() | st.integers(1, 50),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+def case(rows: list[Any]) -> tuple[list[ToolDefinition], list[int], dict[str, int], list[str]]:
+    """Return tools, costs, last uses and promoted names of generated rows."""
+    tools = [tool(f"t{place}", row[0]) for place, row in enumerate(rows)]
+    costs = [row[1] for row in rows]
+    used = {f"t{place}": row[2] for place, row in enumerate(rows) if row[2] is not None}
+    promoted = [f"t{place}" for place, row in enumerate(rows) if row[3] and row[0] == "mcp"]
+    return tools, costs, used, promoted
+
+
+def first_to_go(tool: ToolDefinition, used: dict[str, int], place: int) -> Any:
+    """Return what the order of H1 goes by."""
+    return tool.category != "mcp", used.get(tool.name, 0), -place
+
+
+@given(PLANS, st.integers(0, 2000), st.none() | st.integers(0, 12))
+def test_a_plan_holds_back_no_more_than_needed(
+    rows: list[Any], allowed: int, most: int | None
+) -> None:
+    """H1: the rest fits, or all is held back that may be; with the last one back it would not."""
+    tools, costs, used, promoted = case(rows)
+    plan = plan_deferral(tools, costs, allowed, used, promoted, most)
+    found = [name for name in promoted if name in plan]
+    assert found == promoted[: len(found)]
+    if found:  # only where too many were found: then nothing else is left, and no more than needed
+        assert most is not None and len(tools) - len(plan) <= max(
+            most, sum(tool.category == "builtin" for tool in tools)
+        )
+        assert len(tools) - len(plan) + 1 > most
+        plan = tuple(name for name in plan if name not in found)
+        assert {t.name for t in tools if t.category != "builtin"} == {*plan, *promoted}
+        return
+    cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
+    by_name = {tool.name: (tool, place) for place, tool in enumerate(tools)}
+    limit = len(tools) if most is None else most
+
+    def fits(names: set[str]) -> bool:
+        return sum(cost[name] for name in names) <= allowed and len(names) <= limit
+
+    may_go = {t.name for t in tools if t.category != "builtin"} - set(promoted)
+    assert list(plan) == [tool.name for tool in tools if tool.name in set(plan)]
+    assert set(plan) <= may_go
+    left = set(by_name) - set(plan)
+    assert fits(left) or set(plan) == may_go
+    if plan:
+        last = max(plan, key=lambda name: first_to_go(by_name[name][0], used, by_name[name][1]))
+        assert not fits(left | {last})
+        stays = left & may_go
+        assert all(
+            first_to_go(by_name[last][0], used, by_name[last][1])
+            < first_to_go(by_name[name][0], used, by_name[name][1])
+            for name in stays
+        )
+
+
+@given(PLANS, st.integers(0, 2000), st.integers(0, 500))
+def test_a_larger_allowance_never_holds_back_more(rows: list[Any], allowed: int, more: int) -> None:
+    """H1: plans are monotone, and the same input gives the same plan."""
+    tools, costs, used, promoted = case(rows)
+    plan = plan_deferral(tools, costs, allowed, used, promoted)
+    assert set(plan_deferral(tools, costs, allowed + more, used, promoted)) <= set(plan)
+    assert plan_deferral(tools, costs, allowed, used, promoted) == plan
+
+
+def test_the_note_has_the_exact_words() -> None:
+    """H2: how many tools are held back, as a plain number."""
+    assert deferred_note(1234) == (
+        "[1234 tools deferred to save context. Use tool_search to find them.]"
+    )
+
+
+TOOLS = [tool("b1", "builtin"), tool("m1"), tool("m2"), SEARCH]
+
+
+def test_anthropic_gets_all_tools_and_a_mark() -> None:
+    """H3, A6: every tool in its place, those held back marked, one at least not."""
+    shown = with_deferred(ANTHROPIC, TOOLS, ("m1",))
+    assert [item["name"] for item in shown] == ["b1", "m1", "m2", TOOL_SEARCH]
+    assert [item.get("defer_loading") for item in shown] == [None, True, None, None]
+    for item in shown:
+        TypeAdapter(ToolUnionParam).validate_python(item)
+
+
+def test_openai_responses_gets_its_own_search() -> None:
+    """H3: those held back are absent, and the client's search stands where the function did."""
+    shown = with_deferred(RESPONSES, TOOLS, ("m1", "m2"))
+    assert [item["type"] for item in shown] == ["function", "tool_search"]
+    assert shown[1] == {
+        "type": "tool_search",
+        "execution": "client",
+        "description": SEARCH.description,
+        "parameters": SEARCH.parameters,
+    }
+    assert shown[0]["strict"] is False
+    for item in shown:
+        TypeAdapter(ToolParam).validate_python(item)
+
+
+def test_other_formats_leave_them_out() -> None:
+    """H3: a plain list where the format has nothing of its own."""
+    shown = with_deferred(CHAT, TOOLS, ("m1",))
+    assert [parse_tool(item, "").name for item in shown] == ["b1", "m2", TOOL_SEARCH]
+    assert "defer_loading" not in str(shown)
+
+
+def test_a_definitions_text_can_be_sent() -> None:
+    """H3, decision 3: what no provider accepts is replaced in every dialect."""
+    bad = ToolDefinition("x", "a\x00b\ud800", {"type": "object", "title": "\x00"}, "mcp")
+    for format in (RESPONSES, ANTHROPIC):
+        (shown,) = with_deferred(format, [bad], ())
+        assert shown["description"] == "a\ufffdb\ufffd"
+        assert "\x00" not in str(shown)

@@ -1,0 +1,136 @@
+"""What a fork begins with, as values: its window, the compaction that fits, its blobs (I6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.conversations.active_window import NO_LIMIT, ActiveWindow, Restored
+from app.domain.conversations.records import Head
+from app.domain.conversations.view import (
+    ENDLESS,
+    WHOLE,
+    Span,
+    View,
+    minus,
+    overlap,
+    spans_beside,
+    union,
+)
+from app.domain.snapshots.forks import (
+    BATCH_BLOBS,
+    BATCH_BYTES,
+    batches,
+    fits,
+    head_at,
+    puts_back,
+    window_at,
+)
+from app.domain.tool_output.blobs import Blob
+
+NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+MOST = 40
+
+log = (Span(1, MOST + 1),)
+spans = st.lists(
+    st.builds(lambda start, size: Span(start, start + size), st.integers(1, 35), st.integers(1, 9)),
+    max_size=4,
+).map(lambda some: overlap(union(some), log))
+windows = st.builds(
+    lambda since, gaps, restored: ActiveWindow(
+        since,
+        minus(gaps, (Span(1, since),)),
+        tuple(Restored(span, NOW) for span in minus(restored, (Span(since, ENDLESS),))),
+    ),
+    st.integers(1, MOST + 1),
+    spans,
+    spans,
+)
+
+
+def shown(window: ActiveWindow, at_seq: int) -> set[int]:
+    """Return the seqs up to one that a window holds."""
+    return set(filter(window.holds, range(1, at_seq + 1)))
+
+
+@given(window=windows, at_seq=st.integers(0, MOST))
+def test_a_forks_window_is_its_sources(window: ActiveWindow, at_seq: int) -> None:
+    """I6, B2: it shows what its source shows of the log, or all of an earlier one unseen there."""
+    cut = window_at(Head(MOST, window=window), at_seq, NOW)
+    held = shown(window, at_seq)
+    assert puts_back(Head(MOST, window=window), at_seq) == (not held and 0 < at_seq < MOST)
+    assert shown(cut, at_seq) == (held or set(range(1, at_seq + 1 if at_seq < MOST else 1)))
+    assert cut.spans[-1].end == ENDLESS and cut.spans[-1].start <= at_seq + 1
+    assert all(span.end <= at_seq + 1 for span in (*cut.gaps, *(r.span for r in cut.restored)))
+    if at_seq == MOST and held:
+        assert cut.spans == window.spans
+
+
+@pytest.mark.parametrize(
+    ("cleared_at", "restored_at"),
+    [
+        (None, NOW),
+        (NOW - timedelta(hours=1), NOW),
+        (NOW, NOW + timedelta(microseconds=1)),
+        (NOW + timedelta(hours=1), NOW + timedelta(hours=1, microseconds=1)),
+    ],
+)
+def test_what_is_put_back_is_newer_than_the_clear(
+    cleared_at: datetime | None, restored_at: datetime
+) -> None:
+    """I4, I6, B3: a clear of before does not take it out again, whatever the clocks say."""
+    head = Head(9, window=ActiveWindow(8), cleared_at=cleared_at)
+    assert window_at(head, 5, NOW).restored == (Restored(Span(1, 6), restored_at),)
+
+
+@pytest.mark.parametrize(
+    ("view", "first"),
+    [
+        (View(), 0),
+        (View(trimmed_through=7), 7),
+        (View(spans=spans_beside(Span(3, 9))), 8),
+        (View(spans=spans_beside(Span(3, 9), (5,)), trimmed_through=20), 20),
+        (View(spans=(Span(9, ENDLESS),), window=(Span(9, ENDLESS),)), 0),
+    ],
+)
+def test_the_first_seq_that_a_view_fits(view: View, first: int) -> None:
+    """I5, I6: a compaction goes along where all that it hides and clears does."""
+    assert [seq for seq in range(25) if fits(view, seq)] == list(range(first, 25))
+
+
+def test_a_head_at_an_earlier_seq() -> None:
+    """I6, decision 24: of a clear there is what it cleared; to wait is said of the whole log."""
+    head = Head(9, cleared_seq=6, resume_at=100)
+    assert head_at(head, 9) == head
+    assert head_at(head, 4) == replace(head, head_seq=4, cleared_seq=4, resume_at=0)
+
+
+def blob(number: int, byte_size: int) -> Blob:
+    """Return a blob of this size."""
+    return Blob(f"blob_{number}", str(number), byte_size, 0, "", "")
+
+
+@given(sizes=st.lists(st.integers(0, 2 * BATCH_BYTES), max_size=20))
+def test_batches_are_bound_by_bytes(sizes: list[int]) -> None:
+    """Cost model: no statement copies more than it has time for, and none is left out."""
+    blobs = [blob(number, size) for number, size in enumerate(sizes)]
+    found = list(batches(blobs))
+    assert [item for batch in found for item in batch] == blobs
+    for batch in found:
+        assert len(batch) == 1 or sum(item.byte_size for item in batch) <= BATCH_BYTES
+
+
+def test_batches_are_bound_by_number() -> None:
+    """Cost model: nor more blobs than that."""
+    found = list(batches(blob(number, 1) for number in range(2 * BATCH_BLOBS + 1)))
+    assert [len(batch) for batch in found] == [BATCH_BLOBS, BATCH_BLOBS, 1]
+
+
+def test_a_whole_log_is_left_whole() -> None:
+    """I6: most conversations have nothing outside their window, and nor have their forks."""
+    assert window_at(Head(9), 5, NOW) == NO_LIMIT
+    assert overlap(window_at(Head(9), 5, NOW).spans, WHOLE) == WHOLE

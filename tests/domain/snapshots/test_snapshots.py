@@ -1,0 +1,337 @@
+"""Snapshots as values: entries, imports, copies and the ids of their calls (I2, I4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName, Message, Role, Text, ToolCall
+from app.domain.compaction.extractive import recap
+from app.domain.conversations.log import draft, fold_batch
+from app.domain.conversations.view import Span, count_in, spans_of
+from app.domain.formats import FORMATS
+from app.domain.snapshots.snapshots import (
+    OWN_FIELDS,
+    Source,
+    copied,
+    copy_id,
+    ends_of,
+    entry_of,
+    fresh_calls,
+    late_calls,
+    message_of,
+    piece_ids,
+    read_import,
+    shortened,
+    source_of,
+    with_calls,
+)
+from tests.domain.histories import QUICK, RawLog, raw_logs
+
+CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
+ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
+SESSION = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
+OWN: dict[str, Any] = {
+    "id": "m1",
+    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+    "seq": 1,
+    "format": "openai_chat",
+    "created_at": "2026-02-12T14:30:00+00:00",
+    "output_ref": None,
+    "content_truncated": False,
+    "content_collected": False,
+}
+
+
+def call(call_id: str, name: str = "f") -> dict[str, Any]:
+    """Return a chat call."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+
+def groups(log: RawLog) -> list[list[tuple[FormatName, dict[str, Any]]]]:
+    """Return the messages of a log, each call group together."""
+    found: list[list[tuple[FormatName, dict[str, Any]]]] = []
+    for format, raw in log.messages:
+        if not FORMATS[format].results(raw):
+            found.append([])
+        found[-1].append((format, raw))
+    return found
+
+
+# --- entries ---------------------------------------------------------------------------------
+
+fields = st.sampled_from((*OWN_FIELDS, "given", "role", "content", "mood"))
+values = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.just({"a": 1}))
+
+
+@given(st.dictionaries(fields, values))
+def test_an_entry_gives_its_message_back(message: dict[str, Any]) -> None:
+    """I2, A1: whatever a message is made of, its entry holds all of it and the own fields."""
+    entry = entry_of(message, OWN)
+    assert {name: entry[name] for name in OWN} == OWN
+    assert message_of(entry) == message
+    assert message_of(json.loads(json.dumps(entry))) == message
+
+
+def test_a_bare_message_is_an_entry_too() -> None:
+    """I2: a message of a plain file stands for itself, without what says where it was."""
+    bare = {"role": "user", "content": "x", "conversation_id": "c", "id": "own", "seq": 4}
+    assert message_of(bare) == {"role": "user", "content": "x", "id": "own"}
+
+
+@given(st.sets(st.integers(1, 40)))
+def test_spans_hold_exactly_their_seqs(seqs: set[int]) -> None:
+    """I4: the seqs of copies become ascending spans that do not touch."""
+    spans = spans_of(seqs)
+    assert count_in(spans) == len(seqs)
+    assert {seq for span in spans for seq in range(span.start, span.end)} == seqs
+    assert all(one.end < two.start for one, two in pairwise(spans))
+
+
+# --- importing -------------------------------------------------------------------------------
+
+
+@QUICK
+@given(raw_logs())
+def test_a_log_is_imported_as_it_is(log: RawLog) -> None:
+    """I2: whatever a log takes an import takes, and gives back as what is to be restored."""
+    entries = [
+        entry_of(raw, OWN | {"id": f"m{place}", "format": format})
+        for place, (format, raw) in enumerate(log.messages)
+    ]
+    found = read_import(json.loads(json.dumps(entries)), SESSION)
+    for (format, raw), item in zip(log.messages, found, strict=True):
+        source = source_of(item.body)
+        assert source.format is format
+        assert source.message == json.loads(json.dumps(raw))
+    again = read_import([json.loads(item.body) for item in found], SESSION)
+    assert again == found
+
+
+def test_ids_of_an_import_follow_from_its_places() -> None:
+    """I2, I4: messages without an id get the same one whenever the file is imported."""
+    bare = [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]
+    found = read_import(bare, SESSION)
+    assert found == read_import(bare, SESSION)
+    one, two = (source_of(item.body) for item in found)
+    assert one.id != two.id
+    assert one.conversation_id == two.conversation_id
+    (other,) = read_import(bare[:1], SESSION.replace("9f", "90"))
+    assert source_of(other.body).id != one.id
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wrong"),
+    [("t", 0), ("uat" * 30 + "t", 90), ("uatuatu" + "t" + "uat", 7), ("a" + "tt" + "u" * 40, 2)],
+)
+def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> None:
+    """I2, A3: the refusal points at the first result that answers no open call."""
+    made = {
+        "u": {"role": "user", "content": "x"},
+        "a": {"role": "assistant", "content": None, "tool_calls": [call("c")]},
+        "t": {"role": "tool", "tool_call_id": "c", "content": "x"},
+    }
+    with pytest.raises(ValidationError) as caught:
+        read_import([made[kind] for kind in kinds], SESSION)
+    assert [problem.pointer for problem in caught.value.problems] == [f"/messages/{wrong}"]
+
+
+def test_results_of_an_import_name_no_blob() -> None:
+    """I2: a blob's id means nothing elsewhere; the content that came with it does."""
+    block = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": "whole",
+        "output_ref": {"id": "blob_1"},
+    }
+    messages = [
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
+        },
+        {"role": "user", "content": [block]},
+    ]
+    entries = [message | {"format": "anthropic"} for message in messages]
+    _, found = read_import(entries, SESSION)
+    assert source_of(found.body).message["content"][0] == {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": "whole",
+    }
+
+
+# --- copies ----------------------------------------------------------------------------------
+
+call_ids = st.sampled_from(("c1", "c2", "c3", "toolu_A", "bad id!", "x" * 60))
+
+
+@given(st.lists(call_ids, unique=True), st.frozensets(call_ids), st.text(max_size=5))
+def test_only_clashing_calls_get_other_ids(
+    calls: list[str], used: frozenset[str], origin: str
+) -> None:
+    """I4: an id in use gives way to one that is not, always the same; others stay."""
+    fresh = fresh_calls(calls, used, origin)
+    assert fresh.keys() == {*calls} & used
+    assert not {*fresh.values()} & ({*calls} | used)
+    assert len({*fresh.values()}) == len(fresh)
+    assert fresh == fresh_calls(calls, used, origin)
+    crowded = fresh_calls(calls, used | {*fresh.values()}, origin)
+    assert not {*crowded.values()} & {*fresh.values()}
+    waiting = [fresh.get(name, name) for name in calls]
+    assert late_calls(calls, waiting, origin) == {name: fresh.get(name, name) for name in calls}
+    assert late_calls([*calls, "unheard"], waiting, origin) is None
+
+
+def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Message]:
+    return [part for format, raw in messages for part in FORMATS[format].parse(raw, "")]
+
+
+@QUICK
+@given(raw_logs())
+def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
+    """I4: with every id in use, each group of every format still pairs, and says the same."""
+    for group in groups(log):
+        sources = [Source("conversation", "m", format, raw) for format, raw in group]
+        calls = sources[0].own_calls
+        fresh = fresh_calls(calls, frozenset(calls), "origin")
+        renamed = [(format, with_calls(raw, format, fresh)) for format, raw in group]
+        for before, after in zip(_parsed(group), _parsed(renamed), strict=True):
+            assert [item.id for item in after.calls] == [
+                fresh.get(item.id, item.id) for item in before.calls
+            ]
+            assert after.tool_call_id == fresh.get(before.tool_call_id or "", before.tool_call_id)
+            assert after.text == before.text
+        undone = {new: old for old, new in fresh.items()}
+        assert [with_calls(raw, format, undone) for format, raw in renamed] == [
+            raw for _, raw in group
+        ]
+
+
+@QUICK
+@given(raw_logs(), st.frozensets(call_ids))
+def test_copies_are_messages_of_a_log(log: RawLog, used: frozenset[str]) -> None:
+    """I4: copies parse and pair as their sources do, are marked, and give no time of their own."""
+    drafts = []
+    for group in groups(log):
+        fresh: dict[str, str] = {}
+        for place, (format, raw) in enumerate(group):
+            timed = raw | {"timestamp": "2026-02-12T14:30:00Z"}
+            source = Source("conversation", f"m{place}", format, timed)
+            fresh = fresh_calls(source.own_calls, used, "origin") if not place else fresh
+            copy = copied(source, copy_id("target", source), SESSION, fresh)
+            made = draft(copy, format, len, "")
+            assert [item.id for item in made] == [
+                *piece_ids(copy_id("target", source), source.pieces)
+            ]
+            assert all(item.timestamp is None for item in made)
+            assert copy["restored_from"] == {
+                "session_id": SESSION,
+                "conversation_id": "conversation",
+                "message_id": f"m{place}",
+                "timestamp": "2026-02-12T14:30:00Z",
+            }
+            drafts += made
+    if drafts:
+        assert fold_batch(drafts).needs == ()
+
+
+def test_ids_of_copies_follow_from_source_and_target() -> None:
+    """I4: the same message copied to the same place has the same id, and to another another."""
+    source = Source("conversation", "m1", CHAT, {"role": "user", "content": "x"})
+    ids = {
+        copy_id("target", source),
+        copy_id("target", source),
+        copy_id("other", source),
+        copy_id("target", replace(source, id="m2")),
+        copy_id("target", replace(source, conversation_id="another")),
+    }
+    assert len(ids) == 4
+
+
+def test_what_the_model_said_alone_stays_alone() -> None:
+    """I4, A5: a Responses item in an envelope is not joined with its neighbours, or sent marked."""
+    item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
+    copy = copied(Source("c", "m", RESPONSES, item), "id", SESSION, {})
+    assert copy["output"] == [{"type": "message", "role": "assistant", "content": "hi"}]
+    assert copy["restored_from"]["timestamp"] == "2026-01-01"
+    (parsed,) = FORMATS[RESPONSES].parse(copy, "")
+    assert parsed == FORMATS[RESPONSES].parse(item, "")[0]
+
+
+def test_a_result_known_by_its_id_keeps_its_call() -> None:
+    """I4: a local shell's output may name its call in `id`, which is the copy's own by then."""
+    item = {"type": "local_shell_call_output", "id": "call_7", "output": "{}"}
+    copy = copied(Source("c", "m", RESPONSES, item), "copy", SESSION, {"call_7": "call_8"})
+    (parsed,) = FORMATS[RESPONSES].parse(copy, "")
+    assert parsed.tool_call_id == "call_8"
+    assert copy["id"] == "copy"
+
+
+def test_gemini_calls_without_ids_stay_so() -> None:
+    """I4: what is known by its place is not named, in the call or in its result."""
+    asked = {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}}]}
+    source = Source("c", "m", GEMINI, asked)
+    assert source.own_calls == ()
+    assert with_calls(asked, GEMINI, {"f": "x"}) == asked
+
+
+# --- what a summary is made of ---------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 20)), max_size=6),
+    st.integers(1, 30),
+    st.integers(1, 30),
+)
+def test_the_middle_of_a_large_window_is_left_out(
+    sizes: list[tuple[int, int]], first: int, last: int
+) -> None:
+    """I1: of many messages the first and the last stay, of few all."""
+    pieces = [(str(place), Span(start, start + size)) for place, (start, size) in enumerate(sizes)]
+
+    def seqs(items: list[tuple[str, Span]]) -> list[tuple[str, int]]:
+        return [(name, seq) for name, span in items for seq in range(span.start, span.end)]
+
+    every = seqs(pieces)
+    expected = every if len(every) <= first + last else every[:first] + every[-last:]
+    assert seqs(ends_of(pieces, first, last)) == expected
+
+
+def test_long_texts_lose_their_middle() -> None:
+    """I1: whatever is long in a message is shortened, the rest stays."""
+    said = Message(Role.ASSISTANT, (Text("a" * 500 + "z" * 500), ToolCall("c", "f", "b" * 500)))
+    text, asked = shortened(said, 100).parts
+    assert isinstance(text, Text)
+    assert isinstance(asked, ToolCall)
+    assert text.text == f"{'a' * 50} […] {'z' * 50}"
+    assert len(asked.arguments) < 120
+    short = Message(Role.USER, (Text("short"),))
+    assert shortened(short, 100) == short
+
+
+def test_a_recap_says_what_is_there_asked_answered_and_open() -> None:
+    """I1, E5: without a model a window is told of in two to four sentences."""
+    asked = Message(Role.USER, (Text("Book a train to Bergen. Soon!"),))
+    answered = Message(Role.ASSISTANT, (Text("The night train is booked. Anything else?"),))
+    calling = Message(Role.ASSISTANT, (ToolCall("c", "hotels", "{}"),))
+    more = Message(Role.USER, (Text("And a hotel"),))
+    assert recap(1, 1, [asked], [asked]) == (
+        "A window of 1 message of 1 conversation. Asked was “Book a train to Bergen”. "
+        "The last request is not answered yet."
+    )
+    assert recap(42, 2, [asked, answered], [answered, more, calling]) == (
+        "A window of 42 messages of 2 conversations. "
+        "First asked was “Book a train to Bergen”, last “And a hotel”. "
+        "The last answer began “The night train is booked”. Open is the result of hotels."
+    )
+    assert recap(3, 1, [], []) == (
+        "A window of 3 messages of 1 conversation. Nothing was asked in it."
+    )

@@ -1,0 +1,46 @@
+"""Allowances: windows, shares, and that no more is granted than is allowed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.tenancy.quotas import Kind, Limits, granted_of, share_of, window_start
+
+
+@given(st.integers(1, 10_000), st.lists(st.integers(1, 500), max_size=200))
+def test_no_more_is_granted_than_is_allowed(limit: int, wishes: list[int]) -> None:
+    """Security: whoever takes in whatever order, all grants together are within the limit.
+
+    While something is left, whoever asks gets all he wants or the rest.
+    """
+    taken = granted = 0
+    for wanted in wishes:
+        asked = share_of(limit, wanted)
+        taken += asked
+        got = granted_of(limit, taken, asked)
+        assert 0 <= got <= asked
+        assert got == min(asked, limit - granted)
+        granted += got
+    assert granted <= limit
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))
+def test_a_window_holds_its_time(now: datetime) -> None:
+    """Security: windows have one length and begin at the same time for everybody."""
+    for kind in Kind:
+        start = window_start(now, kind.window_seconds)
+        length = timedelta(seconds=kind.window_seconds)
+        assert start <= now < start + length
+        assert window_start(start, kind.window_seconds) == start
+        assert window_start(start + length, kind.window_seconds) == start + length
+
+
+def test_a_tenants_own_limits_stand_over_the_settings() -> None:
+    """Security: what a tenant has no limit of its own for, the settings limit."""
+    defaults = Limits(10, None, 1000)
+    assert Limits(None, 5, 0).over(defaults) == Limits(10, 5, 0)
+    assert Limits().over(defaults) == defaults
+    assert (defaults.of(Kind.REQUESTS), defaults.of(Kind.BYTES)) == (10, None)

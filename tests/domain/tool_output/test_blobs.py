@@ -1,0 +1,145 @@
+"""Blobs: chunks that add up to the whole, ids, and bytes shown as text (F1, F6, rules 1 to 5)."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.tool_output.blobs import (
+    CHUNK_BYTES,
+    Blob,
+    Chunk,
+    Chunker,
+    ToolOutputRef,
+    blob_id,
+    character_across,
+    decode,
+    encode,
+    prefix_size,
+    show,
+)
+
+PARTS = ["a", "b", "ab", " ", "\n", "\r\n", "\r", "é", "€", "😀", "\ud800", "\udc00", "\0"]
+"""Characters of every length, both halves of a pair, and the ends of lines."""
+
+BROKEN = [b"\xff", b"\xe2\x82", b"\xf0\x9f\x98", b"\x80", b"\xc0\x80", b"\xed\xa0", b"\xed"]
+"""Bytes that belong to no character."""
+
+
+def any_text(max_size: int = 40) -> st.SearchStrategy[str]:
+    """Texts of short lines, odd characters included."""
+    return st.lists(st.sampled_from(PARTS), max_size=max_size).map("".join)
+
+
+def any_bytes(max_size: int = 30) -> st.SearchStrategy[bytes]:
+    """Bytes in which characters and broken ones stand side by side."""
+    parts = st.sampled_from([*map(encode, PARTS), *BROKEN])
+    return st.lists(parts, max_size=max_size).map(b"".join)
+
+
+def cut_up(data: st.DataObject, blob: bytes) -> list[bytes]:
+    """Draw pieces that add up to the blob, empty ones and single bytes among them."""
+    if len(blob) < 200 and data.draw(st.booleans()):
+        return [blob[index : index + 1] for index in range(len(blob))]
+    places = sorted(data.draw(st.lists(st.integers(0, len(blob)), max_size=6)))
+    return [blob[start:end] for start, end in pairwise([0, *places, len(blob)])]
+
+
+def chunked(pieces: list[bytes]) -> tuple[Chunker, list[Chunk]]:
+    """Return a finished chunker and the chunks of all pieces."""
+    chunker = Chunker()
+    chunks = [chunk for piece in pieces for chunk in chunker.feed(piece)]
+    return chunker, [*chunks, *chunker.finish()]
+
+
+@given(any_bytes(), st.integers(0, 3), st.data())
+def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObject) -> None:
+    """F1: whatever the pieces, the chunks are the bytes, and know what stands before them."""
+    blob = b"line\n\xff" * (times * 20_000) + end
+    chunker, chunks = chunked(cut_up(data, blob))
+    assert b"".join(chunk.data for chunk in chunks) == blob
+    assert chunker.sha256 == hashlib.sha256(blob).hexdigest()
+    assert chunker.byte_size == len(blob)
+    for number, chunk in enumerate(chunks):
+        assert (chunk.number, chunk.start) == (number, number * CHUNK_BYTES)
+        assert chunk.newlines == blob[: chunk.start].count(b"\n")
+        assert len(chunk.data) == CHUNK_BYTES or number == len(chunks) - 1
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"a\n\n", 2), (b"\r", 1)],
+)
+def test_lines_are_counted_with_an_unended_last_one(data: bytes, lines: int) -> None:
+    """F1: rule 3, also when the end comes in a piece of its own."""
+    assert chunked([data])[0].line_count == lines
+    assert chunked([*(bytes([byte]) for byte in data), b""])[0].line_count == lines
+    assert data or not chunked([data])[1]
+
+
+def test_a_blob_is_named_after_its_content() -> None:
+    """F6: the same bytes have the same id, and its ref says how much there is."""
+    sha256 = hashlib.sha256(b"content").hexdigest()
+    blob = Blob(blob_id(sha256), "content-id", 7, 1, sha256, "text/plain")
+    assert blob.id == f"blob_{sha256[:24]}"
+    assert blob.ref == ToolOutputRef(blob.id, 7, 1)
+
+
+@given(any_text())
+def test_text_comes_back_identical(text: str) -> None:
+    """A1, F1: rule 2, lone surrogates and NUL included; it is also shown as it was."""
+    assert decode(encode(text)) == text
+    assert show(encode(text)) == text
+
+
+@given(any_bytes(), st.data())
+def test_what_is_shown_does_not_depend_on_the_cuts(blob: bytes, data: st.DataObject) -> None:
+    """F2, F4: rule 5, for invalid bytes as well, as long as no character is split."""
+    places = [0]
+    for position in sorted(data.draw(st.lists(st.integers(0, len(blob))))):
+        across = character_across(blob, position)
+        places.append(across[1] if across else position)
+    places = sorted({*places, len(blob)})
+    parts = [blob[start:end] for start, end in pairwise(places)]
+    assert "".join(map(show, parts)) == show(blob)
+
+
+@given(any_bytes())
+def test_every_invalid_byte_is_a_character_of_its_own(blob: bytes) -> None:
+    """F2: rule 5; the sizes of the characters tell where each begins."""
+    text = show(blob)
+    sizes = [prefix_size(blob, count) for count in range(len(text) + 2)]
+    assert sizes[0] == 0
+    assert sizes[-2:] == [len(blob), len(blob)]
+    for index, character in enumerate(text):
+        data = blob[sizes[index] : sizes[index + 1]]
+        assert show(data) == character
+        assert data == encode(character) or len(data) == 1
+
+
+@given(any_bytes(), st.integers(0, 20))
+def test_a_cut_is_across_the_characters_that_it_splits(blob: bytes, position: int) -> None:
+    """F4: a character is found from either side, and from three bytes around the place."""
+    position = min(position, len(blob))
+    starts = [0]
+    while starts[-1] < len(blob):
+        starts.append(starts[-1] + prefix_size(blob[starts[-1] :], 1))
+    split = [pair for pair in pairwise(starts) if pair[0] < position < pair[1]]
+    across = character_across(blob, position)
+    assert across == (split[0] if split else None)
+    margin = min(3, position)
+    near = character_across(blob[position - margin : position + 3], margin)
+    moved = near and (near[0] + position - margin, near[1] + position - margin)
+    assert moved == across
+
+
+def test_only_what_cannot_be_decoded_is_shown_otherwise() -> None:
+    """F2: an error that is none of decoding is not covered up."""
+    handler = codecs.lookup_error("context-service.shown")
+    with pytest.raises(UnicodeEncodeError):
+        handler(UnicodeEncodeError("ascii", "é", 0, 1, "no"))

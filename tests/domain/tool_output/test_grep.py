@@ -1,0 +1,361 @@
+"""Grep: the same lines as a search of each line by itself, however large the blob (F5)."""
+
+from __future__ import annotations
+
+import re
+import time
+import tracemalloc
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ValidationError
+from app.domain.tool_output.blobs import encode, show
+from app.domain.tool_output.grep import (
+    CUT,
+    LONGEST_LINE,
+    MOST_PATTERN_CHARACTERS,
+    MOST_RESULT_CHARACTERS,
+    OVERLAP,
+    Grep,
+    GrepMatch,
+    GrepResult,
+)
+from tests.domain.tool_output.test_blobs import any_bytes, any_text, cut_up
+
+PATTERNS = [
+    "a",
+    "ab",
+    "^a",
+    "b$",
+    "^$",
+    "^",
+    "$",
+    "a.b",
+    "a*",
+    "é",
+    "a|b",
+    "[^a]",
+    r"\bab\b",
+    r"\s",
+]
+PATTERNS += ["(?s)a.+b", "a\nb", r"a\s+b", "[^a]b", r"\W", "(?i)AB", "", "x", "a{2}", "😀"]
+"""Patterns on which RE2 and `re` agree, as long as each line is searched by itself."""
+BY_LINE = [r"\B", r"\Aa", r"b\z", r"(?-m)^a|b$", r"(?i-m:^A)", r"\\A", r"a\Cb"]
+"""Patterns that tell a line from a block or look so, and one that `re` reads otherwise."""
+
+
+def grep(
+    blob: bytes,
+    pattern: str,
+    pieces: Sequence[bytes] | None = None,
+    *,
+    ignore_case: bool = False,
+    before: int = 0,
+    after: int = 0,
+    limit: int = 1000,
+    max_line_length: int = 2000,
+) -> GrepResult:
+    """Search a blob, fed in pieces until nothing can change."""
+    search = Grep(
+        pattern,
+        ignore_case=ignore_case,
+        before=before,
+        after=after,
+        limit=limit,
+        max_line_length=max_line_length,
+    )
+    for piece in [blob] if pieces is None else pieces:
+        if search.is_done:
+            break
+        search.feed(piece)
+    return search.finish()
+
+
+def lines_of(blob: bytes) -> list[str]:
+    """Return the lines of a blob as they are shown."""
+    lines = [show(line.removesuffix(b"\r")) for line in blob.split(b"\n")]
+    return lines[:-1] if blob.endswith(b"\n") or not blob else lines
+
+
+def plain(blob: bytes, pattern: str, before: int, after: int, limit: int) -> GrepResult:
+    """Return what a search of every line by itself finds."""
+    lines = lines_of(blob)
+    known = re.compile(pattern.replace(r"\z", r"\Z"), re.ASCII)
+    hits = [index for index, line in enumerate(lines) if known.search(line)]
+    matches = (
+        GrepMatch(
+            index + 1,
+            lines[index],
+            tuple(lines[max(0, index - before) : index]),
+            tuple(lines[index + 1 : index + 1 + after]),
+        )
+        for index in hits[:limit]
+    )
+    return GrepResult(tuple(matches), len(hits) > limit)
+
+
+# --- the same as line by line ---------------------------------------------------------------
+
+
+@given(
+    any_text(60),
+    st.sampled_from([*PATTERNS, r"\Aa", r"b\z", r"\\A"]),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(1, 5),
+    st.data(),
+)
+def test_blocks_find_what_single_lines_do(
+    text: str, pattern: str, before: int, after: int, limit: int, data: st.DataObject
+) -> None:
+    """F5: rules 1 and 3, with neighbours and limit, whatever the pieces."""
+    blob = encode(text)
+    result = grep(blob, pattern, cut_up(data, blob), before=before, after=after, limit=limit)
+    assert result == plain(blob, pattern, before, after, limit)
+
+
+@given(any_bytes(60), st.sampled_from([*PATTERNS, *BY_LINE]), st.booleans(), st.data())
+def test_the_pieces_do_not_matter(
+    blob: bytes, pattern: str, ignore_case: bool, data: st.DataObject
+) -> None:
+    """F5: for any bytes, and the same as if every line were a blob of its own."""
+    pieces = cut_up(data, blob)
+    result = grep(
+        blob, pattern, pieces, before=1, after=2, max_line_length=3, ignore_case=ignore_case
+    )
+    assert result == grep(
+        blob, pattern, before=1, after=2, max_line_length=3, ignore_case=ignore_case
+    )
+    alone = [
+        number
+        for number, line in enumerate(blob.split(b"\n")[: len(lines_of(blob))], 1)
+        if grep(line + b"\n", pattern, ignore_case=ignore_case).matches
+    ]
+    assert [match.line for match in result.matches] == alone
+
+
+def test_neighbours_reach_over_blocks() -> None:
+    """F5: a match at the very edge of what is searched at once has all its neighbours."""
+    lines = [f"line {number:05}" for number in range(20_000)]
+    blob = encode("\n".join(lines))
+    for number in (0, 1, 5957, 5958, 5959, 11_000, 19_998, 19_999):
+        found = grep(blob, f"^{lines[number]}$", before=3, after=3)
+        assert found == GrepResult(
+            (
+                GrepMatch(
+                    number + 1,
+                    lines[number],
+                    tuple(lines[max(0, number - 3) : number]),
+                    tuple(lines[number + 1 : number + 4]),
+                ),
+            ),
+            False,
+        )
+
+
+def test_a_search_is_done_with_one_match_more_than_asked() -> None:
+    """F5: `truncated` means that there is another match, and the neighbours still come."""
+    search = Grep("a", after=2, limit=1, max_line_length=9)
+    done = []
+    for piece in (b"a\na\n", b"b\nc\n", b"a\n"):
+        search.feed(piece)
+        done.append(search.is_done)
+    assert done == [False, True, True]
+    assert search.finish() == GrepResult((GrepMatch(1, "a", (), ("a", "b")),), True)
+    assert not grep(b"a\nb\n", "a", limit=1).truncated
+
+
+@pytest.mark.parametrize(
+    ("blob", "pattern", "lines"),
+    [
+        (b"a\r\nb\r\n", "a$", [1]),
+        (b"a\r\r\n", "a$", []),
+        (b"a\r\r\n", "a\r$", [1]),
+        (b"x\na\r", "^a$", [2]),
+        (b"\n\n", "^$", [1, 2]),
+        (b"", "^$", []),
+        (b"a\0b\n", "a\0b", [1]),
+        (b"foo\nbar\n", r"foo\s*bar", []),
+        (b"foo\nbar\n", r"foo[^x]bar|(?s:foo.bar)|foo\nbar|foo[\x00-\x20]bar", []),
+        (b"foo\nbar\n", r"foo\Cbar", []),
+        ("É\né\nE\n".encode(), "^[É]$", [1]),
+        ("a\ud800b\n".encode("utf-8", "surrogatepass"), "^a.b$", [1]),
+        (b"a\xffb\n", "^a.b$", []),
+        (b"a\xffb\n", r"^a\Cb$", [1]),
+        (b"ab\nb", r"\Ab", [2]),
+        (b"ab\nba", r"b\z", [1]),
+    ],
+)
+def test_lines_end_where_they_should(blob: bytes, pattern: str, lines: list[int]) -> None:
+    """F5: rules 1, 3 and 5 at the ends of lines and beside odd bytes."""
+    assert [match.line for match in grep(blob, pattern).matches] == lines
+
+
+def test_case_is_ignored_in_every_script() -> None:
+    """F5: rule 5; both the pattern and the bytes are UTF-8."""
+    blob = "CAFÉ\ncafé\nЖДИ\n".encode()
+    assert [match.line for match in grep(blob, "café", ignore_case=True).matches] == [1, 2]
+    assert [match.line for match in grep(blob, "жди", ignore_case=True).matches] == [3]
+    assert [match.line for match in grep(blob, "café").matches] == [2]
+
+
+# --- long lines -----------------------------------------------------------------------------
+
+
+def test_a_cut_line_shows_its_match() -> None:
+    """F5: marks stand where the line goes on; they do not count."""
+    line = "é" * 5000 + "needle" + "ü" * 5000
+
+    def shown(text: str) -> str:
+        return grep(encode(text), "needle", max_line_length=40).matches[0].text
+
+    assert shown(line) == CUT + "é" * 10 + "needle" + "ü" * 24 + CUT
+    assert shown(line[5000:]) == "needle" + "ü" * 34 + CUT
+    assert shown(line[4966:]) == "é" * 34 + "needle" + CUT
+    assert shown(line[:5006]) == CUT + "é" * 34 + "needle"
+    assert shown(line[4980:5020]) == "é" * 20 + "needle" + "ü" * 14
+    found = grep(encode(f"{line}\nx\n{line}"), "x", before=1, after=1, max_line_length=3)
+    assert found.matches == (GrepMatch(2, "x", ("ééé" + CUT,), ("ééé" + CUT,)),)
+
+
+@pytest.mark.parametrize("at", [0, LONGEST_LINE - OVERLAP - 3, LONGEST_LINE - 3, 700_000, 999_994])
+@pytest.mark.parametrize("pattern", ["needle", r"\bneedle\b", r"\Cneedle|\Aneedle"])
+def test_windows_find_a_match_wherever_it_lies(at: int, pattern: str) -> None:
+    """F5: rule 4, across the edges of windows; the line is a neighbour like any other."""
+    line = " " * at + "needle" + " " * (999_994 - at)
+    blob = encode(f"first\n{line}\r\nlast needle\n")
+    found = grep(blob, pattern, before=1, after=1, max_line_length=20)
+    assert [match.line for match in found.matches] == [2, 3]
+    assert "needle" in found.matches[0].text
+    assert found.matches[0].after == ("last needle",)
+    assert found.matches[1].before == (" " * 20 + CUT if at else "needle" + " " * 14 + CUT,)
+    for size in (1009, 65_536, 300_001):
+        pieces = [blob[start : start + size] for start in range(0, len(blob), size)]
+        assert grep(blob, pattern, pieces, before=1, after=1, max_line_length=20) == found
+
+
+@pytest.mark.parametrize("size", [LONGEST_LINE - 8, LONGEST_LINE, LONGEST_LINE + 8, 1_000_000])
+@pytest.mark.parametrize("unit", ["x", "é", "😀"])
+def test_the_ends_of_a_long_line_are_where_it_ends(size: int, unit: str) -> None:
+    """F5: rule 4; `^` and `$` do not see the windows, and no window splits a character."""
+    line = unit * (size // len(encode(unit)))
+    blob = encode(f"{line}!\r\n{line}")
+    for pattern, lines in {
+        "!$": [1],
+        f"^{unit}": [1, 2],
+        f"{unit}$": [2],
+        f"[^{unit}!]": [],
+    }.items():
+        found = grep(blob, pattern, max_line_length=5).matches
+        assert [match.line for match in found] == lines
+        assert all("\ufffd" not in match.text for match in found)
+
+
+@pytest.mark.parametrize("unit", ["é", "€", "😀"])
+@pytest.mark.parametrize("shift", range(4))
+def test_a_match_at_the_edge_of_a_window_is_shown_whole(unit: str, shift: int) -> None:
+    """F5: rule 4; what is shown ends at whole characters and says that the line goes on."""
+
+    def filled(size: int) -> bytes:
+        return b"x" * (size % len(encode(unit))) + encode(unit) * (size // len(encode(unit)))
+
+    needle = b"needle" + b"x" * shift
+    first = filled(LONGEST_LINE - 30) + needle + filled(1000)
+    at_start = filled(LONGEST_LINE - OVERLAP + 10 - shift) + b"needle" + filled(OVERLAP) + b"!"
+    at_start = b"x" * shift + at_start + filled(1000)
+    for blob, pattern in [(first, "needle"), (at_start, "needle[^!]+!")]:
+        result = grep(blob, pattern, max_line_length=200)
+        text = result.matches[0].text
+        assert "needle" in text
+        assert "\ufffd" not in text
+        assert (text[0], text[-1]) == (CUT, CUT)
+        for size in (LONGEST_LINE + 1, LONGEST_LINE + 4):
+            assert grep(blob, pattern, [blob[:size], blob[size:]], max_line_length=200) == result
+
+
+@pytest.mark.parametrize(("size", "lines"), [(LONGEST_LINE, [1]), (LONGEST_LINE + 8, [])])
+def test_only_a_match_longer_than_the_overlap_may_go_unfound(size: int, lines: list[int]) -> None:
+    """F5: rule 4; up to the bound a line is searched as a whole."""
+    blob = b"x" * (size - 1) + b"!\n"
+    assert [match.line for match in grep(blob, "^x+!$").matches] == lines
+    assert grep(blob, "x{999}!").matches
+
+
+def test_a_long_line_is_searched_in_constant_memory() -> None:
+    """F5: rule 6 for 50 MB without a newline, and for as many lines."""
+    piece = b"x" * 65_535
+    search = Grep("needle", before=2, after=2, limit=9, max_line_length=100)
+    tracemalloc.start()
+    try:
+        for end in (b"x", b"\n"):
+            for _ in range(400):
+                search.feed(piece + end)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    search.feed(b"\nneedle")
+    assert search.finish().matches[0].line == 402
+    assert peak < 4 * 2**20
+
+
+# --- patterns of others ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blob", [b"a" * 1_000_000 + b"b", (b"a" * 99 + b"b\n") * 10_000])
+def test_no_pattern_hangs_the_search(blob: bytes) -> None:
+    """F5: rule 2; what takes a backtracking engine for ever is over in a moment."""
+    started = time.perf_counter()
+    assert grep(blob, "(a+)+$") == GrepResult((), False)
+    assert grep(blob, r"(a|a)*c|(\w+\s?)+=") == GrepResult((), False)
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("(", "No pattern that RE2 knows: missing ): ("),
+        ("a)", "No pattern that RE2 knows: unexpected ): a)"),
+        (r"(a)\1", r"No pattern that RE2 knows: invalid escape sequence: \1"),
+        ("(?=a)", "No pattern that RE2 knows: invalid perl operator: (?="),
+        ("*", "No pattern that RE2 knows: no argument for repetition operator: *"),
+        ("a{1001}", "No pattern that RE2 knows: invalid repetition size: {1001}"),
+        ("\ud800", "No pattern that RE2 knows: it has half of a surrogate pair"),
+        (r"(\pL{1,10}){10}", "The pattern repeats too much to be matched in good time"),
+        ("a" * (MOST_PATTERN_CHARACTERS + 1), "A pattern has at most 1000 characters"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_refused(pattern: str, reason: str) -> None:
+    """F5, M: the error names the pattern's place in the request, and what is wrong."""
+    with pytest.raises(ValidationError) as caught:
+        Grep(pattern, limit=1, max_line_length=1, pointer="/arguments/pattern")
+    assert caught.value.detail == reason
+    assert caught.value.problems[0].pointer == "/arguments/pattern"
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
+    """M: no pattern is an error of the service."""
+    try:
+        result = grep(b"a\nb", pattern)
+    except ValidationError:
+        return
+    assert len(result.matches) <= 2
+
+
+def test_a_result_is_bounded_whatever_is_asked_for() -> None:
+    """F5: many long lines with many neighbours end a search early, and it says so."""
+    search = Grep("x", before=100, after=100, limit=1000, max_line_length=2000, ignore_case=False)
+    line = b"x" * 1999 + b"\n"
+    for _ in range(3000):
+        search.feed(line)
+        if search.is_done:
+            break
+    found = search.finish()
+    shown = sum(
+        len(text) for match in found.matches for text in (match.text, *match.before, *match.after)
+    )
+    assert found.truncated
+    assert shown < MOST_RESULT_CHARACTERS + 201 * 2000

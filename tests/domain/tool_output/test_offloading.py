@@ -1,0 +1,487 @@
+"""Results on their way into the log and back: kept, shown, known again (F1, F6, A2)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common import json_text
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName, Message
+from app.domain.common.policy import ToolOutputPolicy
+from app.domain.common.policy import ToolView as ViewMode
+from app.domain.formats import FORMATS
+from app.domain.tool_output.blobs import TEXT, Blob, blob_id
+from app.domain.tool_output.offloading import (
+    Attached,
+    Output,
+    Taken,
+    Terms,
+    attached_ref,
+    inline_output,
+    is_same_result,
+    output_from,
+    restored,
+    take,
+    viewed,
+)
+from app.domain.tool_output.preview import TOOL_NAMES, ViewBuilder, ViewKind, ViewRules
+
+CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
+ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
+WITH_PARTS = (CHAT, RESPONSES, ANTHROPIC)
+"""Formats whose results hold a list of parts; Gemini's hold an object."""
+TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
+REFERENCE = replace(TIGHT, view=ViewMode.REFERENCE)
+OFF = replace(TIGHT, enabled=False)
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20
+
+
+def text(words: str, format: FormatName = CHAT) -> dict[str, Any]:
+    """Return a text part."""
+    return {"type": "input_text" if format is RESPONSES else "text", "text": words}
+
+
+def image(data: str = base64.b64encode(PNG).decode(), format: FormatName = CHAT) -> dict[str, Any]:
+    """Return an image part."""
+    if format is RESPONSES:
+        return {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
+    if format is ANTHROPIC:
+        source = {"type": "base64", "media_type": "image/png", "data": data}
+        return {"type": "image", "source": source}
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def document(words: str) -> dict[str, Any]:
+    """Return a document of plain text as Anthropic has it."""
+    return {"type": "document", "source": {"type": "text", "media_type": TEXT, "data": words}}
+
+
+def result(content: Any, format: FormatName = CHAT, **more: Any) -> dict[str, Any]:
+    """Return a message with one result."""
+    match format:
+        case FormatName.OPENAI_CHAT:
+            return {"role": "tool", "tool_call_id": "c", "content": content, **more}
+        case FormatName.OPENAI_RESPONSES:
+            kind = {"type": "function_call_output", "call_id": "c"}
+            return {**kind, "output": content, **more}
+        case FormatName.ANTHROPIC:
+            block = {"type": "tool_result", "tool_use_id": "c", "content": content, **more}
+            return {"role": "user", "content": [block]}
+        case FormatName.GEMINI:
+            said = {"output": content} if isinstance(content, str) and content else content or None
+            answer = {"id": "c", "name": "shell", "response": said, **more}
+            return {"role": "user", "parts": [{"functionResponse": answer}]}
+
+
+def holder_of(piece: Any, format: FormatName) -> Any:
+    """Return the object that holds a result's content."""
+    return FORMATS[format].results(piece)[0][1]
+
+
+def key_of(format: FormatName) -> str:
+    """Return the field that a result's content is in."""
+    return FORMATS[format].RESULT_KEY
+
+
+def message_of(piece: Mapping[str, Any], format: FormatName = CHAT) -> Message:
+    """Return the neutral message of a piece."""
+    (message,) = FORMATS[format].parse(piece, "")
+    return message
+
+
+def taken(
+    piece: dict[str, Any],
+    policy: ToolOutputPolicy = TIGHT,
+    format: FormatName = CHAT,
+    name: str = "shell",
+    **attached: Attached,
+) -> Taken:
+    """Take a piece in."""
+    terms = Terms(policy, {"c": name}, {f"blob_{ref}": item for ref, item in attached.items()})
+    return take(piece, message_of(piece, format), format, terms, "/messages/0")
+
+
+def contents(found: Taken) -> dict[str, bytes]:
+    """Return the bytes of the blobs by their ids, each the hash of its content."""
+    held = {blob.id: b"".join(chunk.data for chunk in chunks) for blob, chunks in found.blobs}
+    for blob, _ in found.blobs:
+        data = held[blob.id]
+        assert blob.sha256 == sha256(data).hexdigest() and blob.id == blob_id(blob.sha256)
+        assert (blob.byte_size, blob.attached) == (len(data), True)
+    return held
+
+
+def original(found: Taken, format: FormatName) -> Any:
+    """Return the piece as it came, out of what is stored."""
+    body = json_text.dump_stored(found.piece).decode()
+    output = output_from(found.output.as_json())
+    assert output == found.output
+    if not output.is_cut:
+        return json_text.loads(body)
+    return restored(body, format, output, contents(found)[output.ref or ""])
+
+
+@pytest.mark.parametrize(("size", "is_offloaded"), [(0, False), (4096, False), (4097, True)])
+@pytest.mark.parametrize("shape", ["string", "parts", "image", "document", "unknown"])
+def test_the_threshold_is_judged_in_bytes(shape: str, size: int, is_offloaded: bool) -> None:
+    """F1: 4096 bytes stay in the message and 4097 do not, whatever they are the bytes of."""
+    format = CHAT
+    content: Any = "é" * (size // 2) + "x" * (size % 2)
+    match shape:
+        case "parts":
+            half = size // 2
+            content = [text("x" * half), text("x" * (size - half - 1))] if size else []
+        case "image":
+            content = [image(base64.b64encode(bytes(size or 1)).decode())]
+        case "document":
+            format, content = ANTHROPIC, [document("x" * size)]
+        case "unknown":
+            format, block = ANTHROPIC, {"type": "search_result", "x": ""}
+            size = max(size, len(json_text.dumps(block)))
+            content = [block | {"x": "x" * (size - len(json_text.dumps(block)))}]
+    found = taken(result(content, format), ToolOutputPolicy(), format)
+    assert bool(found.blobs) == is_offloaded
+    assert found.output.ref == (found.blobs[0][0].id if is_offloaded else None)
+    if shape != "image" or is_offloaded:
+        assert found.output.byte_size == size
+
+
+def test_a_response_that_is_an_object_gives_way_to_its_view() -> None:
+    """F1, F2: a large object is kept as its JSON; a view stands for it, and it comes back."""
+    piece = result({"rows": ["é" * 30, 1.0, None], "more": {"b": 1, "a": "\ud800"}}, GEMINI)
+    found = taken(piece, TIGHT, GEMINI)
+    (held,) = contents(found).values()
+    assert (
+        json_text.loads_exact(held.decode("utf-8", "surrogatepass"))
+        == holder_of(piece, GEMINI)["response"]
+    )
+    shown = holder_of(found.piece, GEMINI)["response"]
+    assert list(shown) == ["output"] and message_of(found.piece, GEMINI).text == shown["output"]
+    assert json_text.dumps(original(found, GEMINI)) == json_text.dumps(piece)
+    body = json_text.dump_stored(found.piece).decode()
+    assert is_same_result(body, found.output, piece, GEMINI)
+    assert not is_same_result(body, found.output, found.piece, GEMINI)
+    text_of_it = result(held.decode("utf-8", "surrogatepass"), GEMINI)
+    assert not is_same_result(body, found.output, text_of_it, GEMINI)
+
+
+def test_what_has_no_place_for_a_view_stays() -> None:
+    """F1: the tools that a search found go back to OpenAI as they are, however many they are."""
+    tools = [{"type": "function", "name": f"tool_{n}", "parameters": {}} for n in range(200)]
+    piece = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools}
+    found = taken(piece, ToolOutputPolicy(), RESPONSES)
+    assert (found.piece, found.blobs, found.output.ref) == (piece, (), None)
+    assert found.output.byte_size > 4096
+
+
+def test_the_smaller_limit_decides() -> None:
+    """F1, F2: what is larger than a view may be is offloaded, though below the threshold."""
+    policy = ToolOutputPolicy(offload_threshold_bytes=10**6, max_message_bytes=100)
+    assert not taken(result("x" * 100), policy).blobs
+    found = taken(result("x" * 101), policy)
+    assert found.output.view is ViewKind.CUT and found.blobs
+
+
+@pytest.mark.parametrize("name", TOOL_NAMES)
+def test_results_of_the_own_tools_stay(name: str) -> None:
+    """Decision 27: what the service's own tools gave is never offloaded, by either name of it."""
+    piece = result("x" * 100_000)
+    assert not taken(piece, name=name).blobs
+    named = result("x" * 100_000, name=name)
+    assert not take(named, message_of(named), CHAT, Terms(TIGHT), "").blobs
+    assert taken(piece, name="shell").blobs
+    assert not taken(piece, OFF).blobs
+
+
+def test_what_a_blob_is_told_of() -> None:
+    """F1: a blob knows the tool and the call that it comes from, and that it is text."""
+    ((blob, chunks),) = taken(result("x" * 70_000 + "\n")).blobs
+    assert (blob.media_type, blob.tool_name, blob.tool_call_id) == (TEXT, "shell", "c")
+    assert (blob.byte_size, blob.line_count, len(chunks)) == (70_001, 1, 2)
+
+
+@pytest.mark.parametrize("format", WITH_PARTS)
+def test_an_image_is_a_blob_of_its_own(format: FormatName) -> None:
+    """F6: beside texts an image is kept by itself, with its type, and named where it stood."""
+    before, after = text("before", format), text("after", format)
+    parts = [before, image(format=format), after, image(format=format)]
+    found = taken(result(parts, format), TIGHT, format)
+    main, png = found.blobs
+    assert (main[0].media_type, png[0].media_type) == (TEXT, "image/png")
+    assert png[0].id == blob_id(sha256(PNG).hexdigest())
+    line = f"[image/png; {len(PNG):,} bytes; ref={png[0].id}]"
+    held = contents(found)
+    assert held[main[0].id].decode() == f"before\n{line}\nafter\n{line}"
+    assert held[png[0].id] == PNG
+    assert original(found, format) == result(parts, format)
+    assert [part for part in message_of(found.piece, format).parts if hasattr(part, "data")]
+
+
+@pytest.mark.parametrize("format", WITH_PARTS)
+def test_an_image_alone_is_the_output(format: FormatName) -> None:
+    """F6: the output of a result that is one image is that image, which the view shows whole."""
+    piece = result([image(format=format)], format)
+    found = taken(piece, TIGHT, format)
+    ((blob, _),) = found.blobs
+    assert (found.output.ref, blob.media_type) == (blob.id, "image/png")
+    assert (found.piece, found.output.view) == (piece, ViewKind.WHOLE)
+
+
+def test_base64_in_lines_and_without_padding() -> None:
+    """F6: base64 broken into lines, or not padded, is the same bytes; the message keeps it."""
+    data = base64.encodebytes(PNG + b"x").decode()
+    for spelled in (data, data.replace("\n", "\r\n"), data.strip().rstrip("=")):
+        found = taken(result([image(spelled)]))
+        assert contents(found) == {found.output.ref: PNG + b"x"}
+        assert original(found, CHAT) == result([image(spelled)])
+
+
+@pytest.mark.parametrize("bad", ["!" * 5000, "A" * 4001, "é" * 5000, "AAAA====AAAA" * 500])
+def test_invalid_base64_is_only_described(bad: str) -> None:
+    """F6: what is no base64 has no bytes to keep: it stays in the message, and is told of."""
+    piece = result([image(bad)])
+    found = taken(piece, ToolOutputPolicy())
+    assert (found.piece, found.blobs) == (piece, ())
+    beside = taken(result([text("x" * 5000), image(bad)]), ToolOutputPolicy())
+    (held,) = contents(beside).values()
+    assert held == b"x" * 5000 + b"\n[image: image/png]"
+    assert original(beside, CHAT) == result([text("x" * 5000), image(bad)])
+
+
+@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize("content", [None, "", [], "part"])
+def test_nothing_is_not_offloaded(content: Any, format: FormatName) -> None:
+    """F1: an empty result has an empty output, in each shape that it may have."""
+    if content == "part":
+        content = {"output": ""} if format is GEMINI else [text("", format)]
+    found = taken(result(content, format), TIGHT, format)
+    assert (found.output, found.blobs) == (Output(0, 0), ())
+
+
+# Two halves of a pair side by side are one character once they have been JSON.
+odd = st.text(st.characters(codec=None), max_size=30).map(
+    lambda words: str(json_text.loads(json_text.dumps(words)))
+) | st.sampled_from(
+    [
+        "",
+        "\n",
+        "a\r\nb\r\n",
+        "\x00",
+        "\ud800",
+        "\udc00\ud800",
+        "😀" * 9,
+        "one line " * 20,
+        "a\nb" * 9,
+    ]
+)
+
+
+def contents_of(format: FormatName) -> st.SearchStrategy[Any]:
+    """Every content a result may have: a text, or parts of all kinds."""
+    if format is GEMINI:
+        keys = st.sampled_from(["output", "error", "result", "rows"])
+        return odd | st.dictionaries(keys, odd | st.lists(odd | st.floats(-9, 9), max_size=2))
+    data = st.binary(min_size=1, max_size=40).map(lambda raw: base64.b64encode(raw).decode())
+    kinds = [odd.map(lambda words: text(words, format))]
+    kinds.append(data.map(lambda found: image(found, format)))
+    kinds.append(st.sampled_from(["!", "AAA", "AA AA"]).map(lambda bad: image(bad, format)))
+    kinds.append(odd.map(lambda words: {"type": "other", "x": words}))
+    if format is ANTHROPIC:
+        kinds.append(odd.map(document))
+    return odd | st.lists(st.one_of(*kinds), max_size=5)
+
+
+@st.composite
+def results(draw: st.DrawFn) -> tuple[dict[str, Any], FormatName]:
+    """A result of any kind, with fields nobody knows."""
+    format = draw(st.sampled_from(FormatName))
+    more = draw(st.dictionaries(st.sampled_from(["x", "is_error_"]), odd, max_size=1))
+    return result(draw(contents_of(format)), format, **more), format
+
+
+policies = st.builds(
+    ToolOutputPolicy,
+    enabled=st.sampled_from([True, True, True, False]),
+    offload_threshold_bytes=st.integers(0, 30),
+    max_message_bytes=st.integers(1, 30),
+    max_line_length=st.integers(1, 12),
+    view=st.sampled_from(ViewMode),
+)
+
+
+@given(results(), policies)
+def test_what_came_comes_back(came: tuple[dict[str, Any], FormatName], policy: Any) -> None:
+    """F1, A1: whatever the result and the policy, the piece comes back with identical strings."""
+    piece, format = came
+    before = json_text.dumps(piece)
+    found = taken(piece, policy, format)
+    assert json_text.dumps(piece) == before
+    assert json_text.dumps(original(found, format)) == before
+    held = contents(found)
+    if found.output.ref is None:
+        assert (found.piece, found.output) == (piece, inline_output(message_of(piece, format)))
+        return
+    main = held[found.output.ref]
+    assert found.output.byte_size == len(main)
+    assert found.output.line_count == main.count(b"\n") + (main[-1:] not in (b"", b"\n"))
+    assert len(held) == len(found.blobs)
+    # Deterministic: the same result is the same view and blobs.
+    assert taken(piece, policy, format) == found
+
+
+@given(results(), policies, policies, st.booleans())
+def test_a_result_is_the_same_whatever_the_policy(
+    came: tuple[dict[str, Any], FormatName], policy: Any, later: Any, is_said_otherwise: bool
+) -> None:
+    """A2: the same result is known as such by any policy, and another one never is."""
+    piece, format = came
+    found = taken(piece, replace(policy, enabled=True, offload_threshold_bytes=0), format)
+    if found.output.ref is None:
+        return
+    body = json_text.dump_stored(found.piece).decode()
+    assert is_same_result(body, found.output, piece, format)
+    other = deepcopy(piece)
+    if is_said_otherwise:
+        holder, key = holder_of(other, format), key_of(format)
+        said = f"{holder[key]}x"
+        holder[key] = {"output": said} if format is GEMINI else said
+    else:
+        other["more"] = 1
+    assert not is_same_result(body, found.output, other, format)
+    again = taken(piece, later, format)
+    assert again.output.ref in (found.output.ref, None)
+
+
+def test_other_ways_to_say_the_same_bytes_are_other_results() -> None:
+    """A2: one text and its two halves have one blob, and are not the same message."""
+    whole, halves = result("aaaaaaaaaa\nbbbbbbbbbb"), result([text("a" * 10), text("b" * 10)])
+    found, other = taken(whole), taken(halves)
+    assert found.output.ref == other.output.ref
+    for kept, given_ in ((found, halves), (other, whole)):
+        body = json_text.dump_stored(kept.piece).decode()
+        assert not is_same_result(body, kept.output, given_, CHAT)
+    moved = result([text("a" * 10 + "\n" + "b" * 5), text("b" * 4)])
+    assert not is_same_result(
+        json_text.dump_stored(other.piece).decode(), other.output, moved, CHAT
+    )
+    view = result(found.piece["content"])
+    body = json_text.dump_stored(found.piece).decode()
+    assert not is_same_result(body, found.output, view, CHAT)
+
+
+def attached_of(data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None) -> Attached:
+    """Return an uploaded blob with its view."""
+    blob = Blob("blob_up", "content", len(data), data.count(b"\n"), "hash", TEXT, tool)
+    builder = ViewBuilder(ViewRules.of(policy))
+    builder.feed(data)
+    return Attached(blob, builder.finish(blob.ref, tool))
+
+
+@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize("nothing", [None, "", [], "absent"])
+def test_a_message_without_content_shows_the_blob_that_it_names(
+    nothing: Any, format: FormatName
+) -> None:
+    """F1: `output_ref` stands for content that is absent, null or empty; all of it comes back."""
+    data = b"line one\nline two\nline three\n"
+    piece = result(nothing, format, output_ref={"id": "blob_up"})
+    if nothing == "absent":
+        del holder_of(piece, format)[key_of(format)]
+    up = attached_of(data)
+    found = taken(piece, TIGHT, format, up=up)
+    assert (found.attaches, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
+    assert (found.output.byte_size, found.output.line_count) == (len(data), 3)
+    assert message_of(found.piece, format).text == up.view.texts[0]
+    assert found.output.view is ViewKind.CUT
+    body = json_text.dump_stored(found.piece).decode()
+    full = restored(body, format, found.output, data)
+    assert message_of(full, format).text == data.decode()
+    for other in (TIGHT, REFERENCE, ToolOutputPolicy()):
+        again = taken(piece, other, format, up=attached_of(data, other))
+        later = json_text.dump_stored(again.piece).decode()
+        assert is_same_result(later, again.output, piece, format)
+        spoken = result("own words", format, output_ref={"id": "blob_up"})
+        assert not is_same_result(later, again.output, spoken, format)
+
+
+@pytest.mark.parametrize("format", FormatName)
+def test_own_content_stays_beside_the_ref(format: FormatName) -> None:
+    """F1: a message that brings content and names a blob keeps its content as the view."""
+    contents: list[Any] = ["own words " * 50]
+    if format is not GEMINI:
+        contents.append([text("own", format), image(format=format)])
+    for content in contents:
+        piece = result(content, format, output_ref="blob_up")
+        found = taken(piece, TIGHT, format, up=attached_of(b"x" * 100))
+        assert (found.piece, found.attaches, found.output.is_cut) == (piece, "blob_up", False)
+        body = json_text.dump_stored(found.piece).decode()
+        assert is_same_result(body, found.output, piece, format)
+        other = result("others", format, output_ref="blob_up")
+        assert not is_same_result(body, found.output, other, format)
+        without = result(content, format)
+        assert not is_same_result(body, found.output, without, format)
+
+
+def test_bytes_that_are_no_text_come_back_as_they_are_shown() -> None:
+    """F1: an upload need not be UTF-8; its message shows each bad byte as one character."""
+    data = b"\xff\xfe line\n" * 9 + b"\xed\xa0\x80"
+    found = taken(result(None, output_ref="blob_up"), up=attached_of(data))
+    full = restored(json_text.dump_stored(found.piece).decode(), CHAT, found.output, data)
+    assert full["content"] == "\ufffd\ufffd line\n" * 9 + "\ud800"
+
+
+def test_a_ref_must_be_one() -> None:
+    """F1, M: an `output_ref` that is none, or that nobody stored, is refused where it stands."""
+    wrongs: list[Any] = [7, [], {}, {"id": 5}, {"id": ""}, ""]
+    for wrong in wrongs:
+        with pytest.raises(ValidationError) as refused:
+            attached_ref(result("x", output_ref=wrong), CHAT, "/messages/3")
+        assert refused.value.problems[0].pointer == "/messages/3/output_ref"
+    with pytest.raises(ValidationError) as refused:
+        taken(result(None, output_ref={"id": "blob_unknown"}))
+    assert refused.value.problems[0].pointer == "/messages/0/output_ref"
+    assert attached_ref(result("x", output_ref=None), CHAT, "") is None
+    assert attached_ref(result("x", ANTHROPIC, output_ref={"id": "r"}), ANTHROPIC, "") == "r"
+
+
+@pytest.mark.parametrize(
+    ("message_id", "ref"),
+    [
+        ("0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071", "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"),
+        ("m1", "m1"),
+        ("call:a.b_c-D", "call:a.b_c-D"),
+        ("m" * 37, "seq-9"),
+        ("m#1", "seq-9"),
+        ("a/b", "seq-9"),
+        ("a b", "seq-9"),
+        ("..", "seq-9"),
+        ("?", "seq-9"),
+        ("é", "seq-9"),
+        ("seq-3", "seq-9"),
+        ("blob_3", "seq-9"),
+    ],
+)
+def test_what_a_small_result_is_called_for_by(message_id: str, ref: str) -> None:
+    """F1: its message's id, or its seq where the caller's own id cannot stand in a path."""
+    assert Output(5, 1).ref_in(message_id, 9).id == ref
+    assert Output(5, 1, "blob_x").ref_in(message_id, 9).id == "blob_x"
+
+
+def test_a_view_without_the_names_of_tools() -> None:
+    """L1: the closing note of a view is exchanged for the one that names no tool, or left."""
+    for policy in (TIGHT, REFERENCE):
+        found = taken(result("line one\n" * 50), policy)
+        shown = viewed(found.piece["content"], found.output)
+        assert shown.endswith(found.output.plain_note)
+        assert not any(name in shown for name in TOOL_NAMES)
+    whole = taken(result("x\n" * 8))
+    assert viewed("text", whole.output) == "text"

@@ -1,0 +1,310 @@
+"""Views of tool results: what is kept, how the rest is found, placeholders (F1, F2, F3, L1)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.policy import ToolOutputPolicy
+from app.domain.common.policy import ToolView as ViewMode
+from app.domain.tool_output.blobs import ToolOutputRef, encode, show
+from app.domain.tool_output.preview import (
+    GREP,
+    NOTE_BYTES,
+    READ_BYTES,
+    READ_LINES,
+    TOOL_NAMES,
+    ToolView,
+    ViewBuilder,
+    ViewKind,
+    ViewRules,
+    placeholder,
+    should_offload,
+    view_of_texts,
+)
+from tests.domain.tool_output.test_blobs import any_bytes, any_text, cut_up
+
+DEFAULT = ViewRules.of(ToolOutputPolicy())
+BLOB = "blob_0123456789abcdef01234567"
+
+
+def ref_of(*texts: str) -> ToolOutputRef:
+    """Return a ref to the texts as a blob holds them."""
+    data = encode("".join(texts))
+    return ToolOutputRef(BLOB, len(data), len(data.splitlines()))
+
+
+def rules(max_line_length: int, max_message_bytes: int) -> ViewRules:
+    """Return rules that cut."""
+    return ViewRules(ViewMode.TRUNCATE, max_line_length, max_message_bytes)
+
+
+def any_rules() -> st.SearchStrategy[ViewRules]:
+    """Rules so small that short texts are cut in every way."""
+    modes = st.sampled_from([ViewMode.TRUNCATE] * 5 + [ViewMode.REFERENCE])
+    return st.builds(ViewRules, modes, st.integers(1, 6), st.integers(1, 40))
+
+
+def view_of(text: str, made_by: ViewRules = DEFAULT) -> ToolView:
+    """Return the view of one text."""
+    return view_of_texts([text], made_by, ref_of(text), "shell_exec")
+
+
+def lines_cut(text: str, most: int) -> str:
+    """Return the text with its lines cut, the plain way."""
+    return re.sub(r"([^\n]*?)(\r?\n|\r?\Z)", lambda line: line[1][:most] + line[2], text)
+
+
+def bytes_cut(text: str, most: int) -> str:
+    """Return as much of the text as so many bytes hold."""
+    while len(encode(text)) > most:
+        text = text[:-1]
+    return text
+
+
+def kept(view: ToolView) -> str:
+    """Return what a view shows of the text, without its note."""
+    return "".join(view.texts).removesuffix(view.note)
+
+
+def room_beside_note(most: int) -> int:
+    """Return the bytes of text that a view has where a note follows."""
+    return max(0, most - NOTE_BYTES)
+
+
+PADDED = any_text() | any_text().map(lambda text: text + "z\n" * 200)
+"""Texts that are shorter than a note, and texts that are longer."""
+MOST_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
+
+# --- what is kept ---------------------------------------------------------------------------
+
+
+@given(PADDED, st.integers(1, 6), MOST_BYTES)
+def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
+    """F2: rules 1 and 2; never over the bytes, the note's too; no character is ever split."""
+    view = view_of(text, rules(line, most))
+    cut = lines_cut(text, line)
+    shown = text if bytes_cut(cut, most) == text else bytes_cut(cut, room_beside_note(most))
+    assert len(encode(view.texts[0])) <= max(most, len(encode(view.note)))
+    assert kept(view) in (shown, shown + "\n")
+    assert (view.kind is ViewKind.WHOLE) == (shown == text)
+    if shown == text:
+        assert view == ToolView(ViewKind.WHOLE, (text,))
+    elif shown == cut:
+        assert view.mentions == (READ_BYTES, GREP)
+        assert view.plain_note.startswith(f"[Long lines cut: {len(encode(shown))} of ")
+    else:
+        assert view.mentions == (READ_LINES, GREP)
+        assert f"offset={shown.count(chr(10))}, or" in view.note
+        assert view.plain_note.startswith(f"[Output cut: {len(encode(shown))} of ")
+
+
+@given(any_text(), any_rules(), st.data())
+def test_a_stream_has_the_view_of_its_text(text: str, by: ViewRules, data: st.DataObject) -> None:
+    """F2: rule 5, whatever the pieces, and the first full view is the last."""
+    builder, whole = ViewBuilder(by), view_of(text, by)
+    for piece in cut_up(data, encode(text)):
+        was_full = builder.is_full
+        builder.feed(piece)
+        assert builder.is_full >= was_full
+        if builder.is_full:
+            break
+    assert builder.finish(ref_of(text), "shell_exec") == whole
+
+
+@given(any_bytes(), any_rules(), st.data())
+def test_any_bytes_have_a_view(blob: bytes, by: ViewRules, data: st.DataObject) -> None:
+    """F2: invalid bytes are shown as U+FFFD, wherever the pieces were cut."""
+    ref = ToolOutputRef(BLOB, len(blob), blob.count(b"\n"))
+    in_one, in_pieces = ViewBuilder(by), ViewBuilder(by)
+    in_one.feed(blob)
+    for piece in cut_up(data, blob):
+        in_pieces.feed(piece)
+    view = in_one.finish(ref)
+    assert in_pieces.finish(ref) == view
+    if by.mode is ViewMode.TRUNCATE:
+        cut = lines_cut(show(blob), by.max_line_length)
+        shown = bytes_cut(cut, by.max_message_bytes)
+        if shown != show(blob):
+            shown = bytes_cut(cut, room_beside_note(by.max_message_bytes))
+        assert kept(view) in (shown, shown + "\n")
+        assert (view.kind is ViewKind.WHOLE) == (shown == show(blob))
+
+
+@given(st.lists(PADDED, max_size=4), st.integers(1, 6), MOST_BYTES)
+def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most: int) -> None:
+    """F2: rule 4; texts after the last one that fits are empty, and the note comes once."""
+    view = view_of_texts(texts, rules(line, most), ref_of(*texts), None)
+    cut = [lines_cut(text, line) for text in texts]
+    assert len(view.texts) == len(texts)
+    is_whole = cut == texts and sum(len(encode(text)) for text in texts) <= most
+    room, wanted = most if is_whole else room_beside_note(most), []
+    for text in cut:
+        wanted.append(bytes_cut(text, room))
+        room = room - len(encode(text)) if wanted[-1] == text else 0
+    if view.kind is ViewKind.WHOLE:
+        assert list(view.texts) == texts == wanted
+        return
+    last = max((index for index, text in enumerate(wanted) if text), default=0)
+    assert [*view.texts[:last], *view.texts[last + 1 :]] == [*wanted[:last], *wanted[last + 1 :]]
+    assert view.texts[last].removesuffix(view.note) in (wanted[last], wanted[last] + "\n")
+    if view.mentions[0] == READ_LINES:
+        cut_one = next(index for index, text in enumerate(wanted) if text != cut[index])
+        offset = "\n".join(wanted[: cut_one + 1]).count("\n")
+        assert f"offset={offset}, or" in view.note
+
+
+def test_what_fits_is_shown_as_it_is() -> None:
+    """F2: at both limits nothing is cut and there is no note; carriage returns do not count."""
+    text = ("é" * 2000 + "\r\n") * 12 + "x" * 1999 + "\n" + "x" * 1176
+    assert len(encode(text)) == DEFAULT.max_message_bytes
+    assert view_of(text) == ToolView(ViewKind.WHOLE, (text,))
+    assert view_of(text + "x").kind is ViewKind.CUT
+    assert view_of("x" * 2000 + "\r") == ToolView(ViewKind.WHOLE, ("x" * 2000 + "\r",))
+
+
+def test_invalid_bytes_count_as_they_are_shown() -> None:
+    """F2: U+FFFD takes three bytes of a view, the byte that it stands for one of the blob."""
+    builder = ViewBuilder(rules(6, NOTE_BYTES + 12))
+    builder.feed(b"\xff\n" * 100)
+    view = builder.finish(ToolOutputRef(BLOB, 200, 100))
+    assert kept(view) == "\ufffd\n" * 3
+    assert view.plain_note == f'[Output cut: 6 of 200 bytes shown; ref="{BLOB}".]'
+
+
+def test_a_result_without_text_has_nothing_to_cut() -> None:
+    """F6: images alone have no view in either mode."""
+    for mode in ViewMode:
+        by = ViewRules(mode, 10, 10)
+        assert view_of_texts([], by, ref_of(), None) == ToolView(ViewKind.WHOLE, ())
+
+
+@pytest.mark.parametrize("text", ["x" * 500_000, "é\n" * 200_000, "x\n\n" + "y" * 70_000])
+def test_no_more_is_read_than_is_shown(text: str) -> None:
+    """F2: rule 5; a view is full as soon as its bytes are."""
+    builder = ViewBuilder(rules(100_000, 51_200))
+    fed = 0
+    for start in range(0, len(text), 1000):
+        builder.feed(encode(text[start : start + 1000]))
+        fed += 1
+        if builder.is_full:
+            break
+    assert fed < 60
+    assert builder.finish(ref_of(text), "shell_exec") == view_of(text, rules(100_000, 51_200))
+
+
+# --- the words ------------------------------------------------------------------------------
+
+
+def test_the_note_of_a_cut_output_says_where_to_go_on() -> None:
+    """F2, L1: the exact words, with and without the names of tools."""
+    text = "".join(f"{number:062}\n" for number in range(16_645))
+    view = view_of(text)
+    assert view.note == (
+        "[Output cut: 50,976 of 1,048,635 bytes shown. Read the rest with tool_output_cache"
+        f' ref_id="{BLOB}" offset=809, or search it with tool_output_cache_grep.]'
+    )
+    assert view.plain_note == f'[Output cut: 50,976 of 1,048,635 bytes shown; ref="{BLOB}".]'
+    assert view.texts == (text[:50_976] + "\n" + view.note,)
+    assert text[:50_976].count("\n") == 809
+    assert len(view.texts[0]) <= 51_200
+
+
+def test_the_note_of_cut_lines_says_how_to_read_them() -> None:
+    """F2, L1: every line was begun, so that only bytes of lines are missing."""
+    view = view_of("short\n" + "y" * 5000 + "\n")
+    assert view.note == (
+        "[Long lines cut: 2,007 of 5,007 bytes shown. Read them whole with read_result"
+        f' ref_id="{BLOB}", or search them with tool_output_cache_grep.]'
+    )
+    assert view.plain_note == f'[Long lines cut: 2,007 of 5,007 bytes shown; ref="{BLOB}".]'
+    assert view.texts == ("short\n" + "y" * 2000 + "\n" + view.note,)
+
+
+def test_a_reference_has_the_exact_words() -> None:
+    """F2: the text of a reference to the letter, its opening as it is."""
+    text = "é\r\n" + "x" * 48_227
+    view = view_of_texts(
+        [text, "more"], ViewRules(ViewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
+    )
+    assert view.texts == (
+        '[Tool result stored — 48,231 bytes from "shell_exec".\n'
+        "First 200 chars: é\r\n" + "x" * 197 + "]\n"
+        f'Use the "read_result" tool with ref_id="{BLOB}" to read specific portions.',
+        "",
+    )
+    assert view.kind is ViewKind.REFERENCE
+    assert view.mentions == (READ_BYTES,)
+    assert view.texts[0].removesuffix(view.note) + view.plain_note == (
+        '[Tool result stored — 48,231 bytes from "shell_exec".\n'
+        "First 200 chars: é\r\n" + "x" * 197 + f']\nref_id="{BLOB}"'
+    )
+
+
+def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
+    """F2: where the opening would take it over the bytes, the opening is shorter."""
+    for most in (1, 150, 200, 333):
+        rules_ = ViewRules(ViewMode.REFERENCE, 2000, most)
+        view = view_of_texts(["é" * 5000], rules_, ref_of("é" * 5000), None)
+        least = view_of_texts(["é" * 5000], replace(rules_, max_message_bytes=1), ref_of(""), None)
+        assert len(encode(view.texts[0])) <= max(most, len(encode(least.texts[0])) + 5)
+
+
+@pytest.mark.parametrize("ref", [BLOB, "m" * 36])
+def test_a_note_is_within_its_room(ref: str) -> None:
+    """F2: the largest view of the largest blob has a note that `NOTE_BYTES` holds."""
+    builder = ViewBuilder(rules(1_000_000, 1_000_000))
+    builder.feed(b"\n" * 1_000_001)
+    view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
+    assert len(encode(view.note)) + 1 <= NOTE_BYTES
+    assert len(encode(view.texts[0])) <= 1_000_000
+
+
+def test_a_reference_without_a_tool_name_says_tool() -> None:
+    """F2: the opening may go over several texts, and be shorter than 200 characters."""
+    texts = ["one\n", "", "two"]
+    view = view_of_texts(texts, ViewRules(ViewMode.REFERENCE, 9, 400), ref_of(*texts), None)
+    assert view.texts[0].startswith('[Tool result stored — 7 bytes from "tool".\n')
+    assert "First 200 chars: one\ntwo]\n" in view.texts[0]
+    assert view.texts[1:] == ("", "")
+
+
+@given(any_text(), any_rules())
+def test_a_note_closes_the_text_and_has_a_plain_form(text: str, by: ViewRules) -> None:
+    """L1: rule 3; the note names just the tools it mentions, its plain form none."""
+    view = view_of(text, by)
+    assert view.texts[0].endswith(view.note)
+    for name in TOOL_NAMES:
+        assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
+        assert name not in view.plain_note
+    assert bool(view.note) == bool(view.plain_note) == (view.kind is not ViewKind.WHOLE)
+
+
+def test_a_placeholder_has_the_exact_words() -> None:
+    """F3, L1: with and without the name of the tool that reads it."""
+    assert placeholder("blob_x", 48_231, named=True) == (
+        "[tool output trimmed; ref=blob_x; 48,231 bytes; read with tool_output_cache]"
+    )
+    assert placeholder("blob_x", 5, named=False) == "[tool output trimmed; ref=blob_x; 5 bytes]"
+
+
+@pytest.mark.parametrize(
+    ("size", "output", "offloaded"),
+    [
+        (4096, ToolOutputPolicy(), False),
+        (4097, ToolOutputPolicy(), True),
+        (101, ToolOutputPolicy(max_message_bytes=100), True),
+        (100, ToolOutputPolicy(max_message_bytes=100), False),
+        (0, ToolOutputPolicy(offload_threshold_bytes=0), False),
+        (10**9, ToolOutputPolicy(enabled=False), False),
+    ],
+)
+def test_what_is_larger_than_both_limits_is_offloaded(
+    size: int, output: ToolOutputPolicy, offloaded: bool
+) -> None:
+    """F1: nothing at or below the threshold, nothing at all when it is switched off."""
+    assert should_offload(size, output) is offloaded

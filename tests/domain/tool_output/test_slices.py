@@ -1,0 +1,230 @@
+"""Slices of blobs by line and by byte (F4, decision 28)."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.tool_output.blobs import Chunk, encode, prefix_size, show
+from app.domain.tool_output.slices import Bytes, LineReader, Lines, byte_slice, bytes_to_fetch
+from tests.domain.tool_output.test_blobs import any_bytes, chunked, cut_up
+
+ENDLESS = 10**9
+
+
+def line_count(blob: bytes) -> int:
+    """Return the lines of a blob."""
+    return blob.count(b"\n") + (not blob.endswith((b"\n",)) and blob != b"")
+
+
+def lines_of(
+    blob: bytes,
+    offset: int = 0,
+    limit: int = 2000,
+    *,
+    max_line_length: int = 2000,
+    max_bytes: int = ENDLESS,
+    pieces: list[bytes] | None = None,
+) -> Lines:
+    """Read a slice of lines from the blob's beginning on."""
+    reader = LineReader(
+        offset,
+        limit,
+        max_line_length=max_line_length,
+        max_bytes=max_bytes,
+        total_lines=line_count(blob),
+    )
+    for piece in [blob] if pieces is None else pieces:
+        reader.feed(piece)
+    return reader.finish()
+
+
+def bytes_of(blob: bytes, offset: int, limit: int) -> Bytes:
+    """Read a slice of bytes out of what it says it needs."""
+    start, end = bytes_to_fetch(offset, limit, len(blob))
+    return byte_slice(blob[start:end], start, offset=offset, limit=limit, total=len(blob))
+
+
+def plain_lines(blob: bytes, most: int) -> list[str]:
+    """Return all lines as they are shown, numbered, the plain way."""
+    parts = blob.split(b"\n")
+    start, shown = 0, []
+    for number, line in enumerate(parts[: line_count(blob)], 1):
+        text = show(line.removesuffix(b"\r"))
+        if len(text) > most:
+            text = f"{text[:most]} … [line goes on at byte {start + prefix_size(line, most)}]"
+        shown.append(f"{number:6}\t{text}")
+        start += len(line) + 1
+    return shown
+
+
+# --- lines ----------------------------------------------------------------------------------
+
+
+@given(any_bytes(), st.integers(0, 8), st.integers(1, 8), st.integers(1, 5), st.data())
+def test_lines_are_those_of_the_blob(
+    blob: bytes, offset: int, limit: int, most: int, data: st.DataObject
+) -> None:
+    """F4: rules 1 to 3, whatever the pieces; the cut goes on where it says."""
+    pieces = cut_up(data, blob)
+    lines = lines_of(blob, offset, limit, max_line_length=most, pieces=pieces)
+    wanted = plain_lines(blob, most)[offset : offset + limit]
+    following = offset + len(wanted)
+    total = line_count(blob)
+    next_offset = following if following < total else None
+    assert lines == Lines("\n".join(wanted), offset + 1, len(wanted), total, next_offset)
+
+
+@given(any_bytes(60), st.integers(1, 6), st.integers(1, 80))
+def test_following_the_slices_shows_every_line_once(blob: bytes, limit: int, most: int) -> None:
+    """F4: rule 4; a slice stays within its bytes unless one line alone is over them."""
+    shown: list[str] = []
+    offset: int | None = 0 if blob else None
+    while offset is not None:
+        lines = lines_of(blob, offset, limit, max_line_length=7, max_bytes=most)
+        assert 1 <= lines.line_count <= limit
+        assert len(encode(lines.text)) <= most or lines.line_count == 1
+        shown.append(lines.text)
+        offset = lines.next_offset
+    assert "\n".join(shown) == "\n".join(plain_lines(blob, 7))
+
+
+def chunk_of(chunks: list[Chunk], line: int) -> Chunk:
+    """Return the chunk that a line begins in, or after."""
+    return next(chunk for chunk in reversed(chunks) if chunk.newlines < line or not chunk.number)
+
+
+@pytest.mark.parametrize("unit", [b"a line\n", b"\n", b"x" * 65_535 + b"\n", b"y" * 65_536 + b"\n"])
+def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
+    """F4: rule 5; from that chunk on the lines are those read from the beginning."""
+    blob = unit * (300_000 // len(unit)) + b"end"
+    chunks = chunked([blob])[1]
+    total = line_count(blob)
+    for offset in {0, 1, 2, 3, total // 2, total - 2, total - 1, total}:
+        first = chunk_of(chunks, offset)
+        reader = LineReader(
+            offset,
+            2,
+            max_line_length=10,
+            max_bytes=ENDLESS,
+            total_lines=total,
+            start=first.start,
+            newlines=first.newlines,
+        )
+        for chunk in chunks[first.number :]:
+            reader.feed(chunk.data)
+        assert reader.finish() == lines_of(blob, offset, 2, max_line_length=10)
+
+
+def test_the_rest_of_a_long_line_need_not_be_read() -> None:
+    """F4: rule 5; while it waits for the next line, the reader can be taken to its chunk."""
+    blob = b"first\n" + b"x" * 1_000_000 + b"\nthird\n" + b"y" * 1_000_000
+    chunks = chunked([blob])[1]
+    reader = LineReader(0, 9, max_line_length=5, max_bytes=ENDLESS, total_lines=4)
+    assert reader.next_line is None
+    number = read = 0
+    while number < len(chunks):
+        reader.feed(chunks[number].data)
+        number, read = number + 1, read + 1
+        line = reader.next_line
+        following = number if line is None else chunk_of(chunks, line).number
+        if following > number:
+            number = following
+            reader.go_to(chunks[number].start, chunks[number].newlines)
+    assert reader.finish() == lines_of(blob, 0, 9, max_line_length=5)
+    assert read < 5
+
+
+def test_numbers_and_ends_are_shown_as_an_editor_does() -> None:
+    """F4: six places and a tab, lines from 1, one carriage return dropped."""
+    lines = lines_of(b"a\r\nb\r\r\n\n\tc\rd")
+    assert lines.text == "     1\ta\n     2\tb\r\n     3\t\n     4\t\tc\rd"
+    assert (lines.first_line, lines.line_count, lines.next_offset) == (1, 4, None)
+
+
+@pytest.mark.parametrize("unit", ["x", "é", "😀"])
+def test_a_line_is_cut_from_one_character_too_many_on(unit: str) -> None:
+    """F4: rules 2 and 3; a carriage return before the newline is none too many."""
+    whole = encode(unit * 20)
+    for blob in (whole, whole + b"\n", whole + b"\r\n", whole + b"\r"):
+        assert lines_of(blob, max_line_length=20).text == f"     1\t{unit * 20}"
+    for blob in (whole + b"x", whole + b"\r\r\n", whole + b"\rx\n", whole * 9):
+        text = lines_of(blob, max_line_length=20).text
+        assert text == f"     1\t{unit * 20} … [line goes on at byte {len(whole)}]"
+
+
+@pytest.mark.parametrize(
+    ("blob", "offset"), [(b"", 0), (b"", 3), (b"a\nb", 2), (b"a\nb\n", 2), (b"a\nb\n", 99)]
+)
+def test_past_the_last_line_there_is_nothing(blob: bytes, offset: int) -> None:
+    """F4: rule 5, also right behind the last newline."""
+    lines = lines_of(blob, offset)
+    assert lines == Lines("", offset + 1, 0, line_count(blob), None)
+
+
+def test_one_line_of_50_mb_is_shown_in_constant_memory() -> None:
+    """F4: rules 3 and 5; nothing of it is kept but what is shown, and the slice ends early."""
+    piece = "é".encode() * 32_768
+    reader = LineReader(0, 2, max_line_length=2000, max_bytes=51_200, total_lines=2)
+    tracemalloc.start()
+    try:
+        for _ in range(800):
+            reader.feed(piece)
+        reader.feed(b"\n" + piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert reader.is_done
+    assert peak < 2**20
+    ends = [f"{'é' * 2000} … [line goes on at byte {at}]" for at in (4000, 800 * 65_536 + 4001)]
+    assert reader.finish().text == f"     1\t{ends[0]}\n     2\t{ends[1]}"
+
+
+# --- bytes ----------------------------------------------------------------------------------
+
+
+@given(any_bytes(), st.integers(1, 9))
+def test_byte_slices_concatenate_to_the_blob(blob: bytes, limit: int) -> None:
+    """F4: rule 4; a slice is over its limit only for one character that is longer."""
+    texts, offset = [], 0 if blob else None
+    while offset is not None:
+        part = bytes_of(blob, offset, limit)
+        assert part.offset == offset
+        assert 1 <= part.byte_count <= max(limit, len(encode(part.text[:1])))
+        assert part.total_bytes == len(blob)
+        texts.append(part.text)
+        offset = part.next_offset
+    assert "".join(texts) == show(blob)
+
+
+@given(any_bytes(), st.integers(0, 60), st.integers(0, 9))
+def test_a_start_inside_a_character_moves_on(blob: bytes, offset: int, limit: int) -> None:
+    """F4: rule 4, by three bytes at most; invalid bytes are characters of their own."""
+    part = bytes_of(blob, offset, limit)
+    begin = min(part.offset, len(blob))
+    if offset < len(blob):
+        starts = {0}
+        while max(starts) < len(blob):
+            starts.add(max(starts) + prefix_size(blob[max(starts) :], 1))
+        assert part.offset == min(start for start in starts if start >= offset)
+        assert part.offset - offset <= 3
+        assert begin + part.byte_count in starts
+    assert part.text == show(blob[begin : begin + part.byte_count])
+    assert (part.next_offset is None) == (begin + part.byte_count == len(blob))
+
+
+def test_a_slice_fetches_little_more_than_it_shows() -> None:
+    """F4: rule 5, wherever it stands."""
+    assert bytes_to_fetch(0, 4096, 2**30) == (0, 4102)
+    assert bytes_to_fetch(2**29, 4096, 2**30) == (2**29 - 3, 2**29 + 4102)
+    assert bytes_to_fetch(2**30, 4096, 2**30) == (2**30, 2**30)
+    assert bytes_to_fetch(5, 4096, 3) == (3, 3)
+
+
+@pytest.mark.parametrize(("blob", "offset"), [(b"", 0), (b"abc", 3), (b"abc", 99)])
+def test_past_the_last_byte_there_is_nothing(blob: bytes, offset: int) -> None:
+    """F4: rule 5."""
+    assert bytes_of(blob, offset, 10) == Bytes("", offset, 0, len(blob), None)

@@ -1,0 +1,701 @@
+"""The background path over a real database: marked, woken, done once, resting (E6, E9, E11, 25)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import NotFound, ServiceUnavailable
+from app.domain.compaction.planning import CompactResult
+from app.domain.conversations.records import Job
+from app.services.compaction.compaction import CompactAsk
+from app.services.compaction.jobs import JobService
+from app.services.compaction.leases import Leases
+from app.services.conversations.log import Append, Appended
+from tests.conftest import execute
+from tests.services.fakes import (
+    CHAT,
+    SUMMARISER,
+    TENANT,
+    Clock,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+from tests.services.payload.test_context import ASKS, TOOLS, check, fill, policy
+
+DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
+GOOD = "<summary>what was said</summary>"
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services with a model that summarises."""
+    clock = Clock()
+    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
+
+
+def another(harness: Harness, *replies: Any) -> Harness:
+    """Return one more process on the same database, which knows nothing yet."""
+    database = PostgresDatabase(harness.database.store)
+    return Harness(WatchedDatabase(database), ScriptedGateway(*replies), model=SUMMARISER)
+
+
+async def is_due(harness: Harness, cid: str) -> bool:
+    """Whether the conversation has its due mark."""
+    return (await harness.stored(cid)).head.is_due
+
+
+async def kinds(harness: Harness, cid: str) -> list[str]:
+    """Return the types of what was told."""
+    return [kind for kind, _ in await harness.told(cid)]
+
+
+async def queued(url: str) -> list[str]:
+    """Return the keys of what workers were woken for."""
+    return [row[0] for row in await execute(url, "SELECT dedupe_key FROM pgqueuer ORDER BY id")]
+
+
+async def rest_of(url: str, cid: str) -> float:
+    """Return for how many seconds a conversation rests."""
+    ((seconds,),) = await execute(
+        url,
+        "SELECT extract(epoch FROM due_at - now())::float FROM heads WHERE conversation_id = $1",
+        cid,
+    )
+    return float(seconds)
+
+
+async def let_rest(url: str, cid: str) -> None:
+    """Let the time pass that a conversation rests."""
+    await execute(url, "UPDATE heads SET due_at = now() WHERE conversation_id = $1", cid)
+
+
+# --- becoming due ---------------------------------------------------------------------------
+
+
+async def test_an_append_that_crosses_the_line_marks_once(
+    harness: Harness, database_url: str
+) -> None:
+    """The mark is set with the batch, the worker woken once, and one `due` told (E6, 25)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 680)
+    assert not await is_due(harness, cid)
+    assert await kinds(harness, cid) == await queued(database_url) == []
+    await fill(harness, cid, 701)
+    assert await is_due(harness, cid)
+    for _ in range(3):
+        await harness.append(cid, user("why " * 4))
+    assert await kinds(harness, cid) == ["due"]
+    assert len(await queued(database_url)) == 1
+    async with harness.database.session() as records:
+        assert await records.jobs.list_due(10) == [(TENANT, cid)]
+    assert harness.gateway.calls == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "leaves", "share"),
+    [
+        ("sandwich", {}, 0.7),
+        ("sandwich", {"sandwich": {"compression_threshold": 0.5}}, 0.5),
+        ("retain_summary", {}, 0.8),
+        ("tree_summary", {"compaction": {"threshold_ratio": 0.6}}, 0.6),
+        ("chain", {}, 0.8),
+    ],
+)
+async def test_each_strategy_has_its_line(
+    harness: Harness, strategy: str, leaves: Mapping[str, Any], share: float
+) -> None:
+    """The mark agrees with the pressure that the append answers (C3, decision 11)."""
+    cid = await harness.conversation(policy(2100, 100, strategy=strategy, **leaves))
+    while True:
+        answer = await harness.append(cid, user("why " * 20), says("so " * 20))
+        assert answer.budget is not None
+        over = answer.budget.used_tokens >= share * 2000
+        assert await is_due(harness, cid) == over == (answer.pressure == "due")
+        if over:
+            return
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        {"compaction": {"auto": False}},
+        {"compaction": {"enabled": False}},
+        {"compaction": {"auto": False, "max_messages": 3}},
+        {"compaction": {"mode": "inline", "max_messages": 3}},
+        {"strategy": "sliding_window", "compaction": {"max_messages": 3}},
+        {"strategy": "full_history", "compaction": {"max_messages": 3}},
+    ],
+)
+async def test_what_is_not_automatic_is_never_marked(
+    harness: Harness, database_url: str, leaves: dict[str, Any]
+) -> None:
+    """Without auto or enabled, inline, or with nothing to compact there is no mark (E1, E6)."""
+    cid = await harness.conversation(policy(1100, 100, **leaves))
+    await fill(harness, cid, 940)
+    fresh = another(harness)
+    await fresh.append(cid, user("why"))
+    assert not await is_due(harness, cid)
+    assert await kinds(harness, cid) == await queued(database_url) == []
+    await harness.work(cid)
+    assert harness.gateway.calls == []
+    assert (await harness.stored(cid)).head.compaction_id is None
+
+
+async def test_a_process_that_knows_nothing_marks_too(harness: Harness, database_url: str) -> None:
+    """The first append of a new process crosses the line as any other does (25)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 690)
+    await another(harness).append(cid, user("why " * 20))
+    assert await is_due(harness, cid)
+    assert await kinds(harness, cid) == ["due"]
+    assert len(await queued(database_url)) == 1
+
+
+async def test_settings_that_another_process_changed(harness: Harness, database_url: str) -> None:
+    """An append goes by the policy as it is now, whatever this process held (25, decision 9)."""
+    cid = await harness.conversation(policy(5100, 100))
+    await fill(harness, cid, 690)
+    await another(harness).set_policy(cid, {"budget": {"context_window": 1100}})
+    await harness.append(cid, user("why " * 20))
+    assert await is_due(harness, cid)
+    assert len(await queued(database_url)) == 1
+
+
+async def test_a_batch_with_an_idempotency_key_marks_once(
+    harness: Harness, database_url: str
+) -> None:
+    """The replayed answer neither marks nor wakes again (A2, 25)."""
+    cid = await harness.conversation(policy(1100, 100))
+    batch = Append([user("why " * 720)], idempotency_key="k")
+    first = await harness.log.append(TENANT, cid, batch)
+    assert await is_due(harness, cid)
+    assert isinstance(first, Appended) and first.pressure == "due"
+    async with harness.database.session() as records:
+        await records.jobs.clear_due(cid)
+    await harness.log.append(TENANT, cid, batch)
+    assert not await is_due(harness, cid)
+    assert await kinds(harness, cid) == ["due"]
+    assert len(await queued(database_url)) == 1
+
+
+async def test_too_many_messages_make_it_due(harness: Harness) -> None:
+    """`max_messages` counts what is verbatim, whatever the tokens (E6)."""
+    sizes = {"preserve_top": 1, "preserve_bottom": 1}
+    own = policy(1100, 100, sandwich=sizes, compaction={"max_messages": 12})
+    cid = await harness.conversation(own)
+    await harness.append(cid, *(user(f"{n} " + "why " * 20) for n in range(12)))
+    assert not await is_due(harness, cid)
+    await harness.append(cid, user("one more"))
+    assert await is_due(harness, cid)
+    answer = await harness.context.budget(TENANT, cid)
+    assert answer is not None and answer.pressure.pressure == "ok"
+    await harness.work(cid)
+    head = (await harness.stored(cid)).head
+    assert head.head_seq - head.hidden_messages == 2
+    assert not head.is_due
+    await harness.append(cid, *(user(f"{n}") for n in range(10)))
+    assert not await is_due(harness, cid)
+    await harness.append(cid, user("again"))
+    assert await is_due(harness, cid)
+
+
+@pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary", "chain"])
+async def test_too_many_short_messages_are_compacted_once(harness: Harness, strategy: str) -> None:
+    """A compaction by count needs no gain, and is not tried again at once (E6, D7)."""
+    own = policy(20_000, 100, strategy=strategy, compaction={"max_messages": 1})
+    cid = await harness.conversation(own)
+    await harness.append(cid, *(user(f"{n} " + "why " * 20) for n in range(14)))
+    await harness.work(cid)
+    head = (await harness.stored(cid)).head
+    assert head.hidden_messages > 0
+    calls = len(harness.gateway.calls)
+    is_crowded = head.head_seq - head.hidden_messages > 1
+    await harness.append(cid, user("one more"), says("yes"))
+    assert await is_due(harness, cid) is not is_crowded
+    assert len(harness.gateway.calls) == calls
+
+
+async def test_a_worker_that_cannot_be_woken_finds_the_mark(harness: Harness) -> None:
+    """An append never fails because of the queue; the mark is the promise (25, E11)."""
+
+    class LostQueue:
+        async def enqueue(self, *_: Any) -> bool:
+            raise ServiceUnavailable("The database does not answer")
+
+    harness.log._queue = LostQueue()
+    cid = await harness.conversation(policy(1100, 100))
+    answer = await harness.append(cid, user("why " * 720))
+    assert answer.head_seq == 1
+    assert await is_due(harness, cid)
+    async with harness.database.session() as records:
+        assert await records.jobs.list_due(10) == [(TENANT, cid)]
+
+
+# --- doing it -------------------------------------------------------------------------------
+
+
+async def test_what_is_due_is_compacted(harness: Harness) -> None:
+    """The worker compacts to the target, takes the mark away, and tells of it (E6, D7, L3)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    before = await harness.build(cid)
+    assert before["compaction"] is None
+    await harness.work(cid)
+    stored = await harness.receipt(cid)
+    assert (stored.trigger, stored.strategies_run) == ("background", ("sandwich",))
+    assert stored.before_tokens == before["tokens_used"]
+    assert stored.after_tokens <= 500
+    assert not await is_due(harness, cid)
+    for format, ask in ASKS.items():
+        build = await harness.build(cid, ask)
+        check(build, exact=format is CHAT)
+        assert build["summary_used"]
+    told = await harness.told(cid)
+    assert [kind for kind, _ in told] == ["due", "started", "compacted"]
+    assert told[1][1] == {"trigger": "background", "steps": ["sandwich"]}
+    assert told[2][1]["compaction_id"] == stored.compaction_id
+    assert told[2][1]["after_tokens"] == stored.after_tokens
+    await harness.work(cid)
+    assert len(harness.gateway.calls) == 1
+
+
+async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
+    """A slow model blocks nothing; what came meanwhile is shown after the summary (E6, E11)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    before = await harness.build(cid)
+    harness.gateway.release.clear()
+    working = asyncio.create_task(harness.work(cid))
+    await harness.gateway.waiting.wait()
+    await harness.append(cid, user("meanwhile"))
+    build = await harness.build(cid)
+    assert build["epoch"] == before["epoch"]
+    assert build["degraded"] == []
+    await fill(harness, cid, 960)
+    pending = await harness.build(cid)
+    check(pending, exact=True)
+    assert pending["degraded"][0] == "compaction_pending"
+    assert len(harness.gateway.calls) == 1
+    harness.gateway.release.set()
+    await working
+    after = await harness.build(cid)
+    check(after, exact=True)
+    assert after["summary_used"]
+    assert "meanwhile" in after.contents
+    assert after["degraded"] == []
+
+
+async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
+    """A mark that a change of policy overtook costs no call, and is taken away (E6)."""
+    for leaves in ({"budget": {"context_window": 9000}}, {"compaction": {"auto": False}}):
+        cid = await harness.conversation(policy(1100, 100))
+        await fill(harness, cid, 705)
+        await harness.set_policy(cid, leaves)
+        await harness.work(cid)
+        assert not await is_due(harness, cid)
+        assert (await harness.stored(cid)).head.compaction_id is None
+    assert harness.gateway.calls == []
+
+
+async def test_below_the_least_gain_it_is_left_to_grow(harness: Harness) -> None:
+    """What would free too little is not tried again until the log grew by 5 % (D7, E9)."""
+    own = policy(1100, 100, compaction={"min_gain": 0.6})
+    cid = await harness.conversation(own)
+    await fill(harness, cid, 705)
+    await harness.work(cid)
+    head = (await harness.stored(cid)).head
+    assert (head.compaction_id, head.is_due) == (None, False)
+    assert head.resume_at == head.tokens + 50
+    while (await harness.stored(cid)).head.tokens < head.resume_at - 10:
+        await harness.append(cid, user("why " * 4))
+        assert not await is_due(harness, cid)
+    await harness.append(cid, user("why " * 12))
+    assert await is_due(harness, cid)
+    assert harness.gateway.calls == []
+    assert "failed" not in await kinds(harness, cid)
+
+
+async def test_a_summary_that_frees_nothing_is_left_to_grow(harness: Harness) -> None:
+    """A model that answers at length is not asked again at once (D7, E9)."""
+    harness.gateway.replies = ["<summary>" + "🫠" * 100 + "</summary>"]
+    sizes = {"preserve_top": 3, "preserve_bottom": 3}
+    own = policy(1100, 100, sandwich=sizes, compaction={"min_gain": 0.0})
+    cid = await harness.conversation(own)
+    await harness.append(cid, *(user("why " * 100) for n in range(7)))
+    before = (await harness.stored(cid)).head.compaction_id
+    await harness.work(cid)
+    calls = len(harness.gateway.calls)
+    assert (await harness.stored(cid)).head.compaction_id == before is None
+    await harness.append(cid, user("why"))
+    assert not await is_due(harness, cid)
+    await harness.work(cid)
+    assert len(harness.gateway.calls) == calls
+
+
+async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
+    """A conversation deleted since is no error, and nothing of it comes back (A7, E6)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    await harness.conversations.remove(TENANT, cid)
+    await harness.work(cid)
+    await harness.work(new_id())
+    await harness.work(cid, new_id())
+    assert harness.gateway.calls == []
+
+
+async def test_deleted_while_the_model_thinks(harness: Harness) -> None:
+    """The work ends without a trace (A7)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    harness.gateway.release.clear()
+    working = asyncio.create_task(harness.work(cid))
+    await harness.gateway.waiting.wait()
+    await harness.conversations.remove(TENANT, cid)
+    harness.gateway.release.set()
+    await working
+    with pytest.raises(NotFound):
+        await harness.receipts.page(TENANT, cid, 10, None)
+
+
+# --- once -----------------------------------------------------------------------------------
+
+
+async def test_who_does_not_get_the_lease_leaves_the_mark(harness: Harness) -> None:
+    """While another process compacts nothing is done twice, and nothing forgotten (E6, 25)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    async with Leases(harness.database, new_id).held(cid) as is_mine:
+        assert is_mine
+        await harness.work(cid)
+        assert harness.gateway.calls == []
+        assert await is_due(harness, cid)
+        assert "started" not in await kinds(harness, cid)
+    await harness.work(cid)
+    assert (await harness.receipt(cid)).trigger == "background"
+    assert not await is_due(harness, cid)
+
+
+async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
+    """Woken at the same time in two processes, one makes the summary (25)."""
+    other = another(harness)
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    await asyncio.gather(*(one.work(cid) for one in (harness, other, harness, other)))
+    assert len(harness.gateway.calls) + len(other.gateway.calls) == 1
+    assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
+    await harness.work(cid)
+    assert not await is_due(harness, cid)
+
+
+async def test_a_view_that_changed_meanwhile_is_looked_at_again(harness: Harness) -> None:
+    """An undo while the model thinks wins; the mark stays, and the next look settles it (E6)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    await harness.work(cid)
+    first = (await harness.receipt(cid)).compaction_id
+    while not await is_due(harness, cid):
+        await harness.append(cid, user("why " * 4), says("so " * 4))
+    harness.gateway.waiting.clear()
+    harness.gateway.release.clear()
+    working = asyncio.create_task(harness.work(cid))
+    await harness.gateway.waiting.wait()
+    await harness.undo(cid)
+    harness.gateway.release.set()
+    await working
+    assert await is_due(harness, cid)
+    found = await harness.receipts.page(TENANT, cid, 10, None)
+    assert [receipt.compaction.compaction_id for receipt in found] == [first]
+    await harness.work(cid)
+    assert not await is_due(harness, cid), "decision 24: it rests after the undo"
+    assert (await harness.stored(cid)).head.compaction_id is None
+
+
+# --- failing --------------------------------------------------------------------------------
+
+
+async def test_a_failing_model_rests_longer_each_time(harness: Harness, database_url: str) -> None:
+    """30 s, then doubling, up to an hour; counted and told; the view as it was (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    before = await harness.build(cid)
+    for number, seconds in enumerate((30, 60, 120, 240), start=1):
+        await harness.work(cid)
+        head = (await harness.stored(cid)).head
+        assert (head.failures, head.is_resting, head.is_due) == (number, True, True)
+        assert seconds - 10 < await rest_of(database_url, cid) <= seconds
+        async with harness.database.session() as records:
+            assert await records.jobs.list_due(10) == []
+        await harness.append(cid, user("so"))
+        assert (await harness.stored(cid)).head.is_resting
+        await let_rest(database_url, cid)
+    await execute(database_url, "UPDATE heads SET failures = 40")
+    await harness.work(cid)
+    assert 3590 < await rest_of(database_url, cid) <= 3600
+    assert len(harness.gateway.calls) == 5
+    told = await harness.told(cid)
+    assert [kind for kind, _ in told] == ["due", *["started", "failed"] * 5]
+    assert told[2][1] == {
+        "trigger": "background",
+        "reason": "provider_error",
+        "calls": 1,
+        "code": "SERVICE_UNAVAILABLE",
+        "detail": "no",
+    }
+    assert (await harness.build(cid))["epoch"] == before["epoch"]
+    assert (await harness.stored(cid)).head.compaction_id is None
+
+
+async def test_while_it_rests_no_model_is_called(harness: Harness, database_url: str) -> None:
+    """Neither builds nor a worker woken too early ask again; what is built says so (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    await harness.work(cid)
+    await fill(harness, cid, 955)
+    for _ in range(3):
+        build = await harness.build(cid)
+        check(build, exact=True)
+        assert build["degraded"] == ["summariser_unavailable"]
+        await harness.work(cid)
+        await another(harness).work(cid)
+    assert len(harness.gateway.calls) == 1
+    assert (await harness.stored(cid)).head.failures == 1
+    assert 0 < await rest_of(database_url, cid) <= 30
+    await fill(harness, cid, 1200)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["degraded"][0] == "summariser_unavailable" and len(build["degraded"]) > 1
+    assert len(harness.gateway.calls) == 1
+
+
+async def test_a_build_that_failed_rests_as_well(harness: Harness, database_url: str) -> None:
+    """Builds come often: after one failed the next do not call the model (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 955)
+    for _ in range(4):
+        build = await harness.build(cid)
+        assert build["degraded"] == ["summariser_unavailable"]
+        await harness.append(cid, user("so"))
+    assert len(harness.gateway.calls) == 1
+    assert (await harness.stored(cid)).head.failures == 1
+    await let_rest(database_url, cid)
+    harness.gateway.replies = [GOOD]
+    assert (await harness.build(cid))["compaction"].compacted
+
+
+@pytest.mark.parametrize("way", ["background", "forced"])
+async def test_success_ends_the_rest(harness: Harness, database_url: str, way: str) -> None:
+    """A compaction that succeeds forgets the failures, a forced one at any time (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    await harness.work(cid)
+    harness.gateway.replies = [GOOD]
+    if way == "background":
+        await let_rest(database_url, cid)
+        await harness.work(cid)
+    else:
+        assert (await harness.compact(cid)).compacted
+    head = (await harness.stored(cid)).head
+    assert (head.failures, head.is_resting, head.is_due) == (0, False, False)
+    assert head.compaction_id is not None
+
+
+async def test_a_policy_that_names_a_forbidden_model_rests(
+    harness: Harness, database_url: str
+) -> None:
+    """A model that is allowed no longer fails as one that is down, not for ever (E5, E9)."""
+    own = policy(1100, 100, compaction={"model": "someone/else"})
+    cid = await harness.conversation()
+    statement = "UPDATE conversations SET policy = $2 WHERE conversation_id = $1"
+    await execute(database_url, statement, cid, json.dumps(own))
+    await fill(harness, cid, 955)
+    await harness.work(cid)
+    assert (await harness.stored(cid)).head.is_resting
+    build = await harness.build(cid)
+    assert build["degraded"] == ["summariser_unavailable"]
+    assert harness.gateway.calls == []
+    assert "failed" in await kinds(harness, cid)
+
+
+# --- inside the build -----------------------------------------------------------------------
+
+
+async def test_inline_compacts_in_the_build_at_the_due_line(harness: Harness) -> None:
+    """Mode inline never marks; the build at the line compacts before it answers (E6)."""
+    own = policy(1100, 100, compaction={"mode": "inline"})
+    cid = await harness.conversation(own)
+    await fill(harness, cid, 680)
+    assert (await harness.build(cid))["compaction"] is None
+    await fill(harness, cid, 705)
+    assert not await is_due(harness, cid)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["compaction"].compacted
+    assert (await harness.receipt(cid)).trigger == "proactive"
+    assert await kinds(harness, cid) == ["started", "compacted"]
+    await harness.undo(cid)
+    assert (await harness.build(cid))["compaction"] is None, "decision 24"
+
+
+async def test_a_build_that_could_not_compact_tries_again_by_a_new_policy(
+    harness: Harness,
+) -> None:
+    """Where nothing could be done nothing is tried again, until what it goes by changes (E9)."""
+    cid = await harness.conversation(policy(1100, 100, compaction={"min_gain": 0.95}))
+    await fill(harness, cid, 955)
+    for _ in range(2):
+        build = await harness.build(cid)
+        check(build, exact=True)
+        assert (build["pressure"], build["compaction"]) == ("compact", None)
+        assert build["degraded"] == []
+    assert harness.gateway.calls == []
+    await harness.set_policy(cid, {"compaction": {"min_gain": 0.1}})
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["compaction"].compacted
+
+
+async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
+    """A first build whose payload costs more than its log compacts as the next would (C1, C3)."""
+    cid = await harness.conversation(policy(2100, 100, strategy="full_history"), tools=TOOLS)
+    await harness.append(cid, user("go"))
+    while (await harness.build(cid))["tokens_used"] < 1910:
+        # The same id again and again: each payload needs others, which are longer.
+        await harness.append(cid, asks("a"), result("a"))
+    assert (await harness.stored(cid)).head.tokens < 1900
+    await harness.set_policy(cid, {"strategy": "sliding_window"})
+    await harness.build(cid)
+    await harness.set_policy(cid, {"strategy": "sandwich"})
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["compaction"].compacted
+
+
+# --- jobs that callers wait for ---------------------------------------------------------------
+
+
+def jobs_of(harness: Harness) -> JobService:
+    """Return the job service of this process."""
+    return JobService(harness.database, harness.queue, new_id)
+
+
+async def start(harness: Harness, cid: str, **ask: Any) -> Job:
+    """Start a job that compacts."""
+    return await jobs_of(harness).start(TENANT, cid, "compact", CompactAsk(**ask).as_json())
+
+
+async def test_a_job_ends_with_its_result(harness: Harness, database_url: str) -> None:
+    """Queued, then done with the CompactResult; its wishes are its own (E6, E7)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    job = await start(harness, cid, instructions="Keep names.", strategy="tree_summary")
+    assert job.status == "queued"
+    assert await queued(database_url) == [f"job:{job.job_id}"]
+    await harness.work(cid, job.job_id)
+    done = await jobs_of(harness).get(TENANT, job.job_id)
+    assert (done.status, done.error) == ("done", None)
+    told = CompactResult(**json.loads(done.result or ""))
+    stored = await harness.receipt(cid)
+    assert told.compacted
+    assert (told.compaction_id, list(told.strategies_run)) == (
+        stored.compaction_id,
+        ["tree_summary"],
+    )
+    assert (stored.trigger, stored.strategy) == ("forced", "tree_summary")
+    assert all("Keep names." in call.messages[-1]["content"] for call in harness.gateway.calls)
+    calls = len(harness.gateway.calls)
+    await harness.talk(cid, 10)
+    for _ in range(2):
+        await harness.work(cid, job.job_id)
+    assert await jobs_of(harness).get(TENANT, job.job_id) == done
+    assert len(harness.gateway.calls) == calls
+
+
+async def test_a_job_that_does_nothing_says_why(harness: Harness) -> None:
+    """It is done, not failed (E7)."""
+    cid = await harness.conversation(policy(20_000, strategy="full_history"))
+    await harness.talk(cid, 10)
+    job = await start(harness, cid)
+    await harness.work(cid, job.job_id)
+    done = await jobs_of(harness).get(TENANT, job.job_id)
+    told = json.loads(done.result or "")
+    assert (done.status, told["compacted"]) == ("done", False)
+    assert told["reason"] == "full_history never compacts"
+
+
+async def test_a_job_that_fails_says_why(harness: Harness) -> None:
+    """The error is what the request would have got; the state is unchanged; no storm (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    job = await start(harness, cid)
+    for _ in range(3):
+        await harness.work(cid, job.job_id)
+    failed = await jobs_of(harness).get(TENANT, job.job_id)
+    assert (failed.status, failed.result) == ("failed", None)
+    told = json.loads(failed.error or "")
+    assert (told["code"], told["reason"]) == ("SERVICE_UNAVAILABLE", "provider_error")
+    assert len(harness.gateway.calls) == 1
+    assert (await harness.stored(cid)).head.compaction_id is None
+    head = (await harness.stored(cid)).head
+    assert (head.failures, head.is_due) == (0, False), "a caller's own failure rests nothing"
+
+
+async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> None:
+    """A job found running, because its worker was killed, is run again (E6, A8)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    job = await start(harness, cid)
+    async with harness.database.session() as records:
+        await records.jobs.change(cid, job.job_id, "running")
+    await another(harness).work(cid, job.job_id)
+    assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "done"
+    assert (await harness.receipt(cid)).trigger == "forced"
+
+
+async def test_a_job_and_a_due_mark_beside_it(harness: Harness) -> None:
+    """A job waits for what runs, and leaves nothing to do for the mark (decision 15)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    job = await start(harness, cid)
+    harness.gateway.release.clear()
+    working = asyncio.create_task(harness.work(cid))
+    await harness.gateway.waiting.wait()
+    other = another(harness)
+    waiting = asyncio.create_task(other.work(cid, job.job_id))
+    while (await jobs_of(harness).get(TENANT, job.job_id)).status != "running":
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    harness.gateway.release.set()
+    await asyncio.gather(working, waiting)
+    assert len(harness.gateway.calls) == 1 and other.gateway.calls == []
+    done = await jobs_of(harness).get(TENANT, job.job_id)
+    assert done.status == "done"
+    assert not json.loads(done.result or "")["compacted"]
+
+
+async def test_a_job_of_what_was_deleted(harness: Harness) -> None:
+    """The job goes with its conversation; a late delivery does nothing (A7)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    job = await start(harness, cid)
+    await harness.conversations.remove(TENANT, cid)
+    await harness.work(cid, job.job_id)
+    with pytest.raises(NotFound):
+        await jobs_of(harness).get(TENANT, job.job_id)
+    assert harness.gateway.calls == []

@@ -1,0 +1,254 @@
+"""Jobs and leases as the services use them, over a real database (E6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.compaction.jobs import PostgresQueue
+from app.adapters.postgres.database import PostgresDatabase, PostgresRecords
+from app.composition import new_id
+from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.domain.conversations.records import Settings
+from app.services.compaction.jobs import JobService
+from app.services.compaction.leases import Leases
+from tests.conftest import execute
+
+TENANT = "default"
+
+
+class Watched(PostgresDatabase):
+    """The database, counting the sessions that are open and failing when told to."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.open_sessions = 0
+        self.is_away = False
+        self.was_asked = asyncio.Event()
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[PostgresRecords]:
+        """Each sentence commits by itself."""
+        self.was_asked.set()
+        if self.is_away:
+            raise ServiceUnavailable("The database does not answer")
+        async with super().session() as records:
+            self.open_sessions += 1
+            try:
+                yield records
+            finally:
+                self.open_sessions -= 1
+
+
+class LostQueue:
+    """A queue that nobody can reach."""
+
+    async def enqueue(
+        self, tenant_id: str, conversation_id: str, job_id: str | None = None
+    ) -> bool:
+        """Fail."""
+        raise ServiceUnavailable("The database does not answer")
+
+
+@pytest.fixture
+def watched(store: Store) -> Watched:
+    """The watched database of this test."""
+    return Watched(store)
+
+
+@pytest_asyncio.fixture
+async def conversation_id(database: PostgresDatabase) -> str:
+    """The id of a new conversation."""
+    made = new_id()
+    async with database.session() as records:
+        assert await records.conversations.add(TENANT, made, None, "bytes_4", Settings(), "{}")
+    return made
+
+
+async def forget_leases(url: str, holder: str | None = None) -> None:
+    """Take every lease away, or give it to another holder."""
+    await execute(url, "DELETE FROM compaction_leases")
+    if holder is not None:
+        await execute(
+            url,
+            "INSERT INTO compaction_leases SELECT conversation_id, $1,"
+            " now() + interval '30 s' FROM heads",
+            holder,
+        )
+
+
+async def test_one_at_a_time(
+    watched: Watched, database: PostgresDatabase, conversation_id: str
+) -> None:
+    """E6: while one holds the lease another does not; afterwards it does."""
+    one, two = Leases(watched, new_id), Leases(database, new_id)
+    async with one.held(conversation_id) as is_mine:
+        assert is_mine
+        assert watched.open_sessions == 0
+        async with two.held(conversation_id) as is_mine_too:
+            assert not is_mine_too
+    async with two.held(conversation_id) as is_mine:
+        assert is_mine
+
+
+async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
+    """E9: whatever the body raises comes out as it is, and the lease is free at once."""
+    leases = Leases(watched, new_id)
+    for error in (KeyError("mine"), TimeoutError("mine too")):
+        with pytest.raises(type(error)) as caught:
+            async with leases.held(conversation_id):
+                raise error
+        assert caught.value is error
+    async with leases.held(conversation_id) as is_mine:
+        assert is_mine
+
+
+async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
+    """Decision 33: work that is cancelled by a shutdown leaves no lease behind."""
+    leases, inside = Leases(watched, new_id), asyncio.Event()
+
+    async def work() -> None:
+        async with leases.held(conversation_id):
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with leases.held(conversation_id) as is_mine:
+        assert is_mine
+
+
+async def test_a_lease_outlives_its_time_while_work_goes_on(
+    watched: Watched, conversation_id: str
+) -> None:
+    """E6: a holder at work renews its lease, holding no connection meanwhile."""
+    leases = Leases(watched, new_id, seconds=0.3)
+    async with leases.held(conversation_id) as is_mine:
+        assert is_mine
+        for _ in range(6):
+            watched.was_asked.clear()
+            await watched.was_asked.wait()
+        async with leases.held(conversation_id) as is_mine_too:
+            assert not is_mine_too
+        async with asyncio.timeout(5):
+            while watched.open_sessions:
+                await asyncio.sleep(0)
+
+
+async def test_losing_the_lease_ends_the_work(
+    watched: Watched, conversation_id: str, database_url: str
+) -> None:
+    """E6: when another took the lease over, the body ends; the other keeps it."""
+    leases = Leases(watched, new_id, seconds=0.3)
+    other = new_id()
+    with pytest.raises(Conflict):
+        async with asyncio.timeout(5), leases.held(conversation_id):
+            await forget_leases(database_url, other)
+            await asyncio.Event().wait()
+    (row,) = await execute(database_url, "SELECT holder FROM compaction_leases")
+    assert str(row["holder"]) == other
+
+
+async def test_a_lease_that_cannot_be_renewed_ends_the_work(
+    watched: Watched, conversation_id: str
+) -> None:
+    """A8: without a database the body ends when the lease does, before another may start."""
+    leases = Leases(watched, new_id, seconds=0.3)
+    with pytest.raises(ServiceUnavailable):
+        async with asyncio.timeout(5), leases.held(conversation_id):
+            watched.is_away = True
+            await asyncio.Event().wait()
+
+
+async def test_a_short_absence_of_the_database_is_survived(
+    watched: Watched, conversation_id: str
+) -> None:
+    """A8: one renewal may fail, the next one counts."""
+    leases = Leases(watched, new_id, seconds=0.6)
+    async with asyncio.timeout(10), leases.held(conversation_id) as is_mine:
+        assert is_mine
+        for is_away in (True, False, False, False):
+            watched.is_away = is_away
+            watched.was_asked.clear()
+            await watched.was_asked.wait()
+
+
+async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str) -> None:
+    """Decision 15: a forced compaction waits for a running one, and no connection with it."""
+    leases, waiting, done = Leases(watched, new_id), asyncio.Event(), asyncio.Event()
+
+    async def force() -> None:
+        waiting.set()
+        async with leases.wait(conversation_id, 10):
+            done.set()
+
+    async with leases.held(conversation_id):
+        task = asyncio.create_task(force())
+        await waiting.wait()
+        for _ in range(3):
+            watched.was_asked.clear()
+            await watched.was_asked.wait()
+        assert not done.is_set()
+    async with asyncio.timeout(10):
+        await task
+    assert done.is_set()
+
+
+async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> None:
+    """E9: whoever waits too long is told to come again."""
+    leases = Leases(watched, new_id)
+    async with leases.held(conversation_id):
+        with pytest.raises(ServiceUnavailable) as caught:
+            async with leases.wait(conversation_id, 0.1):
+                raise AssertionError("nobody gets here")
+    assert caught.value.facts["retry_after"] > 0
+
+
+async def test_an_unknown_conversation_is_nobodys(watched: Watched) -> None:
+    """E7: who waits for a conversation that is not there finds that out by himself, at once."""
+    async with asyncio.timeout(5), Leases(watched, new_id).wait(new_id(), 60):
+        pass
+
+
+async def test_starting_a_job(
+    watched: Watched, store: Store, conversation_id: str, database_url: str
+) -> None:
+    """E6: a job is stored and asked for under its own key, and its tenant can read it."""
+    jobs = JobService(watched, PostgresQueue(store), new_id)
+    job = await jobs.start(TENANT, conversation_id, "compact", '{"dry_run": false}')
+    assert (job.status, job.kind, job.tenant_id) == ("queued", "compact", TENANT)
+    assert await jobs.get(TENANT, job.job_id) == job
+    (row,) = await execute(database_url, "SELECT dedupe_key FROM pgqueuer")
+    assert row["dedupe_key"] == f"job:{job.job_id}"
+
+
+async def test_a_job_that_nobody_could_be_woken_for(watched: Watched, conversation_id: str) -> None:
+    """Decision 25: the row is the promise; the sweep finds it without the queue."""
+    job = await JobService(watched, LostQueue(), new_id).start(
+        TENANT, conversation_id, "compact", "{}"
+    )
+    async with watched.session() as records:
+        assert await records.jobs.list_open(10) == [(TENANT, conversation_id, job.job_id)]
+
+
+async def test_no_job_for_what_is_not_there(
+    watched: Watched, conversation_id: str, database_url: str
+) -> None:
+    """Section M: another tenant's conversation and job are not found, and nothing is stored."""
+    jobs = JobService(watched, LostQueue(), new_id)
+    with pytest.raises(NotFound):
+        await jobs.start("another", conversation_id, "compact", "{}")
+    with pytest.raises(NotFound):
+        await jobs.start(TENANT, new_id(), "compact", "{}")
+    assert await execute(database_url, "SELECT * FROM jobs") == []
+    job = await jobs.start(TENANT, conversation_id, "compact", "{}")
+    with pytest.raises(NotFound):
+        await jobs.get("another", job.job_id)

@@ -1,0 +1,520 @@
+"""Receipts over a real database: listed, expanded, undone, never half applied (E8, 24, 26)."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.domain.common.messages import FormatName
+from app.services.compaction.receipts import Receipt
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    SUMMARISER,
+    TENANT,
+    Build,
+    Clock,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+from tests.services.payload.test_context import ASKS, SECTIONS, TOOLS, check, fill, policy
+
+COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
+DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services with a model that summarises."""
+    clock = Clock()
+    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
+
+
+async def page(harness: Harness, cid: str, limit: int = 50, before: str | None = None) -> Any:
+    """Return a page of receipts."""
+    return await harness.receipts.page(TENANT, cid, limit, before)
+
+
+def statuses(found: list[Receipt]) -> list[str]:
+    """Return the statuses of receipts."""
+    return [receipt.status for receipt in found]
+
+
+async def expanded(harness: Harness, cid: str, compaction_id: str, limit: int) -> list[Any]:
+    """Return all messages of a receipt's range, read page by page."""
+    found: list[Any] = []
+    while True:
+        after = found[-1].seq if found else 0
+        _, some = await harness.receipts.expand(TENANT, cid, compaction_id, after, limit)
+        if not some:
+            return found
+        assert len(some) <= limit
+        found += some
+
+
+async def builds(harness: Harness, cid: str) -> dict[FormatName, Build]:
+    """Build in both formats, and check."""
+    found = {}
+    for format, ask in ASKS.items():
+        found[format] = await harness.build(cid, ask)
+        check(found[format], exact=format is CHAT)
+    return found
+
+
+async def tools(harness: Harness, cid: str, groups: int) -> None:
+    """Append a turn full of tool results."""
+    await harness.append(cid, user("look into it"))
+    for number in range(groups):
+        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 80))
+    await harness.append(cid, says("done"))
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
+    """All of them, in pages, each with its parent and what has become of it (E8, decision 2)."""
+    cid = await harness.conversation(policy(20_000))
+    assert await page(harness, cid) == []
+    made = []
+    for _ in range(5):
+        await harness.talk(cid, 8)
+        made.append((await harness.compact(cid)).compaction_id)
+    await harness.undo(cid)
+    found = await page(harness, cid)
+    ids = [receipt.compaction.compaction_id for receipt in found]
+    assert ids == made[::-1]
+    assert statuses(found) == ["undone", "active", "superseded", "superseded", "superseded"]
+    for later, earlier in pairwise(found):
+        assert later.compaction.parent_id == earlier.compaction.compaction_id
+    assert found[-1].compaction.parent_id is None
+    first, second = await page(harness, cid, 2), await page(harness, cid, 2, ids[1])
+    third = await page(harness, cid, 2, ids[3])
+    assert [*first, *second, *third] == found
+    assert await page(harness, cid, 2, ids[4]) == []
+
+
+async def test_a_receipt_says_everything(harness: Harness) -> None:
+    """What was asked and answered, what it took, before and after; and it never changes (E8)."""
+    cid = await harness.conversation(policy(20_000), SECTIONS, TOOLS)
+    await harness.talk(cid, 10)
+    before = (await harness.build(cid))["tokens_used"]
+    made = await harness.compact(cid, instructions="Keep names.")
+    assert made.compaction_id is not None
+    found = await harness.receipts.get(TENANT, cid, made.compaction_id)
+    stored, after = found.compaction, await harness.build(cid)
+    assert found.status == "active"
+    assert (stored.trigger, stored.strategy, stored.policy_strategy) == (
+        "forced",
+        "sandwich",
+        "sandwich",
+    )
+    assert stored.strategies_run == made.strategies_run == ("sandwich",)
+    assert (stored.before_tokens, stored.after_tokens) == (before, after["tokens_used"])
+    assert (stored.model, stored.calls) == (SUMMARISER, 1)
+    assert (stored.input_tokens, stored.output_tokens) == (100, 10)
+    assert stored.duration_ms == made.duration_ms == 20
+    assert stored.prompt_hash and stored.created_at is not None and stored.undone_at is None
+    assert [summary.text for summary in stored.made] == ["what was said"]
+    assert stored.view.summaries == stored.made
+    assert stored.hidden_messages == 20 - (len(after.messages) - 2)
+    await harness.talk(cid, 10)
+    await harness.compact(cid)
+    later = await harness.receipts.get(TENANT, cid, made.compaction_id)
+    assert later == Receipt(stored, "superseded")
+
+
+async def test_expanding_returns_the_originals(harness: Harness) -> None:
+    """Every compacted message is reachable, byte for byte, in pages of any size (E8)."""
+    cid = await harness.conversation(policy(20_000))
+    odd = {"role": "user", "content": "é\u0000\ud800", "extra": {"kept": [1, 2.5, None]}}
+    await harness.append(cid, *([odd] * 12), user("end"))
+    await harness.talk(cid, 10)
+    log = await harness.bodies(cid)
+    made = await harness.compact(cid)
+    assert made.compaction_id is not None and made.summary_range is not None
+    start, end = made.summary_range
+    whole = await expanded(harness, cid, made.compaction_id, 1000)
+    assert [message.seq for message in whole] == list(range(start, end))
+    assert [message.body for message in whole] == log[start - 1 : end - 1]
+    for limit in (1, 7):
+        assert await expanded(harness, cid, made.compaction_id, limit) == whole
+    await harness.undo(cid)
+    assert await expanded(harness, cid, made.compaction_id, 7) == whole
+
+
+async def test_what_is_not_there_is_not_found(harness: Harness) -> None:
+    """Unknown ids, and those of another conversation or tenant, are 404 (E8, M)."""
+    one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
+    await harness.talk(one, 10)
+    made = (await harness.compact(one)).compaction_id
+    assert made is not None
+    wrong = [(TENANT, two, made), (TENANT, one, new_id()), (TENANT, new_id(), made)]
+    for tenant, cid, compaction_id in [*wrong, ("another", one, made)]:
+        with pytest.raises(NotFound):
+            await harness.receipts.get(tenant, cid, compaction_id)
+        with pytest.raises(NotFound):
+            await harness.receipts.expand(tenant, cid, compaction_id, 0, 10)
+        with pytest.raises(NotFound):
+            await harness.receipts.undo(tenant, cid, compaction_id)
+    for tenant, cid in ((TENANT, new_id()), ("another", one)):
+        with pytest.raises(NotFound):
+            await harness.receipts.page(tenant, cid, 10, None)
+    assert (await harness.receipts.get(TENANT, one, made)).status == "active"
+
+
+# --- undo -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+@pytest.mark.parametrize("wanted", [None, "emergency"])
+async def test_undo_restores_the_payload_byte_for_byte(
+    harness: Harness, strategy: str, wanted: str | None
+) -> None:
+    """Payloads, numbers and pressure are what they were, in both formats (E8, decision 24).
+
+    Each step of a row of compactions is walked back, to the whole log in the end.
+    """
+    own = policy(20_000, strategy=strategy, compaction={"retain_directives": ["Keep names."]})
+    harness.gateway.replies = [
+        f"<retain>names {n}</retain><summary>so far {n}</summary>" for n in range(90)
+    ]
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
+    kept = []
+    for _ in range(3):
+        await tools(harness, cid, 5)
+        await harness.talk(cid, 6)
+        before = await builds(harness, cid)
+        budget = await harness.context.budget(TENANT, cid)
+        kept.append((before, budget, (await harness.stored(cid)).head))
+        if wanted is None:
+            assert (await harness.compact(cid)).compacted
+        else:
+            await harness.context.overflow(TENANT, cid, ASKS[CHAT])
+    log = await harness.bodies(cid)
+    # What was appended since is shown as well: only the last undo is compared as it is.
+    before, budget, head = kept[-1]
+    await builds(harness, cid)
+    undone = await harness.undo(cid)
+    assert undone.undone_at is not None
+    assert await harness.context.budget(TENANT, cid) == budget
+    after = await builds(harness, cid)
+    for format, build in after.items():
+        assert build.text == before[format].text
+        assert build["budget"] == before[format]["budget"]
+        assert (build["pressure"], build["notice"]) == (
+            before[format]["pressure"],
+            before[format]["notice"],
+        )
+        assert build["epoch"] > before[format]["epoch"]
+        assert build["cache_break_reason"] == "undone"
+        assert (await harness.build(cid, ASKS[format]))["cache_break_reason"] is None
+    now = (await harness.stored(cid)).head
+    same = ("span", "kept", "compaction_id", "summary_tokens", "hidden_tokens", "hidden_messages")
+    assert [getattr(now, name) for name in same] == [getattr(head, name) for name in same]
+    assert now.resume_at == now.tokens + (20_000 - 100) // 20
+    await harness.undo(cid)
+    await harness.undo(cid)
+    assert (await harness.stored(cid)).head.compaction_id is None
+    whole = (await builds(harness, cid))[CHAT]
+    assert not whole["summary_used"]
+    assert len(whole.messages) == len(log) + 1
+    assert await harness.bodies(cid) == log
+    assert statuses(await page(harness, cid)) == ["undone"] * 3
+
+
+async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:
+    """An older or an undone compaction is 409 with the active one's id (decision 24)."""
+    cid = await harness.conversation(policy(20_000))
+    made = []
+    for _ in range(2):
+        await harness.talk(cid, 8)
+        made.append((await harness.compact(cid)).compaction_id)
+    one, two = made
+    assert one is not None and two is not None
+    with pytest.raises(Conflict) as refused:
+        await harness.receipts.undo(TENANT, cid, one)
+    assert refused.value.facts["active"] == two
+    await harness.receipts.undo(TENANT, cid, two)
+    with pytest.raises(Conflict) as refused:
+        await harness.receipts.undo(TENANT, cid, two)
+    assert refused.value.facts["active"] == one
+    assert (await harness.receipts.undo(TENANT, cid, one)).status == "undone"
+    with pytest.raises(Conflict) as refused:
+        await harness.receipts.undo(TENANT, cid, one)
+    assert refused.value.facts["active"] is None
+    kinds = [kind for kind, _ in await harness.told(cid)]
+    assert kinds.count("undone") == 2
+
+
+async def test_of_two_undos_at_once_one_wins(harness: Harness) -> None:
+    """The same compaction is undone once, and the view moves back by one only (decision 24)."""
+    cid = await harness.conversation(policy(20_000))
+    for _ in range(2):
+        await harness.talk(cid, 8)
+        await harness.compact(cid)
+    active = (await harness.receipt(cid)).compaction_id
+    first = (await harness.receipt(cid)).parent_id
+    answers = await asyncio.gather(
+        *(harness.receipts.undo(TENANT, cid, active) for _ in range(3)), return_exceptions=True
+    )
+    assert sum(isinstance(answer, Receipt) for answer in answers) == 1
+    assert sum(isinstance(answer, Conflict) for answer in answers) == 2
+    assert (await harness.stored(cid)).head.compaction_id == first
+
+
+async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
+    """Messages appended after the compaction stay, and none is lost in between (E8)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    await harness.compact(cid)
+    await harness.append(cid, user("since then"), says("yes"))
+    await harness.undo(cid)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert len(build.messages) == 22
+    assert build.messages[-2]["content"] == "since then"
+    assert (await harness.stored(cid)).head.hidden_messages == 0
+
+
+async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
+    """What is bound to a prefix does not come back with an undo (E10, decision 24)."""
+    cid = await harness.conversation(policy(20_000), tools=TOOLS)
+    await harness.append(cid, user("hi"))
+    await harness.build(cid, ASKS[ANTHROPIC])
+    thinking = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
+    await harness.append(cid, {"role": "assistant", "content": [thinking, call]}, format=ANTHROPIC)
+    await harness.append(cid, result("toolu_1"))
+    before = await harness.build(cid, ASKS[ANTHROPIC])
+    assert "let me see" in before.contents
+    await harness.talk(cid, 10)
+    await harness.compact(cid)
+    await harness.build(cid, ASKS[ANTHROPIC])
+    await harness.undo(cid)
+    after = await harness.build(cid, ASKS[ANTHROPIC])
+    check(after, exact=False)
+    assert "let me see" not in after.contents
+    assert len(after.messages) == len(before.messages) + 20
+
+
+async def test_an_undo_rests_automatic_compaction(harness: Harness) -> None:
+    """It comes back when the log has grown by 5 % of the window, not before (decision 24)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 705)
+    await harness.work(cid)
+    assert (await harness.receipt(cid)).trigger == "background"
+    await harness.undo(cid)
+    head = (await harness.stored(cid)).head
+    assert head.resume_at == head.tokens + 50
+    assert not head.is_due
+    while (await harness.stored(cid)).head.tokens < head.resume_at - 12:
+        await harness.append(cid, user("why " * 4))
+        assert not (await harness.stored(cid)).head.is_due
+        await harness.work(cid)
+        assert (await harness.stored(cid)).head.compaction_id is None
+        assert (await harness.build(cid))["compaction"] is None
+    await harness.append(cid, user("why " * 12))
+    assert (await harness.stored(cid)).head.is_due
+    await harness.work(cid)
+    assert (await harness.stored(cid)).head.compaction_id is not None
+
+
+async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> None:
+    """At `compact_trigger` a build compacts all the same; a caller may at any time (24, C3)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 955)
+    assert (await harness.build(cid))["compaction"].compacted
+    await harness.undo(cid)
+    again = await harness.build(cid)
+    check(again, exact=True)
+    assert again["compaction"].compacted
+    await harness.undo(cid)
+    assert (await harness.compact(cid)).compacted
+
+
+async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) -> None:
+    """The parent cleared what was pinned since: it comes back with the pins shown (D8, E8)."""
+    own = policy(4100, 100, strategy="chain")
+    cid = await harness.conversation(own, tools=TOOLS)
+    await tools(harness, cid, 9)
+    made = await harness.compact(cid, target_tokens=1400)
+    assert made.strategies_run == ("clear_tool_results",)
+    await harness.talk(cid, 12)
+    assert (await harness.compact(cid, target_tokens=1)).summary_range is not None
+    seqs = await harness.pin(cid, 3)
+    assert seqs == [2, 3]
+    await harness.undo(cid)
+    head = (await harness.stored(cid)).head
+    assert head.compaction_id == made.compaction_id
+    for build in (await builds(harness, cid)).values():
+        assert "r0 r0" in build.contents and "r1 r1" not in build.contents
+        assert not build["summary_used"]
+    shown = await harness.build(cid)
+    reading = await harness.context.budget(TENANT, cid)
+    assert reading is not None
+    assert reading.budget.used_tokens >= shown["tokens_used"]
+    await harness.undo(cid)
+    for build in (await builds(harness, cid)).values():
+        assert "r1 r1" in build.contents
+
+
+# --- at once --------------------------------------------------------------------------------
+
+
+async def _during(harness: Harness, cid: str) -> asyncio.Task[Any]:
+    """Start a forced compaction, and return it when the model thinks."""
+    harness.gateway.waiting.clear()
+    harness.gateway.release.clear()
+    running = asyncio.create_task(harness.compact(cid))
+    await harness.gateway.waiting.wait()
+    return running
+
+
+async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
+    """What was planned on the view before is not applied, and leaves nothing behind (E6, E8)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 8)
+    await harness.compact(cid)
+    await harness.talk(cid, 8)
+    running = await _during(harness, cid)
+    await harness.undo(cid)
+    head = (await harness.stored(cid)).head
+    before = await harness.build(cid)
+    harness.gateway.release.set()
+    with pytest.raises(Conflict):
+        await running
+    assert (await harness.stored(cid)).head == head
+    assert statuses(await page(harness, cid)) == ["undone"]
+    assert (await harness.build(cid)).text == before.text
+    kinds = [kind for kind, _ in await harness.told(cid)]
+    assert kinds == ["started", "compacted", "started", "undone", "failed"]
+    assert (await harness.told(cid))[-1][1]["reason"] == "context_changed"
+    async with harness.leases.held(cid) as is_mine:
+        assert is_mine
+    assert (await harness.compact(cid)).compacted
+
+
+@pytest.mark.parametrize("seq", [8, 18])
+async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> None:
+    """A pin on what is about to be hidden keeps the compaction from being applied (D8)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    running = await _during(harness, cid)
+    await harness.pin(cid, seq)
+    harness.gateway.release.set()
+    if seq == 18:  # which would stay anyhow
+        assert (await running).compacted
+        return
+    with pytest.raises(Conflict):
+        await running
+    assert (await harness.stored(cid)).head.compaction_id is None
+    assert await page(harness, cid) == []
+    assert (await harness.compact(cid)).compacted
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert "answer 3 because" in build.contents
+    assert (await harness.receipt(cid)).view.kept == (8,)
+
+
+async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:
+    """A summary that another strategy was to make is not shown by the new one (D6)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    running = await _during(harness, cid)
+    await harness.set_policy(cid, {"strategy": "chain"})
+    harness.gateway.release.set()
+    await asyncio.wait({running})
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert not build["summary_used"]
+
+
+async def test_a_build_during_an_undo_shows_one_or_the_other(harness: Harness) -> None:
+    """Builds beside an undo show the view before or after it, never a mixture (E8, C4)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    whole = await harness.build(cid)
+    made = await harness.compact(cid)
+    reduced = await harness.build(cid)
+    assert made.compaction_id is not None
+
+    async def undo() -> None:
+        await harness.receipts.undo(TENANT, cid, made.compaction_id or "")
+
+    harness.database.after_read = undo
+    between = await harness.build(cid)
+    assert between.text in (whole.text, reduced.text)
+    cold = await harness.build(cid, None, harness.cold())
+    assert cold.text == whole.text
+    assert (await harness.build(cid)).text == whole.text
+
+
+async def test_two_processes_see_one_undo(harness: Harness) -> None:
+    """A process that holds the folded window of before follows an undo made by another (N8)."""
+    cid = await harness.conversation(policy(20_000), SECTIONS)
+    await harness.talk(cid, 10)
+    other = harness.cold()
+    whole = await harness.build(cid, None, other)
+    await harness.compact(cid)
+    reduced = await harness.build(cid)
+    assert (await harness.build(cid, None, other)).text == reduced.text
+    await harness.undo(cid)
+    assert (await harness.build(cid)).text == whole.text
+    assert (await harness.build(cid, None, other)).text == whole.text
+
+
+async def test_the_state_follows(harness: Harness) -> None:
+    """`/state` is that of what is shown: the parent's after an undo, none at the end (D6, 26)."""
+    harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(3)]
+    cid = await harness.conversation(policy(20_000))
+    states = [await harness.receipts.state(TENANT, cid)]
+    for _ in range(2):
+        await harness.talk(cid, 8)
+        await harness.compact(cid)
+        states.append(await harness.receipts.state(TENANT, cid))
+    assert [state and state.summary for state in states] == [None, "so far 0", "so far 1"]
+    for expected in (states[1], states[0]):
+        await harness.undo(cid)
+        assert await harness.receipts.state(TENANT, cid) == expected
+
+
+async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> None:
+    """Deleting takes receipts along, and a new conversation of the id has none (A7)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    made = await harness.compact(cid)
+    removed = await harness.conversations.remove(TENANT, cid)
+    assert removed["compactions"] == 1
+    await harness.conversation(policy(20_000), conversation_id=cid)
+    assert await page(harness, cid) == []
+    with pytest.raises(NotFound):
+        await harness.receipts.get(TENANT, cid, made.compaction_id or "")
+
+
+async def test_a_failure_while_applying_leaves_nothing(harness: Harness) -> None:
+    """Receipt, view and event are stored together or not at all (E8)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 10)
+    before = await harness.build(cid)
+    running = await _during(harness, cid)
+    async with harness.database.session() as records:
+        await records.contexts.hide_compaction(cid, 0)  # the view moves on
+    harness.gateway.release.set()
+    with pytest.raises(Conflict):
+        await running
+    assert await page(harness, cid) == []
+    kinds = [kind for kind, _ in await harness.told(cid)]
+    assert "compacted" not in kinds
+    assert (await harness.build(cid)).text == before.text

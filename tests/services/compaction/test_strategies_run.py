@@ -1,0 +1,901 @@
+"""Strategies end to end over a real database: what each makes of a log (D1, D3-D8, E4, E7, E9)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
+from app.domain.common.messages import Role
+from app.domain.conversations.view import Span
+from app.domain.prompt.resolved_settings import Ask
+from tests.conftest import execute
+from tests.domain.histories import raw_logs
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    MODEL,
+    SUMMARISER,
+    TENANT,
+    Build,
+    Clock,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    result,
+    says,
+    user,
+)
+from tests.services.payload.test_context import ASKS, TOOLS, check, fill, policy
+
+COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
+DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
+BOTH = "<retain>the goal is tea</retain><summary>what was said</summary>"
+RETAINS = {"retain_directives": ["Keep the goal."]}
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services with a model that summarises."""
+    clock = Clock()
+    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
+
+
+def texts(build: Build) -> list[str]:
+    """Return every text of a payload's messages, in order."""
+    found: list[str] = []
+    for message in build.messages:
+        content = message["content"]
+        if isinstance(content, str):
+            found.append(content)
+            continue
+        for part in content or []:
+            inner = part.get("text", part.get("content", ""))
+            found += [inner] if isinstance(inner, str) else [item["text"] for item in inner]
+    return found
+
+
+async def both(harness: Harness, cid: str) -> list[Build]:
+    """Build in both formats, check the payloads, and return them."""
+    builds = []
+    for format, ask in ASKS.items():
+        build = await harness.build(cid, ask)
+        check(build, exact=format is CHAT)
+        cold = await harness.build(cid, ask, harness.cold())
+        assert cold.text == build.text
+        builds.append(build)
+    return builds
+
+
+async def work(harness: Harness, cid: str, groups: int, words: int = 60) -> None:
+    """Append one turn in which so many tools are called, and an answer."""
+    await harness.append(cid, user(f"please look into it {groups}"))
+    for number in range(groups):
+        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * words))
+    await harness.append(cid, says("all is looked into"))
+
+
+def asked(harness: Harness) -> list[str]:
+    """Return what every call of the model had to read."""
+    return [call.messages[-1]["content"] for call in harness.gateway.calls]
+
+
+# --- retain_summary -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_background: bool) -> None:
+    """S1's checkpoint 3: threshold exceeded, history replaced by retain + summary + last turn.
+
+    D4, E3, E4, E6; the same in the background and inside a build, in both formats.
+    """
+    harness.gateway.replies = [BOTH]
+    own = policy(1100, 100, strategy="retain_summary", compaction=RETAINS | {"target": 0.05})
+    cid = await harness.conversation(own)
+    await fill(harness, cid, 810 if in_background else 955)
+    await harness.append(cid, user("the last question"), says("the last answer"))
+    await harness.append(cid, says("and more of it"))
+    log = await harness.bodies(cid)
+    assert (await harness.stored(cid)).head.is_due
+    if in_background:
+        await harness.work(cid)
+    for build in await both(harness, cid):
+        assert texts(build)[:5] == [
+            "[Kept from earlier in the conversation: the goal is tea]",
+            "[Earlier conversation summary: what was said]",
+            "the last question",
+            "the last answer",
+            "and more of it",
+        ]
+        assert texts(build)[5:] in ([], ["[Continue.]"])
+        assert build["summary_used"]
+    stored = await harness.receipt(cid)
+    assert stored.trigger == ("background" if in_background else "proactive")
+    assert (stored.strategy, stored.strategies_run) == ("retain_summary", ("retain_summary",))
+    assert (stored.view.retain, stored.summary) == ("the goal is tea", "what was said")
+    assert stored.span == Span(1, len(log) - 2)
+    assert len(harness.gateway.calls) == 1
+    assert await harness.bodies(cid) == log
+
+
+async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
+    """The next compaction reads retain and summary; an empty retain keeps the old one (E4)."""
+    harness.gateway.replies = [
+        BOTH,
+        "<retain></retain><summary>more was said</summary>",
+        "<retain>the goal is coffee</retain><summary>all was said</summary>",
+    ]
+    own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
+    cid = await harness.conversation(own)
+    seen = []
+    for _ in range(3):
+        await harness.talk(cid, 4)
+        assert (await harness.compact(cid)).compacted
+        seen.append(texts((await both(harness, cid))[0])[:2])
+    assert [retain.split(": ")[1] for retain, _ in seen] == [
+        "the goal is tea]",
+        "the goal is tea]",
+        "the goal is coffee]",
+    ]
+    assert [summary.split(": ")[1] for _, summary in seen] == [
+        "what was said]",
+        "more was said]",
+        "all was said]",
+    ]
+    assert "the goal is tea" in asked(harness)[1] and "what was said" in asked(harness)[1]
+    assert "the goal is tea" in asked(harness)[2] and "more was said" in asked(harness)[2]
+
+
+async def test_without_a_retain_asked_for_there_is_none(harness: Harness) -> None:
+    """Retain comes only if asked for, and one that was there goes into the summary (E1, E4)."""
+    harness.gateway.replies = [BOTH, "<summary>what was said</summary>"]
+    own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 4)
+    await harness.compact(cid)
+    await harness.set_policy(cid, {"compaction": {"retain_directives": []}})
+    await harness.talk(cid, 4)
+    assert (await harness.compact(cid)).compacted
+    assert (await harness.receipt(cid)).view.retain is None
+    assert "the goal is tea" in asked(harness)[1]
+    for build in await both(harness, cid):
+        assert texts(build)[0] == "[Earlier conversation summary: what was said]"
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_the_last_turns_stay_verbatim(harness: Harness, turns: int) -> None:
+    """`retain_last_turns` whole turns follow the summary; with 0 the last call group (E1, E4)."""
+    own = policy(20_000, strategy="retain_summary", compaction={"retain_last_turns": turns})
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 3)
+    await work(harness, cid, 3)
+    await harness.talk(cid, 2)
+    made = await harness.compact(cid)
+    assert made.compacted
+    chat, _ = await both(harness, cid)
+    rest = chat.messages[1:]
+    assert len(rest) == {0: 1, 1: 2, 3: 12}[turns]
+    assert made.after_msg_count == len(chat.messages)
+    assert made.after_tokens == chat["tokens_used"]
+
+
+# --- tree_summary ---------------------------------------------------------------------------
+
+
+def tree(chunk: int, levels: int, window: int = 20_000, **leaves: Any) -> dict[str, Any]:
+    """Return the policy of a tree."""
+    shape = {"chunk_size": chunk, "levels": levels}
+    return policy(window, strategy="tree_summary", tree_summary=shape, **leaves)
+
+
+async def number(harness: Harness, cid: str, first: int, count: int) -> None:
+    """Append user messages that carry their number."""
+    batch = [user(f"«{first + n}» " + "why " * 30) for n in range(count)]
+    await harness.append(cid, *batch)
+
+
+async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
+    """Each chunk is one call, and no message is read twice at a level, however often (D3)."""
+    harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
+    cid = await harness.conversation(tree(4, 3))
+    for round_ in range(3):
+        await number(harness, cid, 1 + 9 * round_, 9)
+        made = await harness.compact(cid)
+        assert made.compacted
+        assert made.strategies_run == ("tree_summary",)
+        await both(harness, cid)
+    hidden = (await harness.receipt(cid)).span
+    for seq in range(hidden.start, hidden.end):
+        read = [text for text in asked(harness) if f"«{seq}»" in text]
+        assert len(read) == 1, seq
+    assert hidden == Span(1, 27)
+
+
+async def test_a_tree_folds_full_levels(harness: Harness) -> None:
+    """When a level has enough nodes they are summarised into one; nodes link to sources (D3)."""
+    harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
+    cid = await harness.conversation(tree(2, 3))
+    await number(harness, cid, 1, 9)
+    await harness.compact(cid)
+    stored = await harness.receipt(cid)
+    assert [(made.level, made.span.start, made.span.end) for made in stored.made] == [
+        (1, 1, 3),
+        (1, 3, 5),
+        (1, 5, 7),
+        (1, 7, 9),
+        (2, 1, 5),
+        (2, 5, 9),
+        (3, 1, 9),
+    ]
+    by_span = {(made.level, made.span): made for made in stored.made}
+    assert by_span[1, Span(3, 5)].sources == (Span(3, 5),)
+    assert by_span[2, Span(1, 5)].sources == (Span(1, 3), Span(3, 5))
+    assert by_span[3, Span(1, 9)].sources == (Span(1, 5), Span(5, 9))
+    assert [node.text for node in stored.view.summaries] == ["node 6"]
+    assert stored.calls == len(harness.gateway.calls) == 7
+    assert "node 4" in asked(harness)[6] and "node 5" in asked(harness)[6]
+    assert "«1»" not in asked(harness)[4]
+    await number(harness, cid, 10, 2)
+    await harness.compact(cid)
+    later = await harness.receipt(cid)
+    assert [(node.level, node.span) for node in later.view.summaries] == [
+        (3, Span(1, 9)),
+        (1, Span(9, 11)),
+    ]
+    assert len(harness.gateway.calls) == 8
+    for build in await both(harness, cid):
+        assert texts(build)[:2] == [
+            "[Earlier conversation summary: node 6]",
+            "[Earlier conversation summary: node 7]",
+        ]
+
+
+@pytest.mark.parametrize("k", [2, 3])
+async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness, k: int) -> None:
+    """What k-1 chunks were summarised to is kept; the next compaction goes on there (D3, E9)."""
+    good = [f"<summary>node {n}</summary>" for n in range(1, k)]
+    harness.gateway.replies = [*good, DOWN]
+    cid = await harness.conversation(tree(3, 2))
+    await number(harness, cid, 1, 12)
+    made = await harness.compact(cid)
+    assert made.compacted
+    end = 1 + 3 * (k - 1)
+    assert made.summary_range == (1, end)
+    stored = await harness.receipt(cid)
+    assert [node.text for node in stored.made] == [f"node {n}" for n in range(1, k)]
+    assert stored.view.note is None
+    chat, _ = await both(harness, cid)
+    assert [f"«{n}»" in chat.contents for n in range(1, 13)] == [n >= end for n in range(1, 13)]
+    assert made.after_tokens == chat["tokens_used"]
+    harness.gateway.replies = ["<summary>the rest</summary>"]
+    assert (await harness.compact(cid)).summary_range == (1, 12)
+    assert sum("«1»" in text for text in asked(harness)) == 1
+    await both(harness, cid)
+
+
+async def test_a_model_that_fails_at_the_first_chunk_changes_nothing(harness: Harness) -> None:
+    """Nothing was summarised, so nothing is applied (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(tree(3, 2))
+    await number(harness, cid, 1, 12)
+    before = await harness.build(cid)
+    with pytest.raises(ServiceUnavailable):
+        await harness.compact(cid)
+    assert (await harness.build(cid)).text == before.text
+    assert (await harness.stored(cid)).head.compaction_id is None
+
+
+async def test_a_tree_that_cannot_fold_stays_as_it_is(harness: Harness) -> None:
+    """A fold that fails is done next time; the chunks' summaries are applied (D3, E9)."""
+    harness.gateway.replies = [*(f"<summary>node {n}</summary>" for n in range(2)), DOWN]
+    cid = await harness.conversation(tree(2, 2))
+    await number(harness, cid, 1, 5)
+    assert (await harness.compact(cid)).summary_range == (1, 5)
+    stored = await harness.receipt(cid)
+    assert [(made.level, made.text) for made in stored.made] == [(1, "node 0"), (1, "node 1")]
+    harness.gateway.replies = ["<summary>later</summary>"]
+    await number(harness, cid, 6, 2)
+    await harness.compact(cid)
+    levels = [(made.level, made.span) for made in (await harness.receipt(cid)).made]
+    assert (2, Span(1, 5)) in levels
+    await both(harness, cid)
+
+
+# --- chain ----------------------------------------------------------------------------------
+
+
+def chain(window: int = 1100, **leaves: Any) -> dict[str, Any]:
+    """Return the policy of a chain."""
+    return policy(window, 100, strategy="chain", **leaves)
+
+
+async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
+    """Where clearing old results is enough nothing else is done (D5)."""
+    cid = await harness.conversation(chain(3100), tools=TOOLS)
+    await work(harness, cid, 9, words=120)
+    log = await harness.bodies(cid)
+    await harness.build(cid)
+    made = await harness.compact(cid, target_tokens=1600)
+    assert made.compacted
+    assert made.strategies_run == ("clear_tool_results",)
+    assert (made.summary_range, made.model, made.summary_tokens) == (None, None, 0)
+    assert made.before_msg_count == made.after_msg_count == len(log)
+    assert harness.gateway.calls == []
+    for build in await both(harness, cid):
+        assert "[tool output trimmed; ref=" in build.contents
+        assert "r0 r0" not in build.contents and "r8 r8" in build.contents
+        assert not build["summary_used"]
+        assert build["degraded"] == []
+        assert build["cache_break_reason"] == ("compaction" if build["format"] == CHAT else None)
+    assert (await harness.build(cid))["tokens_used"] <= made.after_tokens <= 1600
+    stored = await harness.receipt(cid)
+    assert (stored.view.hidden, stored.summary, stored.view.note) == (None, None, None)
+    assert stored.span == Span(1, stored.view.trimmed_through + 1)
+    assert (stored.hidden_messages, stored.made, stored.calls) == (0, (), 0)
+    assert await harness.receipts.state(TENANT, cid) is None
+    assert await harness.bodies(cid) == log
+
+
+async def test_a_due_chain_clears_in_the_background(harness: Harness) -> None:
+    """A due compaction of much tool output costs no model call (D5, E6)."""
+    cid = await harness.conversation(chain(3100), tools=TOOLS)
+    await work(harness, cid, 8, words=150)
+    await harness.work(cid)
+    stored = await harness.receipt(cid)
+    assert (stored.trigger, stored.strategies_run) == ("background", ("clear_tool_results",))
+    assert harness.gateway.calls == []
+    assert stored.after_tokens <= 1500
+    await both(harness, cid)
+
+
+async def test_a_chain_clears_and_summarises(harness: Harness) -> None:
+    """A forced chain clears and summarises, and reports what ran (D5, E7)."""
+    cid = await harness.conversation(chain(6100), tools=TOOLS)
+    await work(harness, cid, 4)
+    await harness.talk(cid, 6)
+    await work(harness, cid, 4)
+    made = await harness.compact(cid)
+    assert made.strategies_run == ("clear_tool_results", "summarize")
+    assert made.summary_range is not None
+    for build in await both(harness, cid):
+        assert "[Earlier conversation summary: what was said]" in build.contents
+        assert "[tool output trimmed; ref=" in build.contents
+    assert made.after_tokens >= (await harness.build(cid))["tokens_used"]
+    assert made.after_msg_count == len((await harness.build(cid)).messages)
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+@pytest.mark.parametrize("reply", [DOWN, "nothing of use"])
+async def test_every_strategy_names_a_failing_model_in_a_build(
+    harness: Harness, strategy: str, reply: Any
+) -> None:
+    """Whatever a build gives up where no model answers, it says why (C4, E9)."""
+    harness.gateway.replies = [reply]
+    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
+    await fill(harness, cid, 955)
+    log = await harness.bodies(cid)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert "summariser_unavailable" in build["degraded"]
+    assert harness.gateway.calls
+    assert await harness.bodies(cid) == log
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
+    harness: Harness, strategy: str
+) -> None:
+    """A caller who waits is told, and what is shown stays as it was (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
+    await fill(harness, cid, 900)
+    before = await harness.stored(cid)
+    with pytest.raises(ServiceUnavailable):
+        await harness.compact(cid)
+    assert (await harness.stored(cid)).head == before.head
+
+
+async def test_a_background_chain_names_the_summary_it_lacks(
+    harness: Harness, database_url: str
+) -> None:
+    """After three failures messages are dropped without asking; the receipt says so (D5, E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(chain(1100))
+    await fill(harness, cid, 850)
+    for _ in range(3):
+        await harness.work(cid)
+        assert (await harness.stored(cid)).head.compaction_id is None
+        statement = "UPDATE heads SET due_at = now() WHERE conversation_id = $1"
+        await execute(database_url, statement, cid)
+    await harness.work(cid)
+    made = await harness.receipt(cid)
+    assert (made.trigger, made.strategies_run) == ("background", ("truncate",))
+    assert made.degraded == ("summariser_unavailable",)
+    assert len(harness.gateway.calls) == 3
+
+
+@pytest.mark.parametrize("steps", [["truncate"], ["truncate", "summarize"]])
+async def test_a_chain_that_truncates_first_lacks_no_summary(
+    harness: Harness, steps: list[str]
+) -> None:
+    """Where the policy itself drops messages before any summary nothing is missing (D5)."""
+    cid = await harness.conversation(chain(1100, chain=steps))
+    await fill(harness, cid, 955)
+    build = await harness.build(cid)
+    assert build["compaction"].strategies_run == ("truncate",)
+    assert build["degraded"] == []
+
+
+async def test_a_tree_that_ends_early_says_so(harness: Harness) -> None:
+    """A tree whose model fails on the way keeps what it has, and names what is missing (E9)."""
+    harness.gateway.replies = ["<summary>a part</summary>", DOWN]
+    cid = await harness.conversation(tree(4, 2, 2100))
+    await fill(harness, cid, 1850)
+    made = await harness.compact(cid, target_tokens=600)
+    assert made.compacted and made.degraded == ("summariser_unavailable",)
+
+
+async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) -> None:
+    """Inside a build the next step takes the summary's place, named in the answer (D5, E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(chain(1100))
+    await fill(harness, cid, 955)
+    log = await harness.bodies(cid)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    made = build["compaction"]
+    assert made.compacted
+    assert made.strategies_run == ("truncate",)
+    assert (made.model, made.summary_range) == (None, None)
+    assert build["degraded"] == list(made.degraded) == ["summariser_unavailable"]
+    assert not build["summary_used"]
+    hidden = len(log) - (len(build.messages) - 1)
+    assert f"[{hidden} earlier messages were left out to fit the window.]" in build.contents
+    assert len(harness.gateway.calls) == 1
+    stored = await harness.receipt(cid)
+    assert (stored.trigger, stored.made, stored.calls) == ("proactive", (), 1)
+    assert stored.degraded == ("summariser_unavailable",)
+    assert (await harness.told(cid))[-1][1]["degraded"] == ["summariser_unavailable"]
+    await both(harness, cid)
+    assert len(harness.gateway.calls) == 1
+    assert await harness.bodies(cid) == log
+    harness.gateway.replies = ["<summary>everything so far</summary>"]
+    await harness.append(cid, user("and?"), says("so " * 30), user("go on"))
+    made = await harness.compact(cid)
+    assert made.summary_range is not None and made.summary_range[0] == 1
+    assert "why why" in asked(harness)[-1], "what was left out in a hurry is summarised later"
+    for build in await both(harness, cid):
+        assert "were left out" not in build.contents
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_a_forced_compaction_without_a_model_changes_nothing(
+    harness: Harness, strategy: str
+) -> None:
+    """Whatever the strategy: forced and failing is 503, and what is shown stays (E9)."""
+    cid = await harness.conversation(policy(20_000, strategy=strategy))
+    await harness.talk(cid, 10)
+    assert (await harness.compact(cid)).compacted
+    await harness.talk(cid, 10)
+    before = await both(harness, cid)
+    head = (await harness.stored(cid)).head
+    harness.gateway.replies = [DOWN]
+    with pytest.raises(ServiceUnavailable):
+        await harness.compact(cid)
+    assert [build.text for build in await both(harness, cid)] == [build.text for build in before]
+    assert (await harness.stored(cid)).head == head
+    assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
+    type_, data = (await harness.told(cid))[-1]
+    assert (type_, data["reason"]) == ("failed", "provider_error")
+
+
+@pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary"])
+async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str) -> None:
+    """Without a model the payload is met by steps that need none, each named (E9, C4)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
+    await fill(harness, cid, 1100)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["degraded"][0] == "summariser_unavailable"
+    assert build["compaction"] is None
+    assert (await harness.stored(cid)).head.compaction_id is None
+
+
+# --- one call's own wishes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", COMPACTING)
+@pytest.mark.parametrize("wanted", COMPACTING)
+async def test_one_call_brings_its_own_strategy(harness: Harness, own: str, wanted: str) -> None:
+    """A call's strategy works on a fresh log and over any summary; nothing goes untold (E7).
+
+    The state stays valid for the policy's strategy, which goes on from it (D6).
+    """
+    cid = await harness.conversation(tree(3, 2) | {"strategy": own}, tools=TOOLS)
+    await harness.talk(cid, 10)
+    await work(harness, cid, 4)
+    for strategy in (own, wanted, own):
+        await harness.talk(cid, 6)
+        made = await harness.compact(cid, strategy=strategy)
+        if not made.compacted:
+            continue
+        stored = await harness.receipt(cid)
+        assert (stored.strategy, stored.policy_strategy) == (strategy, own)
+        assert stored.view.note is None
+        spans = [summary.span for summary in stored.view.summaries]
+        assert all(one.end <= two.start for one, two in pairwise(spans))
+        chat, _ = await both(harness, cid)
+        assert (made.after_tokens, made.after_msg_count) == (
+            chat["tokens_used"],
+            len(chat.messages),
+        )
+    assert len(harness.gateway.calls) >= 1
+    assert (await harness.stored(cid)).head.compaction_id is not None
+
+
+@pytest.mark.parametrize("strategy", ["tree_summary", "chain"])
+async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> None:
+    """`target_tokens` is what to aim for; without it, within the target, little stays (E7)."""
+    cid = await harness.conversation(policy(4100, strategy=strategy))
+    await harness.talk(cid, 30)
+    target = (await harness.build(cid))["tokens_used"] - 100
+    preview = await harness.compact(cid, target_tokens=target, dry_run=True)
+    deep = await harness.compact(cid, dry_run=True)
+    assert deep.after_msg_count < preview.after_msg_count
+    made = await harness.compact(cid, target_tokens=target)
+    assert made.compacted
+    assert made.after_tokens <= preview.after_tokens <= target
+    # A chain keeps a tenth of the window for its summary, and a tree the room of its chunk.
+    unused = {"chain": 410, "tree_summary": 120}[strategy] - preview.summary_tokens
+    assert target - preview.after_tokens < 60 + unused, "one more turn would not have fitted"
+    again = await harness.compact(cid, target_tokens=target)
+    assert not again.compacted
+    await both(harness, cid)
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+@pytest.mark.parametrize("share", [None, 0.7])
+async def test_a_dry_run_tells_what_happens_then(
+    harness: Harness, strategy: str, share: float | None
+) -> None:
+    """A preview has the range, steps and counts of the compaction; tokens at most (E7).
+
+    On a fresh log and over a summary, with a model that says little.
+    """
+    own = tree(6, 3, 6100) | {"strategy": strategy}
+    cid = await harness.conversation(own, tools=TOOLS)
+    for _ in range(3):
+        await work(harness, cid, 8, words=90)
+        await harness.talk(cid, 8)
+        used = (await harness.build(cid))["tokens_used"]
+        target = int(share * used) if share is not None else None
+        calls = len(harness.gateway.calls)
+        head = (await harness.stored(cid)).head
+        shown = await harness.compact(cid, target_tokens=target, dry_run=True)
+        assert (shown.compacted, shown.reason) == (False, "dry run")
+        assert len(harness.gateway.calls) == calls
+        assert (await harness.stored(cid)).head == head
+        made = await harness.compact(cid, target_tokens=target)
+        assert made.compacted
+        assert (shown.summary_range, shown.strategies_run) == (
+            made.summary_range,
+            made.strategies_run,
+        )
+        assert (shown.before_tokens, shown.before_msg_count) == (
+            made.before_tokens,
+            made.before_msg_count,
+        )
+        assert shown.after_msg_count == made.after_msg_count
+        assert made.after_tokens <= shown.after_tokens
+
+
+async def test_a_dry_run_knows_of_the_summary_that_stays(harness: Harness) -> None:
+    """Where only results are cleared, the preview counts the summary that is there (E7, D5)."""
+    cid = await harness.conversation(chain(4100), tools=TOOLS)
+    await harness.talk(cid, 8)
+    assert (await harness.compact(cid)).summary_range is not None
+    await work(harness, cid, 8, words=150)
+    shown = await harness.compact(cid, target_tokens=1800, dry_run=True)
+    made = await harness.compact(cid, target_tokens=1800)
+    assert made.strategies_run == shown.strategies_run == ("clear_tool_results",)
+    assert (shown.after_tokens, shown.after_msg_count) == (made.after_tokens, made.after_msg_count)
+    assert shown.summary_range == made.summary_range
+    assert shown.summary_tokens == made.summary_tokens > 0
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_instructions_are_for_one_call(harness: Harness, strategy: str) -> None:
+    """A call's instructions reach the model, and only that once (E7)."""
+    cid = await harness.conversation(policy(20_000, strategy=strategy))
+    await harness.talk(cid, 10)
+    await harness.compact(cid, instructions="Keep the numbers.")
+    assert all("Keep the numbers." in text for text in asked(harness))
+    first = len(harness.gateway.calls)
+    await harness.talk(cid, 10)
+    await harness.compact(cid)
+    assert first < len(harness.gateway.calls)
+    assert not any("Keep the numbers." in text for text in asked(harness)[first:])
+
+
+# --- the state ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", COMPACTING)
+@pytest.mark.parametrize("other", [*COMPACTING, "sliding_window", "full_history"])
+async def test_changing_the_strategy_drops_the_state(
+    harness: Harness, one: str, other: str
+) -> None:
+    """Another strategy starts from the log; the receipt stays, and is superseded (D6)."""
+    if one == other:
+        return
+    cid = await harness.conversation(policy(20_000, strategy=one))
+    await harness.talk(cid, 10)
+    made = await harness.compact(cid)
+    assert made.compacted and made.compaction_id is not None
+    await harness.set_policy(cid, {"strategy": other})
+    assert await harness.receipts.state(TENANT, cid) is None
+    for build in await both(harness, cid):
+        assert not build["summary_used"]
+    head = (await harness.stored(cid)).head
+    assert (head.compaction_id, head.hidden_tokens, head.hidden_messages) == (None, 0, 0)
+    if other in COMPACTING:
+        assert (await harness.compact(cid)).compacted
+        assert (await harness.receipt(cid)).parent_id is None
+    found = await harness.receipts.get(TENANT, cid, made.compaction_id)
+    assert found.status == "superseded"
+    await harness.set_policy(cid, {"strategy": one})
+    assert not (await harness.build(cid))["summary_used"]
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_compacting_again_at_once_does_nothing(harness: Harness, strategy: str) -> None:
+    """Right after a compaction of any strategy nothing is left to do (D7)."""
+    cid = await harness.conversation(policy(20_000, strategy=strategy), tools=TOOLS)
+    await work(harness, cid, 6)
+    await harness.talk(cid, 10)
+    assert (await harness.compact(cid)).compacted
+    calls = len(harness.gateway.calls)
+    again = await harness.compact(cid)
+    assert not again.compacted
+    assert again.reason
+    assert len(harness.gateway.calls) == calls
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy: str) -> None:
+    """`preserve_user_messages` keeps what users said inside the compacted range (D8)."""
+    own = policy(20_000, strategy=strategy, preserve_user_messages=True)
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 10)
+    made = await harness.compact(cid)
+    assert made.compacted
+    for build in await both(harness, cid):
+        assert all(f"question {n} why" in build.contents for n in range(10))
+        assert build["summary_used"]
+    chat = await harness.build(cid)
+    assert (made.after_tokens, made.after_msg_count) == (chat["tokens_used"], len(chat.messages))
+
+
+# --- any log, anything that may happen to it ------------------------------------------------
+
+GATEWAYS = st.sampled_from([None, "<summary>what was said</summary>", "<summary>s</summary>", DOWN])
+OPERATIONS = st.one_of(
+    raw_logs(4),
+    raw_logs(4),
+    st.sampled_from(["build", "claude", "small", "build", "unpin"]),
+    st.sampled_from(["work", "undo", "undo", "overflow"]),
+    st.just(("compact", None)),
+    st.tuples(st.just("pin"), st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("compact"), st.none() | st.sampled_from(COMPACTING)),
+    st.tuples(st.just("strategy"), st.sampled_from([*COMPACTING, "sliding_window"])),
+)
+
+
+class Story:
+    """A conversation to which anything may happen, and what has to hold all the time."""
+
+    def __init__(self, harness: Harness, cid: str) -> None:
+        self.harness = harness
+        self.cid = cid
+        self.log: list[str] = []
+        self.marks: dict[str, int] = {}
+        self.pinned: dict[str, int] = {}
+
+    async def happen(self, operation: Any) -> None:
+        """Do one thing, and check what it must leave as it was."""
+        match operation:
+            case "build" | "claude" | "small":
+                await self.build(operation)
+            case "work":
+                await self.harness.work(self.cid)
+            case "undo":
+                await self.undo()
+            case "unpin" if self.pinned:
+                await self.unpin()
+            case ("pin", place, turn) if len(self.pinned) < 6:
+                await self.pin(place, turn)
+            case ("compact", strategy):
+                await self.compact(strategy)
+            case ("strategy", name):
+                await self.harness.set_policy(self.cid, {"strategy": name})
+            case "overflow":
+                await self.overflow()
+            case _ if hasattr(operation, "messages"):
+                await self.append(operation)
+
+    async def append(self, log: Any) -> None:
+        """Append a log, and a turn that can be told apart from all others."""
+        for format, raw in log.messages:
+            await self.harness.append(self.cid, raw, format=format)
+        number = len(self.marks)
+        said = [
+            user(f"mark-{number}/u"),
+            asks(f"m{number}"),
+            result(f"m{number}", f"mark-{number}/r " + "data " * 45),
+            says(f"mark-{number}/a"),
+        ]
+        head = (await self.harness.append(self.cid, *said)).head_seq
+        for name, back in (("u", 3), ("r", 1), ("a", 0)):
+            self.marks[f"mark-{number}/{name}"] = head - back
+        bodies = await self.harness.bodies(self.cid)
+        assert bodies[: len(self.log)] == self.log
+        self.log = bodies
+
+    async def pin(self, place: int, turn: bool) -> None:
+        """Pin one of the marked messages."""
+        names = [name for name in self.marks if name not in self.pinned]
+        if names:
+            name = names[place % len(names)]
+            try:
+                seqs = await self.harness.pin(self.cid, self.marks[name], turn=turn)
+            except ValidationError:  # too large a part of the window
+                return
+            self.pinned |= {mark: seq for mark, seq in self.marks.items() if seq in seqs}
+
+    async def unpin(self) -> None:
+        """Unpin one message, and with it what its call group or turn pinned."""
+        seqs = await self.harness.unpin(self.cid, self.pinned.popitem()[1], turn=True)
+        self.pinned = {mark: seq for mark, seq in self.pinned.items() if seq not in seqs}
+
+    async def undo(self) -> None:
+        """Undo what is active, if there is something."""
+        if (await self.harness.stored(self.cid)).head.compaction_id is not None:
+            assert (await self.harness.undo(self.cid)).undone_at is not None
+
+    async def compact(self, strategy: str | None) -> None:
+        """Compact by force; what a model that fails leaves is unchanged."""
+        head = (await self.harness.stored(self.cid)).head
+        try:
+            made = await self.harness.compact(self.cid, strategy=strategy)
+        except ServiceUnavailable:
+            after = (await self.harness.stored(self.cid)).head
+            assert after.compaction_id in {head.compaction_id, None}
+            return
+        if made.compacted:
+            assert made.after_tokens < made.before_tokens
+
+    async def overflow(self) -> None:
+        """Cut as for a provider that found it too long."""
+        if not self.log:
+            return
+        try:
+            made, built = await self.harness.context.overflow(TENANT, self.cid, ASKS[CHAT])
+        except ContextOverflow:
+            return
+        assert made.after_tokens < made.before_tokens
+        self.check(Build(built.body))
+
+    async def build(self, kind: str) -> None:
+        """Build and check; only what cannot fit may overflow."""
+        if not self.log:
+            return
+        ask = {
+            "build": ASKS[CHAT],
+            "claude": ASKS[ANTHROPIC],
+            "small": Ask(CHAT, MODEL, max_context_tokens=1500),
+        }[kind]
+        try:
+            build = await self.harness.build(self.cid, ask)
+        except ContextOverflow as overflow:
+            budget = overflow.facts["budget"]
+            async with self.harness.database.session() as records:
+                entries = await records.log.entries(self.cid, 1, 10**9)
+            newest = next(item for item in reversed(entries) if item.role is Role.USER)
+            least = sum(item.tokens for item in entries if item.pinned or item is newest)
+            assert least > 0.65 * budget.effective_window - 100
+            return
+        self.check(build)
+        cold = await self.harness.build(self.cid, ask, self.harness.cold())
+        assert cold.text == build.text
+
+    def check(self, build: Build) -> None:
+        """Check a payload: valid, within the window, and every pin verbatim."""
+        check(build, exact=build["format"] == CHAT)
+        shown = json.dumps(build.messages)
+        for mark in self.pinned:
+            assert mark in shown, mark
+
+    async def end(self) -> None:
+        """Check that the log stood still and every receipt leads back to it."""
+        assert await self.harness.bodies(self.cid) == self.log
+        for found in await self.harness.receipts.page(TENANT, self.cid, 1000, None):
+            span, seq, bodies = found.compaction.span, 0, []
+            while True:
+                _, page = await self.harness.receipts.expand(
+                    TENANT, self.cid, found.compaction.compaction_id, seq, 7
+                )
+                if not page:
+                    break
+                seq = page[-1].seq
+                bodies += [message.body for message in page]
+            assert bodies == self.log[span.start - 1 : span.end - 1]
+            for summary in found.compaction.view.summaries:
+                assert span.start <= summary.span.start < summary.span.end
+                # What was pinned at its end since then is shown as well.
+                assert all(map(found.compaction.view.shows, range(span.end, summary.span.end)))
+
+
+@given(
+    operations=st.lists(OPERATIONS, min_size=8, max_size=20),
+    strategy=st.sampled_from(COMPACTING),
+    reply=GATEWAYS,
+    window=st.sampled_from([2000, 4000, 8000]),
+    leaves=st.fixed_dictionaries(
+        {
+            "sandwich": st.fixed_dictionaries(
+                {"preserve_top": st.integers(0, 3), "preserve_bottom": st.integers(1, 4)}
+            ),
+            "tree_summary": st.fixed_dictionaries(
+                {"chunk_size": st.integers(2, 6), "levels": st.integers(1, 3)}
+            ),
+            "sliding_window": st.just({"keep_last_n": 5}),
+            "chain": st.permutations(["clear_tool_results", "summarize", "truncate"]),
+            "preserve_user_messages": st.booleans(),
+            "compaction": st.fixed_dictionaries(
+                {
+                    "mode": st.sampled_from(["background", "inline"]),
+                    "max_messages": st.none() | st.integers(5, 20),
+                    "retain_directives": st.sampled_from([[], ["Keep names."]]),
+                    "target": st.sampled_from([0.3, 0.5, 0.8]),
+                }
+            ),
+        }
+    ),
+)
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_whatever_happens_to_a_conversation_its_payloads_hold(
+    harness: Harness,
+    operations: list[Any],
+    strategy: str,
+    reply: Any,
+    window: int,
+    leaves: Mapping[str, Any],
+) -> None:
+    """Appends, builds, compactions of all kinds, undos and pins in any order and strategy.
+
+    Every payload is valid and fits, a pin is always shown, the log never changes, and every
+    receipt expands to exactly the originals (C4, D1-D8, E6, E8, A1, K1).
+    """
+    gateway = ScriptedGateway(*([reply] if reply is not None else []))
+    harness = Harness(harness.database, gateway, model=SUMMARISER if reply is not None else None)
+    budget = {"context_window": window, "max_output_tokens": 100}
+    cid = await harness.conversation({"strategy": strategy, "budget": budget, **leaves})
+    story = Story(harness, cid)
+    for operation in operations:
+        await story.happen(operation)
+    await story.build("build")
+    await story.build("claude")
+    await story.end()

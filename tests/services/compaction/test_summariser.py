@@ -1,0 +1,724 @@
+"""Summaries through a scripted gateway: choice, folding, retries, failure (E3, E5, E9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ServiceUnavailable, ValidationError
+from app.domain.common.messages import Image, Message, Reasoning, Role, Text, ToolCall
+from app.domain.compaction.secret_masking import MASK
+from app.domain.compaction.summaries import Completion, ModelCall, SummaryAsk, prompt_hash
+from app.domain.models.limits import ModelInfo
+from app.services.compaction.summariser import (
+    MOST_FAILING_CALLS,
+    Effort,
+    Summariser,
+    SummariserSettings,
+    cut_middle,
+    take_chunk,
+)
+
+SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
+GOOD = "<summary>short</summary>"
+
+Reply = str | Completion | ServiceUnavailable | Callable[[ModelCall], str]
+
+
+class QuarterTokenizer:
+    """Counts a token per four characters."""
+
+    def count(self, text: str) -> int:
+        """Return a quarter of the length."""
+        return len(text) // 4
+
+
+class KnownModels:
+    """Knows the models it was given."""
+
+    def __init__(self, *infos: ModelInfo) -> None:
+        self._infos = infos
+
+    def find(self, model: str) -> ModelInfo | None:
+        """Return the model of that name."""
+        return next((info for info in self._infos if info.model == model), None)
+
+    def list(self) -> Sequence[ModelInfo]:
+        """Return them all."""
+        return self._infos
+
+
+class ScriptedGateway:
+    """Replies as told, and with the last reply for ever after."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self._replies = list(replies)
+        self.calls: list[ModelCall] = []
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return or raise the next reply."""
+        self.calls.append(call)
+        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        if isinstance(reply, ServiceUnavailable):
+            raise reply
+        if isinstance(reply, Completion):
+            return reply
+        return Completion(reply if isinstance(reply, str) else reply(call), "stop", 100, 10, False)
+
+    @property
+    def models(self) -> list[str]:
+        """The model of each call."""
+        return [call.model for call in self.calls]
+
+    @property
+    def texts(self) -> list[str]:
+        """The instructions of each call."""
+        return [call.messages[-1]["content"] for call in self.calls]
+
+
+def down(reason: str, **facts: int) -> ServiceUnavailable:
+    """Return the failure a gateway raises."""
+    return ServiceUnavailable("the model is down", {"reason": reason, **facts})
+
+
+def model(name: str, window: int | None, max_input: int | None = None) -> ModelInfo:
+    """Return a model with this window and one dollar per million tokens each way."""
+    return ModelInfo(
+        model=name,
+        context_window=window,
+        max_input_tokens=max_input,
+        max_output_tokens=None,
+        tokenizer="unknown",
+        exact=True,
+        cache_minimum_tokens=None,
+        input_price=1e-6,
+        output_price=1e-6,
+        cache_read_price=None,
+        cache_write_price=None,
+        sources={},
+    )
+
+
+def said(count: int, size: int = 400) -> list[Message]:
+    """Return user messages, each numbered and of this many characters."""
+    return [Message(Role.USER, (Text(f"<{i}>".ljust(size, "x")),)) for i in range(count)]
+
+
+async def no_sleep(_: float) -> None:
+    """Pass no time."""
+
+
+class Sleeper:
+    """Passes no time, and remembers how much it should have been."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        """Remember the pause."""
+        self.pauses.append(seconds)
+
+
+def summariser(
+    gateway: ScriptedGateway, *infos: ModelInfo, settings: SummariserSettings = SETTINGS
+) -> Summariser:
+    """Return a summariser that never really waits."""
+    return Summariser(gateway, KnownModels(*infos), QuarterTokenizer(), settings, no_sleep)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A summary with the effort it took."""
+
+    text: str
+    retain: str | None
+    effort: Effort
+
+
+async def run(
+    gateway: ScriptedGateway,
+    *infos: ModelInfo,
+    messages: Sequence[Message] | None = None,
+    previous: str | None = None,
+    ask: SummaryAsk | None = None,
+    settings: SummariserSettings = SETTINGS,
+    max_tokens: int = 300,
+    by: str | None = "main",
+    kept: frozenset[int] = frozenset(),
+    retained: str | None = None,
+) -> Made:
+    """Summarise by the main model."""
+    subject = summariser(gateway, *infos, settings=settings)
+    effort = subject.effort("tenant")
+    made = await subject.summarise(
+        said(4) if messages is None else messages,
+        previous,
+        ask or SummaryAsk(),
+        by,
+        max_tokens,
+        effort,
+        kept=kept,
+        retained=retained,
+    )
+    return Made(made.text, made.retain, effort)
+
+
+# --- which model ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "policy", "conversation", "chosen"),
+    [
+        ("spare", "last", "main", "spare"),
+        (None, "last", "main", "last"),
+        (None, None, "other", "main"),
+        ("extractive", "last", None, None),
+        (None, "extractive", None, None),
+    ],
+)
+def test_the_model_is_chosen_in_order(
+    call: str | None, policy: str | None, conversation: str | None, chosen: str | None
+) -> None:
+    """E5: the call's, the policy's, the service's; the built-in one may be asked for."""
+    assert summariser(ScriptedGateway("")).choose_model(call, policy, conversation) == chosen
+
+
+def test_a_model_outside_the_allowed_list_is_refused() -> None:
+    """E5: asked for outside the list is 422, at the place where it was asked."""
+    subject = summariser(ScriptedGateway(""))
+    with pytest.raises(ValidationError) as by_call:
+        subject.choose_model("other", None, None)
+    assert by_call.value.problems[0].pointer == "/model"
+    with pytest.raises(ValidationError) as by_policy:
+        subject.choose_model(None, "other", None)
+    assert by_policy.value.problems[0].pointer == "/policy/compaction/model"
+
+
+def test_the_conversations_model_counts_only_when_allowed() -> None:
+    """E5: outside the list it is skipped, and without any model the built-in one works."""
+    settings = SummariserSettings(None, ("gpt",), (), 5.0)
+    subject = summariser(ScriptedGateway(""), settings=settings)
+    assert subject.choose_model(None, None, "gpt") == "gpt"
+    assert subject.choose_model(None, None, "other") is None
+    assert subject.choose_model(None, None, None) is None
+
+
+async def test_without_a_model_the_summary_is_extracted() -> None:
+    """E5: no call is made, the receipt says so, and the size asked for is kept."""
+    gateway = ScriptedGateway("")
+    made = await run(gateway, messages=said(50), previous="earlier", by=None, max_tokens=200)
+    effort = made.effort
+    assert (effort.model, effort.prompt_hash, effort.calls) == ("extractive", "extractive", 0)
+    assert effort.cost_usd == 0.0
+    assert 0 < len(made.text) // 4 <= 200
+    assert "earlier" in made.text
+    assert gateway.calls == []
+
+
+# --- one call -------------------------------------------------------------------------------
+
+
+async def test_a_summary_comes_from_one_call() -> None:
+    """E3: an accepted answer, its usage and its price."""
+    gateway = ScriptedGateway(GOOD)
+    made = await run(gateway, model("main", 100_000), previous="before")
+    effort = made.effort
+    assert (made.text, made.retain, effort.model, effort.calls) == ("short", None, "main", 1)
+    assert (effort.input_tokens, effort.output_tokens) == (100, 10)
+    assert effort.cost_usd == pytest.approx(110e-6)
+    assert effort.prompt_hash == prompt_hash(SummaryAsk())
+    (call,) = gateway.calls
+    assert (call.max_tokens, call.timeout_seconds, call.tenant_id) == (300, 5.0, "tenant")
+    assert "<earlier_summary>\nbefore" in gateway.texts[0]
+    assert "\u2039" not in gateway.texts[0]
+    assert all(f"<{i}>xxx" in gateway.texts[0] for i in range(4))
+
+
+async def test_an_unknown_price_is_not_zero() -> None:
+    """E8: a receipt without a price says nothing rather than zero."""
+    assert (await run(ScriptedGateway(GOOD))).effort.cost_usd is None
+
+
+async def test_retain_is_returned_when_asked_for() -> None:
+    """E3, E4: retain and summary come apart."""
+    gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
+    made = await run(gateway, ask=SummaryAsk(retain_prompt="keep refs"))
+    assert (made.text, made.retain) == ("short", "ref=7")
+
+
+async def test_a_trailing_call_is_not_sent() -> None:
+    """E3: the last assistant message keeps its text and loses its call."""
+    call = ToolCall("c", "shell", '{"cmd": "rm"}')
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, messages=[*said(1), Message(Role.ASSISTANT, (Text("wait a bit"), call))])
+    assert "wait a bit" in gateway.texts[0]
+    assert "shell" not in gateway.texts[0]
+
+
+async def test_secrets_are_masked_before_they_leave() -> None:
+    """E12: neither messages nor the earlier summary carry a credential to the model."""
+    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
+    gateway = ScriptedGateway(GOOD)
+    messages = [Message(Role.USER, (Text(f"use {key}"),)), *said(1)]
+    await run(gateway, messages=messages, previous=f"key {key}")
+    assert key not in gateway.texts[0]
+    assert gateway.texts[0].count(MASK) == 2
+
+
+async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
+    """E12: calls and their results are masked whole, before they are cut to the model's window."""
+    secret = "q7" + "Zk3mW9xR" * 8
+    inner = json.dumps({"password": secret, "pad": "x " * 300})
+    calls = [
+        Message(Role.ASSISTANT, (ToolCall(f"c{n}", f"sk-{secret}", json.dumps({"body": inner})),))
+        for n in range(6)
+    ]
+    results = [
+        Message(
+            Role.TOOL,
+            (Text("".join(f"{'y' * (7 * n)}\nDB_PASS={secret}\n" for n in range(60))),),
+            tool_call_id=f"c{n}",
+        )
+        for n in range(6)
+    ]
+    gateway = ScriptedGateway(GOOD)
+    messages = [message for pair in zip(calls, results, strict=True) for message in pair]
+    await run(gateway, messages=messages, settings=replace(SETTINGS, context_window=1_200))
+    assert len(gateway.texts) > 5
+    pieces = {secret[place : place + 8] for place in range(len(secret) - 8)}
+    assert not [piece for piece in pieces for text in gateway.texts if piece in text]
+
+
+async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
+    """E12: masking is for the transcript; instructions and directives are the caller's own."""
+    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
+    gateway = ScriptedGateway(GOOD)
+    ask = SummaryAsk(directives=(f"look for {key}",), instructions="password: hunter2hunter2")
+    await run(gateway, ask=ask, retained=f"the key {key}")
+    assert f"- look for {key}" in gateway.texts[0]
+    assert "password: hunter2hunter2" in gateway.texts[0]
+    assert f"the key {MASK}" in gateway.texts[0]
+
+
+async def test_masking_can_be_turned_off() -> None:
+    """E12: without patterns everything goes out as it is."""
+    gateway = ScriptedGateway(GOOD)
+    messages = [Message(Role.USER, (Text("AKIAIOSFODNN7EXAMPLE"),)), *said(1)]
+    await run(gateway, messages=messages, settings=replace(SETTINGS, secret_patterns=()))
+    assert "AKIAIOSFODNN7EXAMPLE" in gateway.texts[0]
+
+
+async def test_images_and_reasoning_are_described() -> None:
+    """E5: neither an image's data nor private reasoning reaches the summariser's model."""
+    gateway = ScriptedGateway(GOOD)
+    parts = (Image("image/png", data="QUJDRA=="), Reasoning("hidden thought"), Text("look"))
+    await run(gateway, messages=[*said(2), Message(Role.ASSISTANT, parts)])
+    assert "QUJDRA" not in gateway.texts[0]
+    assert "hidden thought" not in gateway.texts[0]
+    assert "[image, image/png, 6 bytes, not shown]" in gateway.texts[0]
+
+
+async def test_nothing_to_summarise_is_refused() -> None:
+    """CX-NT2: no messages, no summary; none that may be summarised is no better (D8)."""
+    for messages, kept in (([], frozenset[int]()), (said(2), frozenset({0, 1}))):
+        with pytest.raises(ValidationError, match="Conversation has no messages"):
+            await run(ScriptedGateway(GOOD), messages=messages, kept=kept)
+
+
+# --- what stays beside the summary ----------------------------------------------------------
+
+
+async def test_kept_messages_are_shown_and_marked() -> None:
+    """D8: a pinned message is context for the model, and not to be repeated."""
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, kept=frozenset({1}))
+    assert gateway.texts[0].count("User (kept word for word):\n<1>xxx") == 1
+    assert gateway.texts[0].count("User:\n<") == 3
+    assert "do not repeat it" in gateway.texts[0]
+    await run(gateway)
+    assert "kept word for word" not in gateway.texts[1]
+
+
+async def test_kept_messages_are_not_extracted() -> None:
+    """D8: the built-in summariser leaves out what is shown beside it."""
+    made = await run(ScriptedGateway(""), messages=said(3, 40), by=None, kept=frozenset({1}))
+    assert "<0>x" in made.text
+    assert "<1>x" not in made.text
+
+
+async def test_an_earlier_retain_is_carried_on() -> None:
+    """E3, E4: the model sees what was to be kept, and an empty answer does not forget it."""
+    gateway = ScriptedGateway("<retain></retain><summary>short</summary>")
+    made = await run(gateway, ask=SummaryAsk(retain_prompt="keep refs"), retained="ref=7")
+    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
+    assert "word for word" in gateway.texts[0]
+    assert made.retain == "ref=7"
+
+
+async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
+    """E4: with the retain turned off nothing of the earlier one is lost."""
+    gateway = ScriptedGateway(GOOD)
+    made = await run(gateway, retained="ref=7")
+    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
+    assert "belongs into your summary" in gateway.texts[0]
+    assert made.retain is None
+    assert "ref=7" in (await run(gateway, by=None, retained="- ref=7")).text
+
+
+async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
+    """E4: decisions and references, after those retained before, within the tokens allowed."""
+    messages = [
+        Message(Role.USER, (Text("Which database?"),)),
+        Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL. See ref=abc123."),)),
+    ]
+    ask = SummaryAsk(retain_directives=("refs",))
+    made = await run(ScriptedGateway(""), messages=messages, ask=ask, by=None, retained="- ref=7")
+    assert made.retain is not None
+    first, *rest = made.retain.splitlines()
+    assert first == "- ref=7"
+    assert "We decided to use PostgreSQL." in made.retain
+    assert "- ref=abc123" in rest
+    assert (len(made.text) + len(made.retain)) // 4 <= 300
+
+
+# --- several summaries into one -------------------------------------------------------------
+
+
+async def test_summaries_are_folded_into_one() -> None:
+    """D3: the model is told what it is given, oldest first; no retain is asked for."""
+    gateway = ScriptedGateway(GOOD)
+    subject = summariser(gateway)
+    effort = subject.effort("tenant")
+    ask = SummaryAsk(retain_prompt="keep refs", directives=("keep prices",))
+    text = await subject.fold(["first " * 20, "second " * 20], ask, "main", 300, effort)
+    assert text == "short"
+    assert (effort.calls, effort.model) == (1, "main")
+    (shown,) = gateway.texts
+    assert "summaries of consecutive parts" in shown
+    assert shown.index("Part 1:\nfirst") < shown.index("Part 2:\nsecond")
+    assert "- keep prices" in shown
+    assert "<retain>" not in shown
+
+
+async def test_digests_are_folded_without_a_model() -> None:
+    """D3, E5: several extracts become one that holds what each of them held."""
+    subject = summariser(ScriptedGateway(""))
+    effort = subject.effort("tenant")
+    parts = [
+        (await run(ScriptedGateway(""), messages=[message], by=None)).text
+        for message in said(2, 40)
+    ]
+    text = await subject.fold(parts, SummaryAsk(), None, 300, effort)
+    assert text.count("## User requests") == 1
+    assert "<0>xxx" in text
+    assert "<1>xxx" in text
+    assert (effort.calls, effort.model) == (0, "extractive")
+
+
+# --- folding --------------------------------------------------------------------------------
+
+
+async def test_large_input_is_chunked_between_messages_and_folded() -> None:
+    """E5: each message goes out once and whole; each summary is carried into the next call."""
+    numbers = iter(range(100))
+    gateway = ScriptedGateway(lambda _: f"<summary>summary {next(numbers)}</summary>")
+    made = await run(gateway, model("main", 2_000), messages=said(30))
+    assert made.effort.calls == len(gateway.calls) > 2
+    assert made.text == f"summary {made.effort.calls - 1}"
+    for index, text in enumerate(gateway.texts[1:]):
+        assert f"<earlier_summary>\nsummary {index}\n" in text
+    everything = "".join(gateway.texts)
+    assert all(everything.count(f"<{i}>xxx") == 1 for i in range(30))
+    assert all(len("".join(m["content"] for m in c.messages)) // 4 < 1_700 for c in gateway.calls)
+
+
+async def test_retain_is_carried_through_the_fold() -> None:
+    """E3, E5: what an early chunk retained is shown to the calls after it."""
+    gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
+    ask = SummaryAsk(retain_prompt="keep refs")
+    await run(gateway, model("main", 2_000), messages=said(30), ask=ask)
+    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[1]
+
+
+async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
+    """E5: its ends are kept, and a note says how much is missing."""
+    huge = Message(Role.USER, (Text("BEGIN " + "x" * 100_000 + " END"),))
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, model("main", 2_000), messages=[huge])
+    (text,) = gateway.texts
+    assert "BEGIN" in text
+    assert "END" in text
+    assert "characters left out …]" in text
+
+
+async def test_a_separate_input_limit_bounds_the_chunks() -> None:
+    """C2, E5: the summariser's own input limit is respected."""
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, model("main", 100_000, max_input=1_500), messages=said(30))
+    assert all(len("".join(m["content"] for m in c.messages)) // 4 <= 1_500 for c in gateway.calls)
+
+
+async def test_an_unknown_window_is_taken_from_the_settings() -> None:
+    """Decision 23: 32 000 unless configured otherwise."""
+    gateway = ScriptedGateway(GOOD)
+    await run(gateway, messages=said(30), settings=replace(SETTINGS, context_window=2_000))
+    assert len(gateway.calls) > 2
+
+
+async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
+    """E5, E9: when the provider says too long, the same model gets half as much."""
+    gateway = ScriptedGateway(down("context_window"), GOOD)
+    made = await run(gateway, messages=said(200))
+    assert made.effort.model == "main"
+    assert len(gateway.texts[1]) < len(gateway.texts[0]) * 0.6
+
+
+# --- failure --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "no tags",
+        "<summary></summary>",
+        f"<summary>{'x' * 10_000}</summary>",
+        Completion("<summary>cut", "length", 1, 1, False),
+        Completion(GOOD, "tool_calls", 1, 1, True),
+    ],
+)
+async def test_a_bad_answer_is_asked_for_once_more(bad: str | Completion) -> None:
+    """E3: one stricter retry, then SERVICE_UNAVAILABLE."""
+    gateway = ScriptedGateway(bad, GOOD)
+    assert (await run(gateway)).text == "short"
+    assert "could not be used" not in gateway.texts[0]
+    assert "could not be used" in gateway.texts[1]
+    gateway = ScriptedGateway(bad)
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway)
+    assert failure.value.facts["reason"] == "bad_answer"
+    assert gateway.models == ["main", "main"]
+
+
+async def test_fallback_models_take_over_in_order() -> None:
+    """E9: a failing provider is tried again after a pause, then the next model answers."""
+    sleep = Sleeper()
+    gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
+    effort = subject.effort("tenant")
+    made = await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert made.text == "short"
+    assert gateway.models == ["main", "main", "spare", "last"]
+    assert (effort.model, effort.calls, effort.failures) == ("last", 4, 3)
+    (pause,) = sleep.pauses
+    assert 0.5 <= pause <= 1.0
+
+
+async def test_pauses_grow() -> None:
+    """E9: each pause is about twice the one before, never the same for all callers."""
+    sleep = Sleeper()
+    settings = replace(SETTINGS, attempts=4, fallback_models=())
+    gateway = ScriptedGateway(down("provider_error"))
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep)
+    with pytest.raises(ServiceUnavailable):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+    assert len(gateway.calls) == 4
+    for pause, least in zip(sleep.pauses, (0.5, 1.0, 2.0), strict=True):
+        assert least <= pause <= least + 0.5
+
+
+@pytest.mark.parametrize(("asked", "models"), [(3, ["main", "main"]), (90, ["main", "spare"])])
+async def test_a_short_wish_to_wait_is_granted(asked: int, models: list[str]) -> None:
+    """E9: a provider that names a pause gets it, or is left for the next model."""
+    sleep = Sleeper()
+    gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
+    await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+    assert gateway.models == models
+    assert sleep.pauses == ([3.0] if asked == 3 else [])
+
+
+@pytest.mark.parametrize("reason", ["timeout", "refused", "authentication"])
+async def test_what_will_not_change_is_not_tried_again(reason: str) -> None:
+    """E9: no second try on the same model after a timeout, a refusal or a bad key."""
+    gateway = ScriptedGateway(down(reason))
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway)
+    assert failure.value.facts["reason"] == reason
+    assert gateway.models == ["main", "spare", "last"]
+
+
+async def test_cx_nt3_without_fallbacks_the_failure_is_the_callers() -> None:
+    """CX-NT3: SERVICE_UNAVAILABLE, and nothing is returned that could change a state."""
+    gateway = ScriptedGateway(down("timeout"))
+    with pytest.raises(ServiceUnavailable):
+        await run(gateway, settings=replace(SETTINGS, fallback_models=()))
+    assert len(gateway.calls) == 1
+
+
+async def test_instructions_that_fill_the_window_are_no_endless_loop() -> None:
+    """E9: a window too small for the prompt fails over, then fails."""
+    gateway = ScriptedGateway(GOOD)
+    tiny = model("main", 300)
+    assert (await run(gateway, tiny)).effort.model == "spare"
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway, tiny, settings=replace(SETTINGS, fallback_models=()))
+    assert failure.value.facts["reason"] == "context_window"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["no tags", *(down(r) for r in ("timeout", "rate_limited", "context_window"))]
+        ),
+        max_size=12,
+    ),
+    st.integers(1, 5),
+)
+def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tries: int) -> None:
+    """E9, decision 23: whatever fails in whatever order, six failing calls are the end."""
+    gateway = ScriptedGateway(*failures, GOOD)
+    subject = summariser(gateway, settings=replace(SETTINGS, attempts=tries))
+    effort = subject.effort("tenant")
+
+    async def compaction() -> None:
+        for _ in range(3):
+            made = await subject.summarise(said(40), None, SummaryAsk(), "main", 300, effort)
+            assert made.text == "short"
+
+    with suppress(ServiceUnavailable):
+        asyncio.run(compaction())
+    assert effort.calls == len(gateway.calls)
+    assert effort.failures <= MOST_FAILING_CALLS
+
+
+async def test_six_failures_end_all_calls_of_a_compaction() -> None:
+    """Decision 23: failures of one page count for the next; then no call is made at all."""
+    gateway = ScriptedGateway("no tags", GOOD, "no tags", GOOD, *[down("provider_error")] * 9)
+    subject = summariser(gateway, settings=replace(SETTINGS, attempts=9))
+    effort = subject.effort("tenant")
+    for _ in range(2):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    for reason in ("provider_error", "too_many_failures"):
+        with pytest.raises(ServiceUnavailable) as failure:
+            await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+        assert failure.value.facts["reason"] == reason
+    assert effort.failures == MOST_FAILING_CALLS
+    assert effort.calls == len(gateway.calls) == 8
+
+
+async def test_a_model_given_up_is_not_asked_again() -> None:
+    """E9: what one page learned of a provider, the next page knows."""
+    gateway = ScriptedGateway(down("timeout"), GOOD)
+    subject = summariser(gateway)
+    effort = subject.effort("tenant")
+    for _ in range(2):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert gateway.models == ["main", "spare", "spare"]
+
+
+class SlowGateway(ScriptedGateway):
+    """Lets the clock run by so many seconds in each call."""
+
+    def __init__(self, clock: list[float], seconds: float, *replies: Reply) -> None:
+        super().__init__(*replies)
+        self._clock, self._seconds = clock, seconds
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Take the time, then reply."""
+        self._clock[0] += self._seconds
+        return await super().complete(call)
+
+
+async def test_a_deadline_ends_the_whole_effort() -> None:
+    """E9: calls get what is left of the time; past the deadline none is made."""
+    clock = [0.0]
+    gateway = SlowGateway(clock, 4.0, GOOD)
+    settings = replace(SETTINGS, deadline_seconds=10.0)
+    subject = Summariser(
+        gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
+    )
+    effort = subject.effort("tenant")
+    for _ in range(3):
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert [call.timeout_seconds for call in gateway.calls] == [5.0, 5.0, 2.0]
+    with pytest.raises(ServiceUnavailable) as failure:
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    assert failure.value.facts["reason"] == "timeout"
+    assert (len(gateway.calls), effort.calls, effort.failures) == (3, 3, 0)
+
+
+async def test_no_pause_goes_beyond_the_deadline() -> None:
+    """E9: a provider is not waited for when nothing could be asked of it afterwards."""
+    sleep = Sleeper()
+    gateway = ScriptedGateway(down("rate_limited", retry_after=15))
+    settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
+    subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
+    with pytest.raises(ServiceUnavailable) as failure:
+        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+    assert failure.value.facts["reason"] == "rate_limited"
+    assert (len(gateway.calls), sleep.pauses) == (1, [])
+
+
+async def test_an_open_circuit_means_the_fallback_at_once() -> None:
+    """E9: a call that was not made counts neither as a call nor as a failure."""
+    gateway = ScriptedGateway(down("circuit_open", retry_after=30), GOOD)
+    made = await run(gateway)
+    assert gateway.models == ["main", "spare"]
+    assert (made.effort.calls, made.effort.failures) == (1, 0)
+
+
+async def test_a_spent_tenant_is_not_helped_by_other_models() -> None:
+    """E9: the spend guard ends the effort, whichever models are left."""
+    gateway = ScriptedGateway(down("spend_guard", retry_after=1200), GOOD)
+    with pytest.raises(ServiceUnavailable) as failure:
+        await run(gateway)
+    assert failure.value.facts["retry_after"] == 1200
+    assert gateway.models == ["main"]
+
+
+async def test_other_work_goes_on_while_a_model_thinks() -> None:
+    """E11: waiting for a model holds nothing up."""
+    released = asyncio.Event()
+
+    class Waiting(ScriptedGateway):
+        """Answers when it is let go."""
+
+        async def complete(self, call: ModelCall) -> Completion:
+            await released.wait()
+            return await super().complete(call)
+
+    task = asyncio.create_task(run(Waiting(GOOD)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    released.set()
+    assert (await task).text == "short"
+
+
+# --- cutting --------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
+def test_chunks_fit_and_use_every_piece_once(pieces: list[str], room: int) -> None:
+    """E5: chunks stay inside the room, and together they hold every piece in order."""
+    tokenizer = QuarterTokenizer()
+    rest, chunks = list(pieces), []
+    while rest:
+        chunk, rest = take_chunk(rest, room, tokenizer)
+        assert tokenizer.count(chunk) <= room
+        chunks.append(chunk)
+    if all(tokenizer.count(piece) + 2 <= room for piece in pieces):
+        assert "\n\n".join(chunks) == "\n\n".join(pieces)
+
+
+@given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
+def test_a_cut_text_fits(text: str, times: int, room: int) -> None:
+    """E5: a cut message is inside its room, whatever it is."""
+    assert QuarterTokenizer().count(cut_middle(text * times * 40, room, QuarterTokenizer())) <= room

@@ -1,0 +1,558 @@
+"""Active windows as services see them: time passes, agents are cleared, messages come back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import Conflict, ValidationError
+from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.conversations.records import Conversation
+from app.domain.conversations.view import Span
+from app.domain.prompt.resolved_settings import Ask
+from app.services.prompt.settings_inheritance import Patch
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    TENANT,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    result,
+    says,
+    user,
+)
+
+DAY = 86_400
+PLAIN = {"agent_tools": "none", "status_preamble": "none", "budget": {"notice_at": 1.0}}
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """The services of a process over a real database."""
+    return Harness(WatchedDatabase(database), service_policy=PLAIN)
+
+
+def at(harness: Harness, seconds_ago: float) -> str:
+    """Return the time so many seconds ago."""
+    return (harness.clock.utc() - timedelta(seconds=seconds_ago)).isoformat()
+
+
+async def shown(harness: Harness, conversation_id: str, format: Any = CHAT) -> list[str]:
+    """Return the texts of the messages that a build shows."""
+    model = CLAUDE if format is ANTHROPIC else None
+    build = await harness.build(conversation_id, Ask(format, model))
+    return [str(item["content"]) for item in build.messages]
+
+
+async def agents_conversation(harness: Harness, seconds: int | None = DAY) -> str:
+    """Return a conversation of an agent with this rolling window."""
+    return await harness.conversation(agent_id=await harness.agent(seconds))
+
+
+async def test_rolling_window_excludes_old_messages(harness: Harness) -> None:
+    """What is older than the window is not shown, what is younger is (B2, S4)."""
+    cid = await agents_conversation(harness)
+    await harness.append(cid, user("old"), says("yes"))
+    harness.clock.pass_seconds(DAY - 1)
+    await harness.append(cid, user("new"))
+    assert await shown(harness, cid) == ["old", "yes", "new"]
+    harness.clock.pass_seconds(1)
+    build = await harness.build(cid)
+    assert [item["content"] for item in build.messages] == ["new"]
+    assert build["cache_break_reason"] == "window_moved"
+    assert build.count() == build["tokens_used"]
+
+
+async def test_the_first_build_goes_by_the_second(harness: Harness) -> None:
+    """Before anything was built the window ends exactly where it says (B2, decision 10)."""
+    cid = await agents_conversation(harness)
+    for age in (DAY + 60, DAY, DAY - 1, 60):
+        await harness.append(cid, {**user(f"{age}"), "timestamp": at(harness, age)})
+    assert await shown(harness, cid) == [f"{DAY - 1}", "60"]
+
+
+async def test_a_window_moves_by_steps(harness: Harness) -> None:
+    """A busy conversation keeps its prefix for a 24th of the window (decision 10)."""
+    cid = await agents_conversation(harness, 2400)
+    epochs = []
+    for number in range(120):
+        await harness.append(cid, user(f"{number}"))
+        build = await harness.build(cid)
+        epochs.append(build["epoch"])
+        oldest = int(build.messages[0]["content"])
+        assert (number - oldest) * 60 < 2400, "nothing is shown that is too old"
+        assert number < 40 or (number - oldest) * 60 >= 2400 - 200, "nor is much left out"
+        harness.clock.pass_seconds(60)
+    assert epochs[-1] <= 1 + 120 * 60 / 100
+
+
+async def test_a_window_cut_inside_a_call_group_goes_on_to_its_end(harness: Harness) -> None:
+    """No result is orphaned at the window's edge, in any format (B2, A4)."""
+    cid = await agents_conversation(harness, 3600)
+    await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
+    harness.clock.pass_seconds(1800)
+    await harness.append(cid, result("c2", "two"), says("done"))
+    harness.clock.pass_seconds(1800)
+    for format in (CHAT, ANTHROPIC):
+        texts = await shown(harness, cid, format)
+        assert any("done" in text for text in texts)
+        assert not any("two" in text for text in texts)
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+async def test_results_of_a_group_outside_the_window_stay_outside(
+    harness: Harness, cleared: bool
+) -> None:
+    """A result that comes in after the window moved over its call is not shown (B2, B3)."""
+    cid = await agents_conversation(harness, 3600)
+    await harness.append(cid, user("look"), asks("c1", "c2"))
+    if cleared:
+        await harness.conversations.clear(TENANT, cid)
+    else:
+        harness.clock.pass_seconds(7200)
+        await harness.context.budget(TENANT, cid)
+    await harness.append(cid, result("c1", "one"))
+    with pytest.raises(ValidationError, match="no messages in its active window"):
+        await harness.build(cid)
+    await harness.append(cid, result("c2", "two"), says("done"), user("next"))
+    assert await shown(harness, cid, CHAT) == ["[Earlier messages are not shown.]", "done", "next"]
+    build = await harness.build(cid)
+    assert build.count() == build["tokens_used"]
+
+
+async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> None:
+    """Equal times cannot leak what was there before, nor hide what comes after (B2, B3, S4)."""
+    agent = await harness.agent()
+    cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
+    for each in (cid, other):
+        await harness.append(each, user("before"))
+    cleared = await harness.agents.clear(TENANT, agent)
+    assert (cleared.last_cleared_at, cleared.conversations) == (harness.clock.utc(), 2)
+    for each in (cid, other):
+        await harness.append(each, user("after"))
+        assert await shown(harness, each) == ["after"]
+        assert len(await harness.bodies(each)) == 2, "the log is whole"
+
+
+async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
+    """Its agent's other conversations go on as they are; the last clear counts (B3)."""
+    agent = await harness.agent(None)
+    cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
+    for number in range(3):
+        for each in (cid, other):
+            await harness.append(each, user(f"{number}"))
+        assert (await harness.conversations.clear(TENANT, cid)).cleared_seq == number + 1
+    await harness.append(cid, user("4"))
+    assert await shown(harness, cid) == ["4"]
+    assert await shown(harness, other) == ["0", "1", "2"]
+    assert [kind for kind, _ in await harness.told(cid)] == ["cleared"] * 3
+
+
+async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -> None:
+    """The marker is a time as well: what is from before it stays away, however late (B2, B3)."""
+    agent = await harness.agent(None)
+    harness.clock.pass_seconds(3600)
+    await harness.agents.clear(TENANT, agent)
+    cid = await harness.conversation(agent_id=agent)
+    await harness.append(
+        cid,
+        {**user("too old"), "timestamp": at(harness, 60)},
+        user("now"),
+        {**user("old as well"), "timestamp": at(harness, 30)},
+        {**user("ahead"), "timestamp": at(harness, -3600)},
+    )
+    assert await shown(harness, cid) == ["now", "ahead"]
+
+
+async def test_a_clear_drops_what_was_made_of_earlier_messages(harness: Harness) -> None:
+    """State, summary and resume are gone, and a running compaction is discarded (B3)."""
+    cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
+    await harness.talk(cid, 12, words=60)
+    assert (await harness.compact(cid)).compacted
+    assert await harness.receipts.state(TENANT, cid) is not None
+    await harness.conversations.clear(TENANT, cid)
+    assert await harness.receipts.state(TENANT, cid) is None
+    assert (await harness.compact(cid)).reason == (
+        "the conversation has no messages in its active window"
+    )
+    await harness.append(cid, user("anew"))
+    build = await harness.build(cid)
+    assert (build.messages[0]["content"], build["summary_used"]) == ("anew", False)
+    assert build["cache_break_reason"] is None
+
+
+async def test_a_clear_while_a_compaction_runs(database: PostgresDatabase) -> None:
+    """What comes of it is not shown: its range was cleared meanwhile (B3, E6)."""
+
+    class Interrupted(ScriptedGateway):
+        async def complete(self, call: ModelCall) -> Completion:
+            await harness.conversations.clear(TENANT, cid)
+            return await super().complete(call)
+
+    harness = Harness(
+        WatchedDatabase(database), Interrupted(), model="summariser", service_policy=PLAIN
+    )
+    cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
+    await harness.talk(cid, 12)
+    with pytest.raises(Conflict):
+        await harness.compact(cid)
+    await harness.append(cid, user("anew"))
+    assert await shown(harness, cid) == ["anew"]
+
+
+async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness) -> None:
+    """A summary goes with the last of the messages it stands for (B3, I5)."""
+    agent = await harness.agent(3600)
+    cid = await harness.conversation(
+        {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}, agent_id=agent
+    )
+    await harness.talk(cid, 6)
+    harness.clock.pass_seconds(1000)
+    await harness.talk(cid, 6)
+    assert (await harness.compact(cid)).compacted
+    build = await harness.build(cid)
+    assert build["summary_used"]
+    harness.clock.pass_seconds(2600)
+    build = await harness.build(cid)
+    assert build["summary_used"], "it tells of the younger half as well"
+    assert not build.messages[0]["content"].startswith("question 0")
+    assert build.count() == build["tokens_used"]
+    await harness.append(cid, user("still here"))
+    harness.clock.pass_seconds(1000)
+    build = await harness.build(cid)
+    assert (build["summary_used"], build.messages[0]["content"]) == (False, "still here")
+    assert await harness.receipts.state(TENANT, cid) is None
+
+
+async def test_a_longer_window_shows_again_what_was_older(harness: Harness) -> None:
+    """The log has everything: a window can be made longer and shorter again (B1, B2)."""
+    agent = await harness.agent(3600)
+    cid = await harness.conversation(agent_id=agent)
+    for number in range(4):
+        await harness.append(cid, user(f"{number}"))
+        harness.clock.pass_seconds(1801)
+    for seconds, first in ((3600, "3"), (5500, "1"), (None, "0"), (3600, "3")):
+        patch = Patch(frozenset({"rolling_window_seconds"}), rolling_window_seconds=seconds)
+        await harness.agents.change(TENANT, agent, patch)
+        assert (await shown(harness, cid))[0] == first
+
+
+async def test_a_new_process_has_the_same_window(harness: Harness) -> None:
+    """Window and clear survive a restart (B3, A8, S4)."""
+    cid = await agents_conversation(harness, 3600)
+    await harness.append(cid, user("old"))
+    harness.clock.pass_seconds(4000)
+    await harness.append(cid, user("cleared"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("here"))
+    warm = await harness.build(cid)
+    again = Harness(harness.database, clock=harness.clock, service_policy=PLAIN)
+    assert (await again.build(cid)).text == warm.text
+
+
+async def test_restored_ranges_rejoin_until_their_time_is_over(harness: Harness) -> None:
+    """Restored messages stand where they stood, for a window's length or until a clear (I4)."""
+    cid = await agents_conversation(harness, 3600)
+    for number in range(4):
+        await harness.append(cid, user(f"{number}"), says(f"yes {number}"))
+    harness.clock.pass_seconds(4000)
+    await harness.append(cid, user("now"))
+    assert await shown(harness, cid) == ["now"]
+    await rejoin(harness, cid, Span(3, 7))
+    build = await harness.build(cid)
+    assert [item["content"] for item in build.messages] == ["1", "yes 1", "2", "yes 2", "now"]
+    assert build["cache_break_reason"] == "restored"
+    assert build.count() == build["tokens_used"]
+    before = await harness.stored(cid)
+    assert (await rejoin(harness, cid, Span(3, 7))).head == before.head, "nothing is left to do"
+    cold = await harness.build(cid, service=harness.cold())
+    assert cold.text == build.text
+    harness.clock.pass_seconds(1000)
+    await harness.append(cid, user("later"))
+    harness.clock.pass_seconds(2600)
+    assert await shown(harness, cid) == ["later"]
+
+
+async def test_a_compaction_of_restored_ranges(harness: Harness) -> None:
+    """A summary is made of what is in the window alone, and undone as it came (I4, E8, B2)."""
+    cid = await agents_conversation(harness, 3600)
+    await harness.talk(cid, 8, words=60)
+    harness.clock.pass_seconds(4000)
+    await harness.append(cid, user("secret"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.talk(cid, 8, words=60)
+    await rejoin(harness, cid, Span(1, 9))
+    before = await shown(harness, cid)
+    assert len(before) == 24 and "secret" not in before
+    made = await harness.compact(cid)
+    assert made.compacted and made.before_msg_count == 24
+    receipt = await harness.receipt(cid)
+    _, page = await harness.receipts.expand(TENANT, cid, receipt.compaction_id, 0, 1000)
+    hidden = [message.seq for message in page]
+    assert 17 not in hidden and set(hidden) < {*range(1, 9), *range(18, 34)}
+    build = await harness.build(cid)
+    assert build.count() == build["tokens_used"] and "secret" not in build.contents
+    await harness.undo(cid)
+    assert await shown(harness, cid) == before
+
+
+async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) -> None:
+    """A window that looks as before is read anew: what came between is in it (I4, B3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("1"), says("2"))
+    await harness.build(cid)
+    await harness.append(cid, user("3"), says("4"))
+    await harness.conversations.clear(TENANT, cid)
+    await rejoin(harness, cid, Span(1, 5))
+    assert await shown(harness, cid) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("edge", ["first", "last"])
+@pytest.mark.parametrize("then", ["settled", "undone"])
+async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
+    harness: Harness, edge: str, then: str
+) -> None:
+    """Whatever moves the window or undoes a compaction, the pin is shown (D8, B2, E8)."""
+    agent = await harness.agent(7200)
+    policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
+    cid = await harness.conversation(policy, agent_id=agent)
+    await harness.talk(cid, 12, words=80)
+    assert (await harness.compact(cid)).compacted
+    span = (await harness.stored(cid)).head.span
+    assert span is not None
+    pinned = span.start if edge == "first" else span.end - 1
+    if then == "undone":
+        await harness.talk(cid, 12, words=80)
+        assert (await harness.compact(cid)).compacted
+    await harness.pin(cid, pinned)
+    before = (await harness.build(cid)).contents
+    if then == "undone":
+        await harness.undo(cid)
+    else:
+        patch = Patch(frozenset({"rolling_window_seconds"}), rolling_window_seconds=3600)
+        await harness.agents.change(TENANT, agent, patch)
+        await harness.context.budget(TENANT, cid)
+    head = (await harness.stored(cid)).head
+    assert pinned in head.kept
+    words = f"{'answer' if pinned % 2 == 0 else 'question'} {(pinned - 1) // 2} "
+    build = await harness.build(cid)
+    for model in (None, "gpt-4o-mini"):
+        build = await harness.build(cid, Ask(CHAT, model), service=harness.cold())
+        texts = [text for item in build.messages if (text := item["content"])[0] != "["]
+        assert any(text.startswith(words) for text in texts)
+        assert build.count() == build["tokens_used"]
+    assert words in before
+    assert (await used(harness, cid)) == build["tokens_used"]
+
+
+async def used(harness: Harness, conversation_id: str) -> int:
+    """Return the tokens that the budget tells of."""
+    reading = await harness.context.budget(TENANT, conversation_id)
+    assert reading is not None
+    return reading.budget.used_tokens
+
+
+async def test_a_result_of_a_group_that_came_late(harness: Harness) -> None:
+    """It is outside with its group, whatever is in the window before it (B2, C1)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("before"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("in"), {**asks("c1"), "timestamp": at(harness, 1)})
+    assert await shown(harness, cid) == ["in"]
+    answer = await harness.append(cid, result("c1", "one " * 50))
+    build = await harness.build(cid)
+    assert [item["content"] for item in build.messages] == ["in"]
+    assert answer.budget is not None
+    assert answer.budget.used_tokens == build["tokens_used"] == await used(harness, cid)
+
+
+async def test_a_window_with_a_late_group_alone_is_empty(harness: Harness) -> None:
+    """Then there is nothing to build, and never an empty payload (B2, M)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("before"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, {**asks("c1"), "timestamp": at(harness, 1)})
+    assert await used(harness, cid) == 0
+    await harness.append(cid, result("c1", "one"))
+    with pytest.raises(ValidationError, match="in its active window"):
+        await harness.build(cid)
+
+
+async def test_a_result_of_a_restored_call_is_shown(harness: Harness) -> None:
+    """The call that is open at the end was put back, so its result belongs there (I4, A3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("look"), asks("c1"))
+    await harness.conversations.clear(TENANT, cid)
+    await rejoin(harness, cid, Span(1, 3))
+    await harness.build(cid)
+    await harness.append(cid, result("c1", "found"))
+    build = await harness.build(cid)
+    assert build.messages[-1]["content"] == "found"
+    assert build["tokens_used"] == await used(harness, cid) == build.count()
+
+
+async def test_a_group_is_restored_whole(harness: Harness) -> None:
+    """Results that came after the snapshot come back with their call (I4, A4)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
+    await harness.append(cid, result("c2", "two"), says("done"))
+    await harness.conversations.clear(TENANT, cid)
+    await rejoin(harness, cid, Span(1, 4))
+    texts = await shown(harness, cid)
+    assert texts[0] == "look" and texts[2:] == ["one", "two"]
+
+
+async def test_what_joins_inside_a_hidden_range_is_shown(harness: Harness) -> None:
+    """A compaction hides what was in the window when it ran, and nothing else (I4, B2)."""
+    cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
+    await harness.talk(cid, 4, words=60)
+    await harness.append(cid, user("between"), says("them"))
+    await harness.conversations.clear(TENANT, cid)
+    await harness.talk(cid, 6, words=60)
+    await rejoin(harness, cid, Span(1, 5))
+    assert (await harness.compact(cid)).compacted
+    await rejoin(harness, cid, Span(9, 11))
+    build = await harness.build(cid)
+    texts = [item["content"] for item in build.messages]
+    assert texts.index("between") + 1 == texts.index("them")
+    assert build["tokens_used"] == await used(harness, cid) == build.count()
+    cold = await harness.build(cid, service=harness.cold())
+    assert cold.text == build.text
+    assert (await harness.compact(cid)).compacted
+    build = await harness.build(cid)
+    assert build.count() == build["tokens_used"]
+
+
+async def test_a_clear_forgets_which_tools_were_named(database: PostgresDatabase) -> None:
+    """The budget counts own tools for what the window names; restored results name them again."""
+    harness = Harness(WatchedDatabase(database), service_policy={"budget": {"notice_at": 1.0}})
+    cid = await harness.conversation()
+    large = "line\n" * 20_000
+    await harness.append(cid, user("look"), asks("c1"), result("c1", large), says("done"))
+    full = await used(harness, cid)
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("anew"))
+    build = await harness.build(cid)
+    assert build["tokens_used"] == await used(harness, cid) < 100
+    await rejoin(harness, cid, Span(1, 5))
+    build = await harness.build(cid)
+    assert build["tokens_used"] == await used(harness, cid) > full
+
+
+async def test_a_sliding_window_counts_what_is_in_the_active_one(harness: Harness) -> None:
+    """The last N messages are those of the window, gaps left out (D2, B2, C1)."""
+    cid = await harness.conversation(
+        {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
+    )
+    await harness.append(cid, user("before"))
+    await harness.conversations.clear(TENANT, cid)
+    late = {"timestamp": at(harness, 60)}
+    for number in range(6):
+        await harness.append(cid, user(f"{number} " + "why " * 40), says("because " * 40))
+        await harness.append(cid, {**user("late " * 90), **late})
+    build = await harness.build(cid)
+    assert len(build.messages) == 4 and "late" not in build.contents
+    assert build["tokens_used"] == await used(harness, cid)
+
+
+async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conversation:
+    """Put spans back into the window."""
+    async with harness.database.transaction() as records:
+        locked = await records.log.lock(TENANT, conversation_id, None)
+        assert locked is not None
+        return await harness.active.rejoin(records, locked, spans)
+
+
+class Story:
+    """A plain model of the window: which of the log's groups are shown (B2, B3, I4)."""
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+        self.groups: list[tuple[list[str], list[datetime]]] = []
+        self.cleared = 0
+        self.cleared_at = datetime.min.replace(tzinfo=UTC)
+
+    def add(self, texts: list[str], times: list[datetime]) -> None:
+        """Append a group."""
+        self.groups.append((texts, times))
+
+    def clear(self, now: datetime) -> None:
+        """Clear all there is."""
+        self.cleared, self.cleared_at = len(self.groups), now
+
+    def may_show(self, now: datetime, *, ahead: bool) -> list[str]:
+        """Return what is newer than the marker, which may be a step ahead."""
+        length = self.seconds * 23 / 24 if ahead else self.seconds
+        rolled = now - timedelta(seconds=length)
+        return [
+            text
+            for texts, times in self.groups[self.cleared :]
+            if min(times) > rolled and min(times) > self.cleared_at
+            for text in texts
+        ]
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """Draw what happens: an append, how late; a pause; a clear; a build."""
+    kinds = st.sampled_from(["say", "say", "late", "call", "pass", "pass", "clear", "build"])
+    return draw(st.lists(st.tuples(kinds, st.integers(0, 3000)), min_size=4, max_size=24))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(story=stories())
+async def test_windows_against_a_plain_model(database: PostgresDatabase, story: Any) -> None:
+    """Whatever happens, nothing too old is shown and nothing young enough is missing (B2, B3)."""
+    harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
+    cid = await agents_conversation(harness, 2400)
+    model = Story(2400)
+    for number, (kind, amount) in enumerate([*story, ("build", 0)]):
+        now = harness.clock.utc()
+        received = now + timedelta(microseconds=1)  # later than any clear before
+        match kind:
+            case "say" | "late":
+                late = amount if kind == "late" else 0
+                own = now - timedelta(seconds=late)
+                stamp = {"timestamp": own.isoformat()} if late else {}
+                await harness.append(cid, {**user(f"m{number}"), **stamp})
+                model.add([f"m{number}"], [own if late else received])
+            case "call":
+                own = now - timedelta(seconds=amount)
+                answer = {**result(f"c{number}", f"r{number}"), "timestamp": own.isoformat()}
+                await harness.append(cid, asks(f"c{number}"), answer)
+                model.add([f"r{number}"], [own if amount else received, received])
+            case "pass":
+                harness.clock.pass_seconds(amount)
+            case "clear":
+                await harness.conversations.clear(TENANT, cid)
+                model.clear(now)
+            case _:
+                await check(harness, cid, model)
+
+
+async def check(harness: Harness, cid: str, model: Story) -> None:
+    """Compare a warm and a cold build with the model."""
+    now = harness.clock.utc()
+    most, least = model.may_show(now, ahead=False), model.may_show(now, ahead=True)
+    try:
+        build = await harness.build(cid)
+    except ValidationError:
+        assert not least
+        return
+    found = [str(item["content"]) for item in build.messages if item.get("content")]
+    texts = [text for text in found if not text.startswith("[")]
+    assert [text for text in most if text in texts] == texts, (texts, most)
+    assert set(least) <= set(texts), (texts, least)
+    assert build.count() == build["tokens_used"]
+    cold = await harness.build(cid, service=harness.cold())
+    assert cold.text == build.text
+    head = (await harness.stored(cid)).head
+    assert head.shown_tokens >= 0 and head.shown_messages > 0

@@ -1,0 +1,769 @@
+"""The sum rule over a real database: old tool output gives way, in batches (F3, S1)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName, Role
+from app.domain.compaction.tool_result_clearing import output_tokens
+from app.domain.conversations.turns import call_groups
+from app.domain.prompt.resolved_settings import Ask
+from app.services.ports import Records
+from tests.domain.histories import raw_logs
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    MODEL,
+    SUMMARISER,
+    TENANT,
+    Build,
+    Clock,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    result,
+    says,
+    user,
+)
+from tests.services.payload.test_context import ASKS, SECTIONS, TOOLS, check, is_extension, policy
+
+DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
+PLACEHOLDER = "[tool output trimmed; ref="
+COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services with a model that summarises."""
+    clock = Clock()
+    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
+
+
+def limited(tokens: Any = 1_300, least: Any = 600, window: int = 20_000, **leaves: Any) -> Any:
+    """Return a policy with a budget for tool output: four results of `use`, cleared by three."""
+    output = {"context_budget_tokens": tokens, "clear_at_least": least}
+    output |= leaves.pop("tool_output", {})
+    return policy(window, tool_output=output, **({"agent_tools": "none"} | leaves))
+
+
+def calls(call_id: str, name: str) -> dict[str, Any]:
+    """Return an assistant message that calls one tool."""
+    raw = asks(call_id)
+    raw["tool_calls"][0]["function"] = {"name": name, "arguments": "{}"}
+    return raw
+
+
+async def use(
+    harness: Harness, cid: str, *numbers: int, words: int = 150, name: str = "read_file"
+) -> None:
+    """Append calls of a tool, each with one result of about two tokens a word, 307 in all."""
+    for number in numbers:
+        call, text = calls(f"c{number}", name), f"r{number} " * words
+        await harness.append(cid, call, result(f"c{number}", text))
+
+
+def shown(build: Build) -> list[int]:
+    """Return the numbers of the results that a payload shows whole."""
+    return [number for number in range(200) if f"r{number} r{number} " in build.contents]
+
+
+def cleared(build: Build) -> int:
+    """Return how many results of a payload are placeholders."""
+    return build.contents.count(PLACEHOLDER)
+
+
+async def both(harness: Harness, cid: str, **more: Any) -> list[Build]:
+    """Build in both formats, warm and cold, and check."""
+    builds = []
+    for format, model in ((CHAT, MODEL), (ANTHROPIC, CLAUDE)):
+        ask = Ask(format, model, **more)
+        build = await harness.build(cid, ask)
+        check(build, exact=format is CHAT)
+        cold = await harness.build(cid, ask, harness.cold())
+        assert (cold.text, cold["epoch"]) == (build.text, build["epoch"])
+        builds.append(build)
+    return builds
+
+
+async def triggers(harness: Harness, cid: str) -> list[str]:
+    """Return what made the receipts, the newest first."""
+    page = await harness.receipts.page(TENANT, cid, 50, None)
+    return [receipt.compaction.trigger for receipt in page]
+
+
+class Sentences(Counter[str]):
+    """Counts the sentences that a database hears, and fails those it is told to."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__()
+        self.failing: set[str] = set()
+        self.ranges: list[tuple[int, int]] = []
+        self._database = harness.database
+        self._open = (harness.database.session, harness.database.transaction)
+        vars(harness.database)["session"] = self._session
+        vars(harness.database)["transaction"] = self._transaction
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Records]:
+        async with self._open[0]() as records:
+            yield cast(Records, _Heard(records, self))
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Records]:
+        async with self._open[1]() as records:
+            yield cast(Records, _Heard(records, self))
+
+
+class _Heard:
+    """Records, or one kind of them, that count each sentence."""
+
+    def __init__(self, inner: Any, sentences: Sentences, kind: str = "") -> None:
+        self._inner, self._sentences, self._kind = inner, sentences, kind
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not self._kind:
+            return _Heard(found, self._sentences, name)
+
+        async def heard(*arguments: Any, **named: Any) -> Any:
+            sentence = f"{self._kind}.{name}"
+            self._sentences[sentence] += 1
+            if sentence in ("log.entries", "contexts.rows"):
+                self._sentences.ranges.append(arguments[1:3])
+            answer = await found(*arguments, **named)
+            if sentence in self._sentences.failing:
+                raise ServiceUnavailable("The database is gone")
+            return answer
+
+        return heard
+
+
+# --- the rule -------------------------------------------------------------------------------
+
+
+async def test_the_oldest_output_gives_way_over_the_limit(harness: Harness) -> None:
+    """Over the sum limit the oldest become placeholders, in the payload of any format (F3, S1).
+
+    S1's checkpoints 1 and 2. It is the rule and no loss, so that `degraded` does not name it, and
+    no compaction, so that `compaction` is null; the log never changes.
+    """
+    cid = await harness.conversation(limited(agent_tools="auto"), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(4))
+    log = await harness.bodies(cid)
+    before = await both(harness, cid)
+    assert [shown(build) for build in before] == [[0, 1, 2, 3]] * 2
+    await use(harness, cid, 4, 5)
+    for build, earlier in zip(await both(harness, cid), before, strict=True):
+        assert shown(build) == [3, 4, 5]
+        assert cleared(build) == 3
+        assert build["cache_break_reason"] == "tool_results_cleared"
+        assert build["epoch"] == earlier["epoch"] + 1
+        assert build["degraded"] == []
+        assert build["compaction"] is None
+        assert build["new_state"] is None
+    assert (await harness.bodies(cid))[: len(log)] == log
+    assert harness.gateway.calls == []
+
+
+async def test_a_clearing_leaves_a_receipt(harness: Harness) -> None:
+    """What gave way, by which step and without a model; the head and its budget follow (E8, C1)."""
+    cid = await harness.conversation(limited(), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6))
+    full = await harness.context.budget(TENANT, cid)
+    build = await harness.build(cid)
+    receipt = await harness.receipt(cid)
+    assert (receipt.trigger, receipt.strategy) == ("tool_output", "sandwich")
+    assert receipt.strategies_run == ("clear_tool_results",)
+    assert (receipt.model, receipt.calls, receipt.made) == (None, 0, ())
+    assert (receipt.span.start, receipt.span.end) == (1, 8)
+    assert receipt.view.trimmed_through == 7
+    assert receipt.before_msg_count == receipt.after_msg_count == 13
+    head = (await harness.stored(cid)).head
+    assert head.hidden_tokens == receipt.before_tokens - receipt.after_tokens > 0
+    assert (head.hidden_messages, head.span) == (0, None)
+    reading = await harness.context.budget(TENANT, cid)
+    assert full is not None
+    assert reading is not None
+    assert full.budget.used_tokens == receipt.before_tokens
+    assert build["tokens_used"] <= reading.budget.used_tokens == receipt.after_tokens
+    (event,) = await harness.told(cid)
+    assert event[0] == "compacted"
+    assert event[1]["trigger"] == "tool_output"
+    assert event[1]["compaction_id"] == receipt.compaction_id
+
+
+@pytest.mark.parametrize(("least", "most_breaks"), [("auto", 8), (0, 24), (1_000, 5)])
+async def test_the_prefix_breaks_seldom(harness: Harness, least: Any, most_breaks: int) -> None:
+    """Results of one size, one by one: they give way in batches, the prefix stays (F3, G3)."""
+    cid = await harness.conversation(limited(2_000, least), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    before = None
+    breaks = 0
+    for number in range(30):
+        await use(harness, cid, number)
+        build = await harness.build(cid)
+        check(build, exact=True)
+        entries = await _entries(harness, cid)
+        view = (await harness.receipt(cid)).view if breaks or cleared(build) else None
+        if view is not None:
+            assert sum(output_tokens(item, view) for item in entries) <= 2_000
+        assert shown(build)[-1] == number
+        if before is not None and build["epoch"] == before["epoch"]:
+            assert is_extension(build, before)
+        breaks += build["cache_break_reason"] is not None
+        before = build
+    assert 0 < breaks <= most_breaks
+    assert len(await triggers(harness, cid)) == breaks
+
+
+async def _entries(harness: Harness, cid: str) -> Any:
+    async with harness.database.session() as records:
+        return await records.log.entries(cid, 1, 10_000)
+
+
+async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> None:
+    """By default a quarter of the policy's window, whatever a request asks for (decision 13)."""
+    own = policy(100_000, tool_output={"max_line_length": 10_000})
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    small = Ask(CHAT, MODEL, max_context_tokens=60_000)
+    await use(harness, cid, *range(9), words=1_300)
+    assert cleared(await harness.build(cid, small)) == 0
+    await use(harness, cid, 9, words=1_300)
+    assert shown(await harness.build(cid, small)) == list(range(3, 10))
+    for build in await both(harness, cid):
+        assert shown(build) == list(range(3, 10))
+    assert await triggers(harness, cid) == ["tool_output"]
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        {"compaction": {"enabled": False}},
+        {"compaction": {"auto": False}},
+        *({"strategy": strategy} for strategy in COMPACTING),
+    ],
+)
+async def test_the_rule_is_no_compaction(harness: Harness, leaves: dict[str, Any]) -> None:
+    """It holds whatever the strategy, and where compaction is switched off (F3, E1)."""
+    cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6))
+    for build in await both(harness, cid):
+        assert shown(build) == [3, 4, 5]
+        assert build["degraded"] == []
+
+
+@pytest.mark.parametrize(
+    "leaves", [{"tool_output": {"enabled": False}}, {"strategy": "full_history"}]
+)
+async def test_where_the_rule_does_not_hold(harness: Harness, leaves: dict[str, Any]) -> None:
+    """Switched off, or told to show everything, no result gives way below the window (F1, D2)."""
+    cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(9))
+    for build in await both(harness, cid):
+        assert cleared(build) == 0
+    assert await triggers(harness, cid) == []
+
+
+async def test_without_the_rule_results_still_give_way_to_fit(harness: Harness) -> None:
+    """Chain clears nothing where tool output is left alone; the guarantee stays (F1, D5, C4)."""
+    own = limited(strategy="chain", tool_output={"enabled": False})
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
+    await harness.talk(cid, 5)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(9))
+    made = await harness.compact(cid)
+    assert made.strategies_run == ("summarize",)
+    assert cleared(await harness.build(cid)) == 0
+    ends = {"preserve_top": 1, "preserve_bottom": 20}
+    await harness.set_policy(cid, {"strategy": "sandwich", "sandwich": ends})
+    for build in await both(harness, cid, max_context_tokens=2_000):
+        assert cleared(build) > 0
+        assert "tool_results_cleared" in build["degraded"]
+
+
+async def test_a_clearing_comes_before_a_compaction(harness: Harness) -> None:
+    """What clearing frees need not be summarised; what it leaves still is (C3, D7)."""
+    cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(19))
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["compaction"] is None
+    assert await triggers(harness, cid) == ["tool_output"]
+    await harness.talk(cid, 60)
+    await use(harness, cid, *range(20, 25))
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["compaction"].compacted
+    assert build["cache_break_reason"] == "compaction"
+    assert await triggers(harness, cid) == ["proactive", "tool_output", "tool_output"]
+    for again in await both(harness, cid):
+        assert again["compaction"] is None
+
+
+async def test_a_background_compaction_judges_what_is_left(harness: Harness) -> None:
+    """After a clearing a mark set before it finds nothing due any more (C3, E6)."""
+    cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(15))
+    assert (await harness.stored(cid)).head.is_due
+    await harness.build(cid)
+    assert (await harness.stored(cid)).head.is_due, "a clearing leaves the mark to the worker"
+    await harness.work(cid)
+    head = (await harness.stored(cid)).head
+    assert not head.is_due
+    assert await triggers(harness, cid) == ["tool_output"]
+    assert harness.gateway.calls == []
+
+
+async def test_a_clearing_leaves_failures_as_they_are(harness: Harness) -> None:
+    """A summariser that rests goes on resting: nothing was asked of it (E9)."""
+    harness.gateway.replies = [DOWN]
+    cid = await harness.conversation(limited(20_000, 0, 2_100), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(9))
+    build = await harness.build(cid)
+    assert "summariser_unavailable" in build["degraded"]
+    head = (await harness.stored(cid)).head
+    assert (head.failures, head.is_resting) == (1, True)
+    await harness.set_policy(cid, {"tool_output": {"context_budget_tokens": 600}})
+    await harness.build(cid)
+    assert await triggers(harness, cid) == ["tool_output"]
+    head = (await harness.stored(cid)).head
+    assert (head.failures, head.is_resting) == (1, True)
+    assert len(harness.gateway.calls) == 1
+
+
+# --- what never gives way -------------------------------------------------------------------
+
+
+async def test_excluded_results_never_give_way(harness: Harness) -> None:
+    """They stay whole while newer ones of other tools are cleared, again and again (F3)."""
+    cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, 0)
+    await use(harness, cid, 1, name="keep")
+    await use(harness, cid, *range(2, 6))
+    for build in await both(harness, cid):
+        assert shown(build) == [1, 4, 5]
+    assert (await harness.stored(cid)).head.kept == (5,)
+    await use(harness, cid, 6, 7, 8)
+    for build in await both(harness, cid):
+        assert shown(build) == [1, 7, 8]
+    reading = await harness.context.budget(TENANT, cid)
+    assert reading is not None
+    receipt = await harness.receipt(cid)
+    assert reading.budget.used_tokens == receipt.after_tokens
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_no_step_clears_an_excluded_result(harness: Harness, strategy: str) -> None:
+    """Neither chain nor the last resort; it is summarised or dropped with its group (D5, C4)."""
+    keep = {"exclude_tools": ["keep"]}
+    ends = {"preserve_top": 1, "preserve_bottom": 20}
+    own = limited(20_000, strategy=strategy, sandwich=ends, tool_output=keep)
+    cid = await harness.conversation(own, SECTIONS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(0, 8, 2))
+    await use(harness, cid, *range(1, 8, 2), name="keep")
+    trimmed = 0
+    for window in (2_400, 1_800, 1_200):
+        for build in await both(harness, cid, max_context_tokens=window):
+            trimmed += _whole_or_gone(build)
+    assert trimmed > 0 or strategy == "tree_summary"
+    for _ in range(2):
+        await harness.compact(cid, target_tokens=1_400)
+        for build in await both(harness, cid):
+            _whole_or_gone(build)
+        await harness.append(cid, user("and the rest"))
+        await use(harness, cid, *range(8, 11), name="keep")
+        await use(harness, cid, *range(11, 16))
+    view = (await harness.receipt(cid)).view
+    assert all(view.shows(seq) for seq in (await harness.stored(cid)).head.kept)
+
+
+def _whole_or_gone(build: Build) -> int:
+    """Assert that no call of the excluded tool has a placeholder, and count the others'."""
+    tool_of: dict[str, str] = {}
+    count = 0
+    for call_id, name, text in _results(build):
+        tool_of[call_id] = name
+        if PLACEHOLDER in text:
+            assert name != "keep", call_id
+            count += 1
+    return count
+
+
+def _results(build: Build) -> list[tuple[str, str, str]]:
+    """Return call id, tool and text of every result of a payload."""
+    names: dict[str, str] = {}
+    found = []
+    for message in build.messages:
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool":
+            call_id = message["tool_call_id"]
+            found.append((call_id, names[call_id], json.dumps(message["content"])))
+        content = message["content"]
+        for block in content if isinstance(content, list) else ():
+            if block["type"] == "tool_use":
+                names[block["id"]] = block["name"]
+            if block["type"] == "tool_result":
+                call_id = block["tool_use_id"]
+                found.append((call_id, names[call_id], json.dumps(block["content"])))
+    return found
+
+
+async def test_an_exclusion_holds_from_when_it_is_set(harness: Harness) -> None:
+    """What gave way stays so, which breaks no prefix; lifted, it goes with the next batch (F3)."""
+    cid = await harness.conversation(limited(), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6), name="keep")
+    await both(harness, cid)
+    await harness.set_policy(cid, {"tool_output": {"exclude_tools": ["keep"]}})
+    for build in await both(harness, cid):
+        assert shown(build) == [3, 4, 5]
+    await use(harness, cid, *range(6, 10), name="keep")
+    await use(harness, cid, *range(10, 15))
+    for build in await both(harness, cid):
+        assert shown(build) == [*range(3, 10), 14]
+    await harness.set_policy(cid, {"tool_output": {"exclude_tools": []}})
+    for build in await both(harness, cid):
+        assert shown(build) == [14]
+        assert cleared(build) == 14
+
+
+async def test_pinned_results_never_give_way(harness: Harness) -> None:
+    """A pinned result stays; one that gave way before is shown again, and counts again (D8)."""
+    cid = await harness.conversation(limited(), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(3))
+    await harness.pin(cid, 5)
+    await use(harness, cid, *range(3, 6))
+    for build in await both(harness, cid):
+        assert shown(build) == [1, 4, 5]
+    await harness.pin(cid, 3)
+    for build in await both(harness, cid):
+        assert shown(build) == [0, 1, 4, 5]
+    await use(harness, cid, 6, 7)
+    for build in await both(harness, cid):
+        assert shown(build) == [0, 1, 7]
+        assert cleared(build) == 5
+
+
+async def test_a_pin_that_comes_first_wins(harness: Harness) -> None:
+    """A pin set between a build's read and its clearing keeps its result whole (D8)."""
+    cid = await harness.conversation(limited(), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6))
+
+    async def pin() -> None:
+        await harness.pin(cid, 3)
+
+    harness.database.after_read = pin
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert shown(build)[0] == 0
+    assert [shown(build) for build in await both(harness, cid)] == [[0, 3, 4, 5]] * 2
+
+
+# --- undo -----------------------------------------------------------------------------------
+
+
+async def test_an_undone_clearing_rests_until_the_log_has_grown(harness: Harness) -> None:
+    """The payload comes back byte for byte, and stays for 5 % of the window (E8, decision 24)."""
+    own = limited(20_000, 0, compaction={"auto": False})
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6))
+    whole = await both(harness, cid)
+    await harness.set_policy(cid, {"tool_output": {"context_budget_tokens": 1_000}})
+    await both(harness, cid)
+    await harness.undo(cid)
+    for build, before in zip(await both(harness, cid), whole, strict=True):
+        assert build.messages == before.messages
+        assert build["cache_break_reason"] == "undone"
+    await use(harness, cid, 6, 7)
+    for build in await both(harness, cid):
+        assert shown(build) == list(range(8))
+    await use(harness, cid, 8, 9, 10)
+    for build in await both(harness, cid):
+        assert shown(build)[-1] == 10
+        assert cleared(build) > 0
+    assert await triggers(harness, cid) == ["tool_output"] * 2
+
+
+async def test_under_pressure_an_undone_clearing_comes_back(harness: Harness) -> None:
+    """At compact_trigger nothing is held back any more (decision 24, C3)."""
+    cid = await harness.conversation(limited(1_500, 0, 2_600), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6))
+    reading = await harness.context.budget(TENANT, cid)
+    assert reading is not None
+    await harness.append(cid, says("well " * (2_320 - reading.budget.used_tokens)))
+    await harness.build(cid)
+    await harness.undo(cid)
+    whole = await harness.build(cid)
+    assert (len(shown(whole)), whole["pressure"]) == (6, "due")
+    await harness.append(cid, user("well " * 80))  # less than 5 % of the window
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert await triggers(harness, cid) == ["tool_output"] * 2
+    assert build["compaction"] is None
+
+
+async def test_undo_goes_back_one_batch_and_keeps_what_stays(harness: Harness) -> None:
+    """Under a second clearing lies the first, with its exclusions and later pins (E8, D8, F3)."""
+    own = limited(window=4_000, tool_output={"exclude_tools": ["keep"]})
+    cid = await harness.conversation(own, tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, 0, name="keep")
+    await use(harness, cid, *range(1, 6))
+    first = await both(harness, cid)
+    head = (await harness.stored(cid)).head
+    await use(harness, cid, *range(6, 9))
+    await both(harness, cid)
+    await harness.undo(cid)
+    undone = (await harness.stored(cid)).head
+    assert (undone.hidden_tokens, undone.kept) == (head.hidden_tokens, head.kept)
+    for build, before in zip(await both(harness, cid), first, strict=True):
+        assert shown(build)[:3] == shown(before)[:3] == [0, 4, 5]
+
+
+# --- sliding windows, reduced lanes ---------------------------------------------------------
+
+
+async def test_a_sliding_window_clears_what_it_shows(harness: Harness) -> None:
+    """Only the output in the window counts, and the log before it is not read for it (F3, D2)."""
+    slides = {"keep_last_n": 15}
+    own = limited(1_400, strategy="sliding_window", sliding_window=slides)
+    cid = await harness.conversation(own, tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(20), words=3)
+    await harness.build(cid)
+    await use(harness, cid, *range(20, 24))
+    assert cleared(await harness.build(cid)) == 0
+    sentences = Sentences(harness)
+    await use(harness, cid, 24)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert shown(build)[-2:] == [23, 24]
+    assert cleared(build) > 0
+    assert build["cache_break_reason"] == "tool_results_cleared"
+    assert all(start > 30 for start, _ in sentences.ranges)
+    receipt = await harness.receipt(cid)
+    assert receipt.before_msg_count <= 16
+    assert receipt.before_tokens - receipt.after_tokens == (
+        (await harness.stored(cid)).head.hidden_tokens
+    )
+    for again in await both(harness, cid):
+        assert shown(again)[-2:] == [23, 24]
+
+
+async def test_a_lane_that_shows_less_clears_for_all(harness: Harness) -> None:
+    """A small window's own reduction is not stored; the clearing behind it is (decision 13)."""
+    cid = await harness.conversation(limited(least=300), SECTIONS, TOOLS)
+    await harness.talk(cid, 40)
+    await use(harness, cid, 0, 1)
+    small = Ask(CHAT, MODEL, max_context_tokens=2_000)
+    reduced = await harness.build(cid, small)
+    assert "extractive_summary" in reduced["degraded"]
+    await use(harness, cid, 2, 3, 4)
+    build = await harness.build(cid, small)
+    check(build, exact=True)
+    assert shown(build) == [2, 3, 4]
+    assert await triggers(harness, cid) == ["tool_output"]
+    head = (await harness.stored(cid)).head
+    assert head.span is None, "nothing is hidden for anybody else"
+    reading = await harness.context.budget(TENANT, cid)
+    assert reading is not None
+    for own in await both(harness, cid):
+        assert shown(own) == [2, 3, 4]
+        assert "answer 20 because" in own.contents
+        assert own["degraded"] == []
+        assert own["tokens_used"] <= reading.budget.used_tokens
+
+
+# --- at once, and never by halves -----------------------------------------------------------
+
+
+async def test_builds_at_once_clear_once(harness: Harness) -> None:
+    """However many processes build, in whatever format, one of them clears (F3, E6)."""
+    cid = await harness.conversation(limited(), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6))
+    processes = [harness.context, *(harness.cold() for _ in range(3))]
+    builds = await asyncio.gather(
+        *(
+            harness.build(cid, ask, process)
+            for process in processes
+            for ask in (ASKS[CHAT], ASKS[ANTHROPIC])
+        )
+    )
+    for build in builds:
+        check(build, exact=build["format"] == CHAT)
+        assert shown(build) in ([3, 4, 5], list(range(6)))
+    assert await triggers(harness, cid) == ["tool_output"]
+    assert [shown(build) for build in await both(harness, cid)] == [[3, 4, 5]] * 2
+
+
+@pytest.mark.parametrize("sentence", ["contexts.add_compaction", "contexts.show", "events.add"])
+async def test_a_clearing_is_whole_or_not_at_all(harness: Harness, sentence: str) -> None:
+    """Stopped anywhere, nothing of it is seen; the next build clears (A8, E8)."""
+    cid = await harness.conversation(limited(), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6))
+    head = (await harness.stored(cid)).head
+    sentences = Sentences(harness)
+    sentences.failing.add(sentence)
+    with pytest.raises(ServiceUnavailable):
+        await harness.build(cid)
+    assert (await harness.stored(cid)).head == head
+    assert await triggers(harness, cid) == []
+    assert await harness.told(cid) == []
+    sentences.failing.clear()
+    assert shown(await harness.build(cid)) == [3, 4, 5]
+
+
+async def test_a_running_compaction_is_not_disturbed(harness: Harness) -> None:
+    """A clearing would make its work void, so it waits: builds answer meanwhile (E11)."""
+    cid = await harness.conversation(limited(), tools=TOOLS)
+    await harness.talk(cid, 10)
+    harness.gateway.release.clear()
+    running = asyncio.create_task(harness.compact(cid))
+    await harness.gateway.waiting.wait()
+    await use(harness, cid, *range(6))
+    build = await harness.build(cid)
+    assert shown(build) == list(range(6))
+    assert build["degraded"] == []
+    harness.gateway.release.set()
+    assert (await running).compacted
+    for build in await both(harness, cid):
+        assert shown(build) == [3, 4, 5]
+        assert build["summary_used"]
+    assert await triggers(harness, cid) == ["tool_output", "forced"]
+
+
+# --- what it costs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("excludes", [[], ["keep"]])
+async def test_below_the_budget_it_costs_nothing(harness: Harness, excludes: list[str]) -> None:
+    """A warm build is one select as before, whatever tools are excluded (F3)."""
+    own = limited(5_000, tool_output={"exclude_tools": excludes})
+    cid = await harness.conversation(own, tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await harness.build(cid)
+    sentences = Sentences(harness)
+    for number in range(6):
+        await use(harness, cid, number)
+        sentences.clear()
+        await harness.build(cid)
+        assert sentences == {"contexts.read": 1}
+
+
+async def test_names_are_asked_once(harness: Harness) -> None:
+    """Over the budget with what may not go, only new results are asked for their tools (F3)."""
+    cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6), name="keep")
+    await harness.build(cid)
+    sentences = Sentences(harness)
+    await use(harness, cid, 6)
+    sentences.clear()
+    await harness.build(cid)
+    assert sentences == {"contexts.read": 1, "log.tool_names": 1}
+    sentences.clear()
+    await harness.build(cid)
+    assert sentences == {"contexts.read": 1}
+    assert await triggers(harness, cid) == []
+
+
+# --- any log --------------------------------------------------------------------------------
+
+OUTPUTS = st.fixed_dictionaries(
+    {
+        "context_budget_tokens": st.sampled_from([0, 100, 600, 2_000]),
+        "clear_at_least": st.sampled_from(["auto", 0, 300]),
+        "exclude_tools": st.sampled_from([[], ["read_file"], ["other"]]),
+    }
+)
+
+
+@given(
+    log=raw_logs(8),
+    output=OUTPUTS,
+    strategy=st.sampled_from([*COMPACTING, "sliding_window"]),
+    window=st.sampled_from([1_500, 5_000, 100_000]),
+    format=st.sampled_from([CHAT, ANTHROPIC]),
+    pin=st.integers(0, 9),
+)
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_any_log_keeps_the_rule(
+    harness: Harness,
+    log: Any,
+    output: Mapping[str, Any],
+    strategy: str,
+    window: int,
+    format: FormatName,
+    pin: int,
+) -> None:
+    """Whatever log, strategy, window, format: valid, in budget, warm as cold, prefix kept (F3, C1).
+
+    The output shown is within its budget as far as it may give way in batches.
+    """
+    cid = await harness.conversation(policy(window, strategy=strategy, tool_output=output))
+    before: Build | None = None
+    for number, (raw_format, raw) in enumerate(log.messages, 1):
+        await harness.append(cid, raw, format=raw_format)
+        if number == pin:
+            with suppress(ValidationError):  # it would take too much of the window
+                await harness.pin(cid, number)
+        try:
+            build = await harness.build(cid, ASKS[format])
+        except ContextOverflow:
+            before = None
+            continue
+        check(build, exact=format is CHAT)
+        if before is not None and build["epoch"] == before["epoch"]:
+            assert is_extension(build, before)
+        cold = await harness.build(cid, ASKS[format], harness.cold())
+        assert (cold.text, cold["epoch"]) == (build.text, build["epoch"])
+        before = build
+    head = (await harness.stored(cid)).head
+    if before is None or head.span is not None or strategy == "sliding_window" or window < 10**5:
+        return
+    entries = await _entries(harness, cid)
+    view = (await harness.receipt(cid)).view if head.compaction_id else None
+    if view is None or output["exclude_tools"] == ["read_file"] or output["clear_at_least"] != 0:
+        return
+    last = [group for group in call_groups(entries) if group[1] - group[0] > 1][-1][0]
+    left = sum(output_tokens(item, view) for item in entries)
+    may_go = [
+        item
+        for item in entries[:last]
+        if item.role is Role.TOOL and item.clearable and not view.trims(item.seq)
+    ]
+    assert left <= output["context_budget_tokens"] or not may_go

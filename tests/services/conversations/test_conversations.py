@@ -1,0 +1,337 @@
+"""ConversationService and AgentService on a real database (A7, G1, decisions 7, 8, 22)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, cast
+
+import pytest
+
+from app.adapters.models.registry import ModelRegistry
+from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common import json_text
+from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
+from app.domain.conversations.records import Versioned
+from app.services.conversations.agents import AgentService, NewAgent
+from app.services.conversations.conversations import ConversationService, NewConversation
+from app.services.ports import Records
+from app.services.prompt.settings_inheritance import Listed, OwnSettings, Patch
+from app.services.prompt.settings_resolver import Frames
+from tests.conftest import execute
+from tests.services.fakes import Clock
+
+POLICY = {"sandwich": {"preserve_top": 3}}
+
+
+def counting_ids() -> Callable[[], str]:
+    """Return a source of ids that can be told beforehand."""
+    numbers = count(1)
+    return lambda: f"00000000-0000-7000-8000-{next(numbers):012}"
+
+
+async def forget(tenant_id: str, conversation_ids: Sequence[str]) -> None:
+    """Stand for an object store that has nothing of these conversations."""
+
+
+def any_model(_model: str, _pointer: str) -> None:
+    """Refuse no model."""
+
+
+@pytest.fixture
+def frames() -> Frames:
+    """Frames over the service's own policy, without a default model."""
+    return Frames(ModelRegistry(), TiktokenTokenizer(), POLICY, None)
+
+
+@pytest.fixture
+def conversations(database: PostgresDatabase, frames: Frames) -> ConversationService:
+    """The service on this test's database."""
+    return ConversationService(
+        database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model
+    )
+
+
+@pytest.fixture
+def agents(database: PostgresDatabase, frames: Frames) -> AgentService:
+    """The service on this test's database."""
+    return AgentService(database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model)
+
+
+async def test_the_services_policy_is_the_weakest_layer(
+    conversations: ConversationService, agents: AgentService
+) -> None:
+    """Decision 22: service, agent and conversation layers add up in this order."""
+    policy = {"sandwich": {"preserve_top": 2, "preserve_bottom": 2}}
+    await agents.create("t", NewAgent("A", "a", OwnSettings(policy=policy)))
+    own = OwnSettings(policy={"sandwich": {"preserve_bottom": 1}})
+    made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
+    assert made.policy["sandwich"] == {
+        "preserve_top": 2,
+        "preserve_bottom": 1,
+        "compression_threshold": 0.7,
+    }
+    alone = await conversations.create("t", NewConversation())
+    assert alone.policy["sandwich"]["preserve_top"] == 3
+
+
+async def test_ids_and_times_come_from_outside(conversations: ConversationService) -> None:
+    """Decision 7: an id is made only where the caller gives none."""
+    made = await conversations.create("t", NewConversation())
+    assert made.conversation.conversation_id.endswith("000000000001")
+    own_id = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+    made = await conversations.create("t", NewConversation(own_id))
+    assert made.conversation.conversation_id == own_id
+    with pytest.raises(Conflict):
+        await conversations.create("t", NewConversation(own_id))
+
+
+async def test_tenants_do_not_see_each_other(
+    conversations: ConversationService, agents: AgentService
+) -> None:
+    """Decision 7: another tenant's conversation and agent are not there."""
+    made = await conversations.create("one", NewConversation())
+    await agents.create("one", NewAgent("A", "a"))
+    conversation_id = made.conversation.conversation_id
+    for attempt in (
+        conversations.get("two", conversation_id),
+        conversations.change("two", conversation_id, Patch(frozenset())),
+        conversations.remove("two", conversation_id),
+        conversations.set_sections("two", conversation_id, []),
+        agents.get("two", "a"),
+        agents.remove("two", "a"),
+    ):
+        with pytest.raises(NotFound):
+            await attempt
+    with pytest.raises(ValidationError):
+        await conversations.create("two", NewConversation(agent_id="a"))
+    assert await conversations.list("two", None, 10, None) == []
+    await agents.create("two", NewAgent("Other", "a"))
+    assert (await agents.get("one", "a")).agent.name == "A"
+
+
+async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> None:
+    """Decision 8: a creation's key is the tenant's own, and a repeat makes nothing."""
+    new = NewConversation(idempotency_key="k", request={"a": 1})
+    first = await conversations.create("one", new)
+    assert await conversations.create("one", new) == first
+    other = await conversations.create("two", new)
+    assert other.conversation.conversation_id != first.conversation.conversation_id
+    with pytest.raises(Conflict):
+        await conversations.create("one", NewConversation(idempotency_key="k", request={"a": 2}))
+    assert len(await conversations.list("one", None, 10, None)) == 1
+
+
+async def test_a_refused_change_leaves_no_trace(conversations: ConversationService) -> None:
+    """Decision 22: a patch that could never work stores nothing of itself."""
+    made = await conversations.create("t", NewConversation())
+    conversation_id = made.conversation.conversation_id
+    patch = Patch(frozenset({"model", "policy"}), model="m", policy={"budget": {"hard_block": 0.1}})
+    with pytest.raises(ValidationError) as caught:
+        await conversations.change("t", conversation_id, patch)
+    assert caught.value.problems[0].pointer == "/policy/budget/hard_block"
+    assert (await conversations.get("t", conversation_id)) == made
+
+
+async def test_removing_says_how_much(
+    conversations: ConversationService, agents: AgentService
+) -> None:
+    """A7: a removal counts the rows of every table it touched."""
+    await agents.create("t", NewAgent("A", "a"))
+    for _ in range(2):
+        await conversations.create("t", NewConversation(agent_id="a"))
+    deleted = await agents.remove("t", "a")
+    assert (deleted["agents"], deleted["conversations"], deleted["heads"]) == (1, 2, 2)
+    assert deleted["messages"] == 0
+    with pytest.raises(NotFound):
+        await agents.remove("t", "a")
+
+
+# --- versions -------------------------------------------------------------------------------
+
+SECTIONS, TOOLS = Versioned.SECTIONS, Versioned.TOOLS
+Owner = tuple[ConversationService | AgentService, str]
+
+
+def section(text: str) -> dict[str, Any]:
+    """Return a section with this text."""
+    return {"name": "base", "content": text}
+
+
+@pytest.fixture(params=["conversation", "agent"])
+async def owner(
+    request: pytest.FixtureRequest, conversations: ConversationService, agents: AgentService
+) -> Owner:
+    """A conversation or an agent, without any list, and its service."""
+    if request.param == "agent":
+        await agents.create("t", NewAgent("A", "a"))
+        return agents, "a"
+    made = await conversations.create("t", NewConversation())
+    return conversations, made.conversation.conversation_id
+
+
+async def test_every_version_stays_readable(owner: Owner) -> None:
+    """G1: each list that was given can be read again by its number, as it was given."""
+    service, owner_id = owner
+    assert await service.get_list("t", owner_id, SECTIONS) == Listed("[]", 0)
+    for number in range(1, 4):
+        made = await service.set_sections("t", owner_id, [section(f"\x00{number}")])
+        assert made.version == number
+        assert await service.get_list("t", owner_id, SECTIONS) == made
+    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 1
+    assert (await service.set_sections("t", owner_id, [])).version == 4
+    for number in range(1, 4):
+        found = await service.get_list("t", owner_id, SECTIONS, number)
+        assert found.version == number
+        assert json_text.loads(found.body) == [section(f"\x00{number}")]
+    assert await service.get_list("t", owner_id, SECTIONS, 4) == Listed("[]", 4)
+    for kind, missing in ((SECTIONS, 5), (SECTIONS, 0), (TOOLS, 2)):
+        with pytest.raises(NotFound):
+            await service.get_list("t", owner_id, kind, missing)
+    with pytest.raises(NotFound):
+        await service.get_list("other", owner_id, SECTIONS, 1)
+
+
+async def test_the_same_list_is_the_same_version(owner: Owner) -> None:
+    """G1: giving what is there already changes nothing, neither list nor time."""
+    service, owner_id = owner
+    first = await service.set_tools("t", owner_id, [{"name": "a"}])
+    before = await service.get("t", owner_id)
+    assert await service.set_tools("t", owner_id, [{"name": "a"}]) == first
+    assert await service.set_tools("t", owner_id, [{"name": "a"}], 1) == first
+    assert await service.get("t", owner_id) == before
+    assert (await service.set_tools("t", owner_id, [{"name": "b"}])).version == 2
+    assert (await service.set_tools("t", owner_id, [{"name": "a"}])).version == 3
+
+
+async def test_one_of_two_editors_wins(owner: Owner) -> None:
+    """G1: of several that start from the same version exactly one is stored."""
+    service, owner_id = owner
+    await service.set_sections("t", owner_id, [section("old")], 0)
+    answers = await asyncio.gather(
+        *(service.set_sections("t", owner_id, [section(str(n))], 1) for n in range(6)),
+        return_exceptions=True,
+    )
+    (won,) = [answer for answer in answers if isinstance(answer, Listed)]
+    lost = [answer for answer in answers if isinstance(answer, Conflict)]
+    assert len(lost) == 5
+    assert all(error.facts["version"] == 2 for error in lost)
+    assert await service.get_list("t", owner_id, SECTIONS) == won
+    assert won.version == 2
+
+
+async def test_without_an_expectation_the_last_one_stays(owner: Owner) -> None:
+    """G1: editors that expect nothing all store a version, in some order, and lose none."""
+    service, owner_id = owner
+    made = await asyncio.gather(
+        *(service.set_tools("t", owner_id, [{"name": f"t{n}"}]) for n in range(6))
+    )
+    assert sorted(item.version for item in made) == list(range(1, 7))
+    for item in made:
+        assert await service.get_list("t", owner_id, TOOLS, item.version) == item
+
+
+async def test_creations_with_lists_are_version_one(
+    conversations: ConversationService, agents: AgentService
+) -> None:
+    """G1: what a creation brings is the first version; what it leaves out has none."""
+    own = OwnSettings(sections=[section("x")])
+    made = await conversations.create("t", NewConversation(settings=own))
+    assert made.conversation.versions.sections == 1
+    assert made.conversation.versions.tools == 0
+    conversation_id = made.conversation.conversation_id
+    await conversations.set_sections("t", conversation_id, [])
+    found = await conversations.get_list("t", conversation_id, SECTIONS, 1)
+    assert json_text.loads(found.body) == [section("x")]
+    shown = await agents.create("t", NewAgent("A", "a", OwnSettings(tools=[{"name": "t"}])))
+    assert (shown.agent.versions.sections, shown.agent.versions.tools) == (0, 1)
+    await agents.set_tools("t", "a", [])
+    assert json_text.loads((await agents.get_list("t", "a", TOOLS, 1)).body) == [{"name": "t"}]
+
+
+async def test_other_changes_leave_versions_alone(owner: Owner) -> None:
+    """G1: a patch of model, policy or metadata makes no version."""
+    service, owner_id = owner
+    await service.set_sections("t", owner_id, [section("x")])
+    patch = Patch(frozenset({"model", "metadata"}), model="m", metadata={"a": 1})
+    await service.change("t", owner_id, patch)
+    assert (await service.get_list("t", owner_id, SECTIONS)).version == 1
+
+
+async def test_lists_of_an_earlier_release_are_not_lost(owner: Owner, database_url: str) -> None:
+    """G1: what was stored before there were versions is version 0 once it is replaced."""
+    service, owner_id = owner
+    for table in ("agents", "conversations"):
+        await execute(database_url, f'UPDATE {table} SET tools = \'[{{"name":"old"}}]\'')
+    newest = await service.get_list("t", owner_id, TOOLS)
+    assert newest.version == 0
+    assert await service.get_list("t", owner_id, TOOLS, 0) == newest
+    assert (await service.set_tools("t", owner_id, [{"name": "new"}])).version == 1
+    assert await service.get_list("t", owner_id, TOOLS, 0) == newest
+
+
+async def test_removals_count_versions(
+    conversations: ConversationService, agents: AgentService, database_url: str
+) -> None:
+    """A7: versions go with their agent or conversation, counted, and never come back."""
+    own = OwnSettings(sections=[section("x")], tools=[{"name": "t"}])
+    await agents.create("t", NewAgent("A", "a", own))
+    made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
+    conversation_id = made.conversation.conversation_id
+    await agents.set_tools("t", "a", [])
+    deleted = await agents.remove("t", "a")
+    assert (deleted["agent_versions"], deleted["conversation_versions"]) == (3, 2)
+    await agents.create("t", NewAgent("A", "a"))
+    await conversations.create("t", NewConversation(conversation_id))
+    for table in ("agent_versions", "conversation_versions"):
+        assert (await execute(database_url, f"SELECT count(*) FROM {table}"))[0][0] == 0
+
+
+class FailingChange:
+    """A database on which storing settings fails after it was done."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Records]:
+        """Open a transaction in which `change` fails."""
+        async with self._database.transaction() as records:
+            yield cast(Records, _Failing(records))
+
+
+class _Failing:
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name in ("agents", "conversations"):
+            return _Failing(found)
+        if name != "change":
+            return found
+
+        async def failing(*arguments: Any) -> None:
+            await found(*arguments)
+            raise ServiceUnavailable("The database does not answer")
+
+        return failing
+
+
+async def test_a_version_is_stored_whole_or_not_at_all(
+    owner: Owner, database: PostgresDatabase
+) -> None:
+    """A8, G1: stopped in the middle, neither list nor version is there; it can be tried again."""
+    service, owner_id = owner
+    real, broken = service._database, FailingChange(database)
+    service._database = cast(Any, broken)
+    with pytest.raises(ServiceUnavailable):
+        await service.set_sections("t", owner_id, [section("x")])
+    service._database = real
+    assert await service.get_list("t", owner_id, SECTIONS) == Listed("[]", 0)
+    with pytest.raises(NotFound):
+        await service.get_list("t", owner_id, SECTIONS, 1)
+    assert (await service.set_sections("t", owner_id, [section("x")])).version == 1

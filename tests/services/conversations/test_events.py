@@ -1,0 +1,378 @@
+"""Following conversations over a real database: resumed exactly, healed, bounded (L3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import cycle
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.embedded import DATABASE
+from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.domain.conversations.events import Cursor, Event
+from app.services.common.tenant_shares import Shares
+from app.services.conversations.events import EventService
+from tests.conftest import Server, execute
+from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
+
+BEGINNING = Cursor(0, 0)
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+SECONDS = 20
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services on this test's database."""
+    return Harness(WatchedDatabase(database))
+
+
+def events_of(
+    database: Any, most_streams: int = 10, page_rows: int = 500, most_per_tenant: int = 10
+) -> EventService:
+    """Return the event service of one more process, which looks often."""
+    shares = Shares("event_streams", "event streams", most_streams, most_per_tenant)
+    return EventService(
+        database, lambda: NOW, poll_seconds=0.01, shares=shares, page_rows=page_rows
+    )
+
+
+@pytest.fixture
+def events(harness: Harness) -> EventService:
+    """The event service of this process."""
+    return events_of(harness.database)
+
+
+async def happen(harness: Harness, cid: str, number: int = 0) -> None:
+    """Let something happen that has an event."""
+    async with harness.database.session() as records:
+        await records.events.add(cid, "due", f'{{"n":{number}}}')
+
+
+@dataclass
+class Reader:
+    """A client that remembers the last id, and can leave and come back."""
+
+    service: EventService
+    cid: str
+    cursor: Cursor | None = BEGINNING
+    told: list[Event] = field(default_factory=list)
+
+    async def read(
+        self, most: int = 10**6, *, follow: bool = False, until: Cursor | None = None
+    ) -> None:
+        """Open a stream, take so many events after `ready`, at most up to a place, and leave."""
+        async with asyncio.timeout(SECONDS):
+            stream = await self.service.open(TENANT, self.cid, self.cursor, follow=follow)
+            async with aclosing(stream.events()) as events:
+                ready = await anext(events)
+                assert ready.type == "ready"
+                self.cursor = ready.cursor
+                while most and self.cursor != until:
+                    try:
+                        event = await anext(events)
+                    except StopAsyncIteration:
+                        return
+                    self.told.append(event)
+                    self.cursor = event.cursor
+                    most -= 1
+
+    @property
+    def seqs(self) -> list[int]:
+        """The seqs told of, in the order they were."""
+        return seqs_of(self.told)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the other events, in the order they came."""
+        return [event.data["n"] for event in self.told if event.type == "due"]
+
+
+def seqs_of(told: Sequence[Event]) -> list[int]:
+    """Return the seqs that `appended` events tell of."""
+    return [
+        seq
+        for event in told
+        if event.type == "appended"
+        for seq in range(event.data["first_seq"], event.data["last_seq"] + 1)
+    ]
+
+
+async def test_without_an_id_a_stream_starts_now(harness: Harness, events: EventService) -> None:
+    """`ready` says where the stream starts; what was before is not told (L3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("before"))
+    await happen(harness, cid)
+    reader = Reader(events, cid, cursor=None)
+    await reader.read()
+    assert (reader.told, reader.cursor) == ([], Cursor(1, 1))
+    await harness.append(cid, user("after"))
+    await reader.read()
+    assert reader.seqs == [2]
+
+
+OPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 4)),
+        st.tuples(st.just("event"), st.just(0)),
+        st.tuples(st.just("read"), st.integers(0, 3)),
+        st.tuples(st.just("restart"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(ops=OPS, page_rows=st.integers(1, 4))
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_resuming_is_exact(
+    harness: Harness, ops: list[tuple[str, int]], page_rows: int
+) -> None:
+    """However appends, events, leaving and restarts mix: each is told once, in order (L3)."""
+    cid = await harness.conversation()
+    reader = Reader(events_of(harness.database, page_rows=page_rows), cid)
+    appended = happened = 0
+    for op, count in ops:
+        match op:
+            case "append":
+                await harness.append(cid, *(user(f"m{n}") for n in range(count)))
+                appended += count
+            case "event":
+                happened += 1
+                await happen(harness, cid, happened)
+            case "read":
+                await reader.read(count)
+            case _:
+                reader.service = events_of(harness.database, page_rows=page_rows)
+    await reader.read()
+    assert reader.seqs == list(range(1, appended + 1))
+    assert reader.numbers == list(range(1, happened + 1))
+    assert reader.cursor == Cursor(appended, happened)
+
+
+@given(steps=st.lists(st.integers(1, 6), min_size=1, max_size=6))
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_leaving_and_coming_back_while_writers_write(
+    harness: Harness, steps: list[int]
+) -> None:
+    """A reader that leaves again and again beside two writers has each thing once (L3)."""
+    cid = await harness.conversation()
+
+    async def append() -> None:
+        for number in range(12):
+            await harness.append(cid, *(user(f"{number} {n}") for n in range(number % 3 + 1)))
+
+    async def mark() -> None:
+        for number in range(1, 16):
+            await happen(harness, cid, number)
+
+    writers = asyncio.gather(append(), mark())
+    reader = Reader(events_of(harness.database, page_rows=3), cid)
+    end, step = Cursor(24, 15), cycle(steps)
+    while reader.cursor != end:
+        await reader.read(next(step), follow=True, until=end)
+    await writers
+    assert reader.seqs == list(range(1, 25))
+    assert reader.numbers == list(range(1, 16))
+
+
+async def test_followers_are_woken(harness: Harness, events: EventService) -> None:
+    """Whoever waits is told soon, on this process and on another (L3)."""
+    cid, other = await harness.conversation(), await harness.conversation()
+    second = events_of(harness.database)
+    readers = [Reader(events, cid), Reader(second, cid), Reader(events, other)]
+    async with asyncio.TaskGroup() as group:
+        for reader in readers:
+            group.create_task(reader.read(2, follow=True))
+        await harness.append(cid, user("a"))
+        await harness.append(other, user("b"))
+        async with asyncio.timeout(SECONDS):
+            while not all(reader.told for reader in readers):
+                await asyncio.sleep(0)
+        await happen(harness, other, 7)
+        await happen(harness, cid, 8)
+    assert [reader.numbers for reader in readers] == [[8], [8], [7]]
+    assert [reader.seqs for reader in readers] == [[1], [1], [1]]
+
+
+async def test_a_deleted_conversation_ends_its_streams(
+    harness: Harness, events: EventService
+) -> None:
+    """`deleted` is the last a stream says; a new one is not found (A7, L3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("a"))
+    stream = await events.open(TENANT, cid)
+    told = []
+    async with asyncio.timeout(SECONDS), aclosing(stream.events()) as found:
+        async for event in found:
+            told.append(event.type)
+            if event.type == "ready":
+                await harness.conversations.remove(TENANT, cid)
+                # A new one with its id is another conversation.
+                await harness.conversation(conversation_id=cid)
+    assert told == ["ready", "deleted"]
+    await harness.conversations.remove(TENANT, cid)
+    with pytest.raises(NotFound):
+        await events.open(TENANT, cid)
+
+
+async def test_what_cannot_be_opened(harness: Harness, events: EventService) -> None:
+    """Unknown conversations, other tenants and ids never reached are refused at once (L3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("a"))
+    with pytest.raises(NotFound):
+        await events.open(TENANT, new_id())
+    with pytest.raises(NotFound):
+        await events.open("another", cid)
+    for beyond in (Cursor(2, 0), Cursor(0, 1), Cursor(10**15, 10**15)):
+        with pytest.raises(ValidationError) as error:
+            await events.open(TENANT, cid, beyond)
+        assert error.value.facts == {"newest_id": "1.0"}
+
+
+async def test_streams_are_counted(harness: Harness) -> None:
+    """Beyond the limit a stream is refused until another has ended (L3)."""
+    cid = await harness.conversation()
+    service = events_of(harness.database, most_streams=1)
+    first = await service.open(TENANT, cid)
+    async with aclosing(first.events()) as told:
+        await anext(told)
+        with pytest.raises(ServiceUnavailable) as error:
+            await service.open(TENANT, cid)
+        assert error.value.facts["retry_after"] > 0
+    await Reader(service, cid).read()
+
+
+async def test_an_ended_stream_ends(harness: Harness, events: EventService) -> None:
+    """When its process leaves, a stream that waits ends at once and in good order (33)."""
+    cid = await harness.conversation()
+    stream = await events.open(TENANT, cid)
+    async with asyncio.timeout(SECONDS), aclosing(stream.events()) as told:
+        assert (await anext(told)).type == "ready"
+        rest = asyncio.create_task(anext(told, None))
+        stream.end()
+        assert await rest is None
+
+
+@pytest_asyncio.fixture
+async def narrow(database_url: str) -> AsyncIterator[Store]:
+    """A store with a single connection."""
+    opened = Store(database_url, min_size=0, max_size=1)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_streams_hold_no_connection(narrow: Store) -> None:
+    """Waiting streams and slow readers leave a pool of one connection to others (L3)."""
+    harness = Harness(WatchedDatabase(PostgresDatabase(narrow)))
+    cid = await harness.conversation()
+    await happen(harness, cid)
+    await harness.append(cid, user("a"))
+    service = events_of(harness.database)
+    slow = (await service.open(TENANT, cid, BEGINNING)).events()
+    idle = Reader(service, cid, None)
+    waiting = asyncio.create_task(idle.read(1, follow=True))
+    async with asyncio.timeout(SECONDS), aclosing(slow):
+        assert [(await anext(slow)).type for _ in range(2)] == ["ready", "due"]
+        while idle.cursor is None:
+            await harness.stored(cid)
+        await harness.append(cid, user("b"))
+        await waiting
+        # The page was read before the second append; what came since is on the next.
+        assert [(await anext(slow)).cursor for _ in range(2)] == [Cursor(1, 1), Cursor(2, 1)]
+    assert idle.seqs == [2]
+
+
+@asynccontextmanager
+async def taken_away(server: Server, name: str) -> AsyncIterator[None]:
+    """Give a database another name, so that it is not there for whoever uses it."""
+    away, all_databases = f"{name}_away", server.url_of(DATABASE)
+    sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
+    await execute(all_databases, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+    await execute(all_databases, sessions, name)
+    await execute(all_databases, f'ALTER DATABASE "{name}" RENAME TO "{away}"')
+    try:
+        yield
+    finally:
+        await execute(all_databases, f'ALTER DATABASE "{away}" ALLOW_CONNECTIONS true')
+        await execute(all_databases, f'ALTER DATABASE "{away}" RENAME TO "{name}"')
+
+
+async def test_a_database_that_was_away_loses_nothing(
+    server: Server, database_url: str, harness: Harness, events: EventService
+) -> None:
+    """Streams wait while the database is away, and go on where they were (L3, A8)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("a"))
+    name = urlsplit(database_url).path[1:]
+    follower, finisher = Reader(events, cid), Reader(events, cid)
+    following = asyncio.create_task(follower.read(3, follow=True))
+    async with asyncio.timeout(SECONDS):
+        while not follower.told:
+            await asyncio.sleep(0)
+        stream = await events.open(TENANT, cid, BEGINNING, follow=False)
+        told = stream.events()
+        assert (await anext(told)).type == "ready"
+        async with taken_away(server, name):
+            reading = asyncio.create_task(anext(told))
+            with pytest.raises(ServiceUnavailable):
+                await events.open(TENANT, cid)
+        assert seqs_of([await reading]) == [1]
+        assert await anext(told, None) is None
+        await happen(harness, cid, 1)
+        await harness.append(cid, user("b"))
+        await following
+        await finisher.read()
+    assert (follower.seqs, follower.numbers) == ([1, 2], [1])
+    assert (finisher.seqs, finisher.numbers) == ([1, 2], [1])
+
+
+async def test_a_failing_look_is_logged_once_and_the_watch_goes_on(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong while looking, streams are woken once it is over (L3)."""
+    cid = await harness.conversation()
+    failing = FailingLooks(harness.database, 3)
+    reader = Reader(events_of(failing), cid)
+    reading = asyncio.create_task(reader.read(1, follow=True))
+    async with asyncio.timeout(SECONDS):
+        while failing.left:
+            await asyncio.sleep(0)
+        await harness.append(cid, user("a"))
+        await reading
+    assert reader.seqs == [1]
+    assert [record.message for record in caplog.records] == ["event_watch_failed"]
+
+
+class FailingLooks:
+    """The database, whose first sessions of the watch fail in a way nobody foresaw."""
+
+    def __init__(self, database: WatchedDatabase, fails: int) -> None:
+        self._database = database
+        self.left = fails
+
+    def session(self) -> Any:
+        """Fail, if the watch asks."""
+        task = asyncio.current_task()
+        if self.left and task is not None and task.get_name() == "event-watch":
+            self.left -= 1
+            raise ZeroDivisionError
+        return self._database.session()

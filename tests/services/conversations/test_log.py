@@ -1,0 +1,389 @@
+"""Appending and reading back over a real database: atomic, idempotent, ordered (A1, A2, A3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
+from app.domain.common.messages import FormatName
+from app.services.conversations.log import Append, Appended
+from app.services.tool_output.stored_results import Content
+from tests.domain.histories import raw_logs
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    TENANT,
+    Harness,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services on this test's database."""
+    return Harness(WatchedDatabase(database))
+
+
+async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
+    """Return messages of the log as they were appended."""
+    wanted: dict[str, Any] = {
+        "after_seq": 0,
+        "before_seq": 10**9,
+        "order": "asc",
+        "limit": 1000,
+    } | page
+    _, found = await harness.log.page(TENANT, cid, **wanted)
+    return [item.piece for item in await harness.log.originals(cid, found, Content.FULL)]
+
+
+async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
+    """The first seq is 1; a turn starts with each user message (A4, decision 1)."""
+    cid = await harness.conversation()
+    first = await harness.append(cid, user("a"), asks("c"), result("c"))
+    second = await harness.append(cid, user("b"), says("x"))
+    placed = [*first.messages, *second.messages]
+    assert [message.seq for message in placed] == [1, 2, 3, 4, 5]
+    assert [message.turn for message in placed] == [1, 1, 1, 2, 2]
+    assert (first.head_seq, second.head_seq) == (3, 5)
+
+
+@given(log=raw_logs(8), cuts=st.lists(st.integers(1, 4), max_size=8))
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_what_goes_in_comes_out(harness: Harness, log: Any, cuts: list[int]) -> None:
+    """Any log, in any batches, is returned with identical strings, in order (A1, decision 3)."""
+    cid = await harness.conversation()
+    left = list(log.messages)
+    expected = 0
+    for size in [*cuts, *[1] * len(left)]:
+        batch = left[:size]
+        while len({format for format, _ in batch}) > 1:
+            batch = batch[:-1]
+        left = left[len(batch) :]
+        if batch:
+            answer = await harness.append(
+                cid, *(raw for _, raw in batch), format=FormatName(batch[0][0])
+            )
+            expected += len(answer.messages)
+            assert answer.head_seq == expected
+    stored = await bodies(harness, cid)
+    assert len(stored) == expected
+    sent = [raw for _, raw in log.messages]
+    assert _blocks(stored) == _blocks(sent)
+    head = (await harness.stored(cid)).head
+    assert sorted(head.open_calls) == sorted(log.open_calls)
+
+
+def _blocks(messages: list[Any]) -> list[Any]:
+    """Return all content of messages in order, so that split messages compare equal (A5)."""
+    found: list[Any] = []
+    for message in messages:
+        content = message.get("content") or message.get("parts")
+        apart = ("content", "parts", "role")
+        rest = {key: value for key, value in message.items() if key not in apart}
+        found += content if isinstance(content, list) else [content]
+        found += [rest] if rest else []
+    return found
+
+
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
+
+
+async def test_items_of_the_model_are_one_message(harness: Harness) -> None:
+    """What a Responses model made in a row is one row, known by its first item's id (A2, A5)."""
+    cid = await harness.conversation()
+    batch: list[Any] = [
+        {"role": "user", "content": "hi"},
+        THOUGHT,
+        CALL,
+        OUTPUT,
+        {**CALL, "call_id": "c2"},
+    ]
+    answer = await harness.append(cid, *batch, format=FormatName.OPENAI_RESPONSES)
+    assert [message.role for message in answer.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert [message.id for message in answer.messages][1::2] == ["rs_1", "fc_1"]
+    stored = await bodies(harness, cid)
+    assert stored == [batch[0], {"role": "assistant", "output": [THOUGHT, CALL]}, *batch[3:]]
+    again = await harness.append(cid, THOUGHT, CALL, format=FormatName.OPENAI_RESPONSES)
+    assert [message.seq for message in again.messages] == [2]
+    other = await harness.conversation()
+    copied = await harness.append(other, *stored, format=FormatName.OPENAI_RESPONSES)
+    assert [message.seq for message in copied.messages] == [1, 2, 3, 4]
+    assert await bodies(harness, other) == stored
+
+
+async def test_a_wrong_item_is_named_where_it_stands(harness: Harness) -> None:
+    """A refusal points at the item of the request, not at the message made of it (A1, M)."""
+    cid = await harness.conversation()
+    wrong = {**CALL, "arguments": 5}
+    cases: list[tuple[list[Any], str]] = [
+        ([user("hi"), THOUGHT, wrong], "/messages/2/arguments"),
+        ([user("hi"), wrong], "/messages/1/arguments"),
+        ([{"role": "assistant", "output": [THOUGHT, wrong]}], "/messages/0/output/1/arguments"),
+        ([THOUGHT, {**OUTPUT, "output_ref": 7}], "/messages/1/output_ref"),
+    ]
+    for batch, pointer in cases:
+        with pytest.raises(ValidationError) as refusal:
+            await harness.append(cid, *batch, format=FormatName.OPENAI_RESPONSES)
+        assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+
+
+async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> None:
+    """Calls and responses without ids pair by name and order (A3, A5)."""
+    cid = await harness.conversation()
+    calls = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in (1, 2)]
+    answers = [
+        {"functionResponse": {"name": "f", "response": {"output": said}}} for said in ("a", "b")
+    ]
+    contents: list[Any] = [
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {"role": "model", "parts": calls},
+        {"role": "user", "parts": [*answers, {"text": "go on"}]},
+    ]
+    answer = await harness.append(cid, *contents, format=FormatName.GEMINI)
+    assert [message.role for message in answer.messages][2:] == ["tool", "tool", "user"]
+    assert (await harness.stored(cid)).head.open_calls == ()
+    with pytest.raises(UnpairedToolResult):
+        await harness.append(cid, {"role": "user", "parts": [answers[0]]}, format=FormatName.GEMINI)
+
+
+async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
+    """An orphan or second result anywhere in a batch refuses all of it (A2, A3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("hi"), asks("a", "b"))
+    refused = [
+        [result("zzz")],
+        [result("a"), result("a")],
+        [result("a"), user("x"), result("b")],
+        [user("x"), result("a")],
+        [result("a"), says("ok"), result("nope")],
+    ]
+    for batch in refused:
+        with pytest.raises(UnpairedToolResult):
+            await harness.append(cid, *batch)
+    assert (await harness.stored(cid)).head.head_seq == 2
+    assert (await harness.stored(cid)).head.open_calls == ("a", "b")
+    await harness.append(cid, result("b"))
+    assert (await harness.stored(cid)).head.open_calls == ("a",)
+    with pytest.raises(UnpairedToolResult):
+        await harness.append(cid, result("b"))
+    await harness.append(cid, user("never mind"))
+    with pytest.raises(UnpairedToolResult):
+        await harness.append(cid, result("a"))
+
+
+async def test_an_expected_seq_guards_the_head(harness: Harness) -> None:
+    """A wrong `expected_seq` is a conflict that tells the current head (A2)."""
+    cid = await harness.conversation()
+    await harness.log.append(TENANT, cid, Append([user("a")], expected_seq=0))
+    with pytest.raises(Conflict) as moved:
+        await harness.log.append(TENANT, cid, Append([user("b")], expected_seq=0))
+    assert moved.value.facts["head_seq"] == 1
+    await harness.log.append(TENANT, cid, Append([user("b")], expected_seq=1))
+
+
+async def test_an_idempotency_key_replays_the_first_answer(harness: Harness) -> None:
+    """The same key and body answer the same and store nothing; another body conflicts (A2, 8)."""
+    cid, other = await harness.conversation(), await harness.conversation()
+    request = Append([user("a"), says("b")], idempotency_key="k")
+    first = await harness.log.append(TENANT, cid, request)
+    again = await harness.log.append(TENANT, cid, request)
+    assert isinstance(first, Appended)
+    assert isinstance(again, dict)
+    assert again["head_seq"] == first.head_seq == 2
+    assert [m["id"] for m in again["messages"]] == [m.id for m in first.messages]
+    with pytest.raises(Conflict):
+        await harness.log.append(TENANT, cid, Append([user("c")], idempotency_key="k"))
+    await harness.log.append(TENANT, other, request)
+    assert len(await bodies(harness, cid)) == len(await bodies(harness, other)) == 2
+
+
+async def test_equal_requests_at_once_are_stored_once(harness: Harness) -> None:
+    """Of equal requests with one key at the same time one is stored, the others replayed (A2)."""
+    cid = await harness.conversation()
+    request = Append([user("a")], idempotency_key="k")
+    answers = await asyncio.gather(*(harness.log.append(TENANT, cid, request) for _ in range(4)))
+    assert sum(isinstance(answer, Appended) for answer in answers) == 1
+    assert len(await bodies(harness, cid)) == 1
+
+
+async def test_a_message_id_is_unique_in_its_conversation(harness: Harness) -> None:
+    """The same id and content is a no-op with the stored message; other content is 409 (A2)."""
+    cid, other = await harness.conversation(), await harness.conversation()
+    first = await harness.append(cid, user("a") | {"id": "m1"})
+    again = await harness.append(cid, user("a") | {"id": "m1"})
+    assert again.messages == first.messages
+    with pytest.raises(Conflict):
+        await harness.append(cid, user("b") | {"id": "m1"})
+    mixed = await harness.append(cid, user("a") | {"id": "m1"}, says("new") | {"id": "m2"})
+    assert [(m.id, m.seq) for m in mixed.messages] == [("m1", 1), ("m2", 2)]
+    with pytest.raises(ValidationError):
+        await harness.append(cid, user("x") | {"id": "m9"}, user("y") | {"id": "m9"})
+    await harness.append(other, user("b") | {"id": "m1"})
+    assert (await harness.stored(cid)).head.head_seq == 2
+
+
+async def test_writers_at_once_lose_nothing(harness: Harness) -> None:
+    """Writers at the same time get seqs without gap or repeat, batches in one piece (A2)."""
+    cid = await harness.conversation()
+
+    async def write(name: str) -> list[int]:
+        seqs: list[int] = []
+        for number in range(8):
+            answer = await harness.append(cid, user(f"{name}{number}"), says(f"{name}{number}!"))
+            seqs += [message.seq for message in answer.messages]
+        return seqs
+
+    all_seqs = await asyncio.gather(*(write(name) for name in "abcd"))
+    assert sorted(seq for seqs in all_seqs for seq in seqs) == list(range(1, 65))
+    texts = [body["content"] for body in await bodies(harness, cid)]
+    assert all(texts[i] + "!" == texts[i + 1] for i in range(0, 64, 2))
+    for name in "abcd":
+        own = [text for text in texts if text.startswith(name) and not text.endswith("!")]
+        assert own == [f"{name}{number}" for number in range(8)]
+    async with harness.database.session() as records:
+        entries = await records.log.entries(cid, 1, 1000)
+        assert await records.log.total_at(cid, 64) == sum(entry.tokens for entry in entries)
+
+
+async def test_one_result_wins_when_two_come_at_once(harness: Harness) -> None:
+    """Two results of one call at the same time: one is stored, one refused (A3)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("hi"), asks("a"))
+    answers = await asyncio.gather(
+        *(harness.append(cid, result("a", f"{n}")) for n in range(3)), return_exceptions=True
+    )
+    assert sum(isinstance(answer, UnpairedToolResult) for answer in answers) == 2
+    assert (await harness.stored(cid)).head.head_seq == 3
+
+
+async def test_pages_go_both_ways(harness: Harness) -> None:
+    """Both bounds are exclusive; every page of either order is part of the whole (A6)."""
+    cid = await harness.conversation()
+    await harness.append(cid, *(user(str(n)) for n in range(1, 8)))
+
+    async def texts(**page: Any) -> list[str]:
+        return [body["content"] for body in await bodies(harness, cid, **page)]
+
+    assert await texts(limit=3) == ["1", "2", "3"]
+    assert await texts(after_seq=3, limit=3) == ["4", "5", "6"]
+    assert await texts(order="desc", limit=2) == ["7", "6"]
+    assert await texts(order="desc", before_seq=6) == ["5", "4", "3", "2", "1"]
+    assert await texts(after_seq=7) == []
+
+
+async def test_an_append_tells_the_pressure_of_the_next_build(harness: Harness) -> None:
+    """Pressure and budget in the answer are those the next build returns (C3)."""
+    budget = {"context_window": 1100, "max_output_tokens": 100}
+    cid = await harness.conversation({"budget": budget}, [{"name": "a", "content": "Be kind."}])
+    while True:
+        answer = await harness.append(cid, user("why " * 6), says("so " * 6))
+        build = await harness.build(cid)
+        assert answer.budget is not None
+        if build["compaction"] is not None:
+            break
+        assert answer.budget == build["budget"]
+        assert answer.pressure == build["pressure"]
+        assert answer.notice == build["notice"]
+        assert (answer.next_threshold, answer.tokens_to_next) == (
+            build["next_threshold"],
+            build["tokens_to_next"],
+        )
+    assert answer.pressure in ("compact", "blocked")
+    after = await harness.append(cid, user("why"))
+    assert after.budget is not None
+    assert after.budget.used_tokens == (await harness.build(cid))["tokens_used"]
+
+
+async def test_a_sliding_windows_budget_counts_what_it_shows(harness: Harness) -> None:
+    """With a sliding window the budget is that of the last N messages (D2, C3)."""
+    own = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
+    cid = await harness.conversation(own)
+    for number in range(5):
+        answer = await harness.append(cid, user(f"question {number}"), says("so " * number))
+        build = await harness.build(cid)
+        assert answer.budget == build["budget"]
+
+
+async def test_without_a_known_window_there_is_no_pressure(harness: Harness) -> None:
+    """A conversation whose window nobody knows is appended to all the same (decision 6)."""
+    harness.frames.default_model = "nobody/knows"
+    cid = await harness.conversation()
+    answer = await harness.append(cid, user("hi"))
+    assert (answer.pressure, answer.budget, answer.notice) == (None, None, None)
+    assert await harness.context.budget(TENANT, cid) is None
+
+
+@pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5"])
+async def test_other_counters_are_kept_with_the_conversation(
+    harness: Harness, counter: str
+) -> None:
+    """A conversation's counter counts its appends and its builds alike (J2)."""
+    cid = await harness.conversation({"budget": {"counter": counter}})
+    answer = await harness.append(cid, user("é" * 40), says("abc" * 10))
+    expected = {"bytes_4": [24, 11], "chars_4": [14, 11], "chars_2_5": [20, 16]}[counter]
+    assert [message.token_count for message in answer.messages] == expected
+    assert (await harness.build(cid))["tokens_used"] == sum(expected)
+
+
+async def test_batches_are_bounded(harness: Harness) -> None:
+    """A batch holds 1 to 1000 messages; an unknown conversation is not found (A2, M)."""
+    cid = await harness.conversation()
+    for count in (0, 1001):
+        with pytest.raises(ValidationError):
+            await harness.append(cid, *[user("x")] * count)
+    assert len((await harness.append(cid, *[user("x")] * 1000)).messages) == 1000
+    for tenant, unknown in ((TENANT, new_id()), ("another", cid)):
+        with pytest.raises(NotFound):
+            await harness.log.append(tenant, unknown, Append([user("x")]))
+        with pytest.raises(NotFound):
+            await harness.log.page(tenant, unknown, after_seq=0, before_seq=9, order="asc", limit=1)
+
+
+async def test_large_messages_are_counted_off_the_loop(harness: Harness) -> None:
+    """A megabyte in one message is counted and stored like any other (J1, J2)."""
+    cid = await harness.conversation()
+    answer = await harness.append(cid, user(" " * 1_000_000), user("word " * 20_000))
+    assert answer.messages[0].token_count < 100_000
+    assert answer.messages[1].token_count > 20_000
+    assert (await bodies(harness, cid))[0]["content"] == " " * 1_000_000
+
+
+async def test_results_of_one_anthropic_message_are_messages_of_their_own(
+    harness: Harness,
+) -> None:
+    """A wire message with several results becomes several messages in one batch (A5)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("hi"), asks("a", "b"))
+    blocks = [
+        {"type": "tool_result", "tool_use_id": "b", "content": "two"},
+        {"type": "tool_result", "tool_use_id": "a", "content": "one"},
+        {"type": "text", "text": "go on"},
+    ]
+    answer = await harness.append(cid, {"role": "user", "content": blocks}, format=ANTHROPIC)
+    assert [message.role for message in answer.messages] == ["tool", "tool", "user"]
+    assert (await harness.stored(cid)).head.open_calls == ()
+    build = await harness.build(cid)
+    assert [item["role"] for item in build.messages[-3:]] == ["tool", "tool", "user"]
+    assert build["format"] == CHAT

@@ -1,0 +1,379 @@
+"""Search over real logs: what was compacted, cleared or offloaded is found (A6, L1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from app.adapters.postgres.compaction.jobs import Entry
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.conversations.records import StoredMessage
+from app.domain.conversations.search import MOST_RECALLED, Recalled
+from app.services.compaction.compaction import CompactAsk
+from app.services.conversations import search
+from app.services.conversations.search import SearchService
+from app.worker import Worker
+from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, new_id, result, says, user
+
+PLANTED = "The staging database listens on port 5433, says Ódhrán."
+POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
+GEMINI = FormatName.GEMINI
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services on this test's database."""
+    return Harness(WatchedDatabase(database))
+
+
+@pytest.fixture
+def service(harness: Harness) -> SearchService:
+    """The search of the same process."""
+    return SearchService(harness.database, harness.frames)
+
+
+@pytest_asyncio.fixture
+async def planted(harness: Harness) -> str:
+    """A conversation with a sentence as its message 9, and many after it."""
+    cid = await harness.conversation(POLICY)
+    await harness.talk(cid, 4)
+    await harness.append(cid, user(PLANTED), says("noted"))
+    await harness.talk(cid, 20)
+    return cid
+
+
+async def page(service: SearchService, cid: str, query: str, **how: Any) -> list[StoredMessage]:
+    """Return the first page of what a query finds, oldest first, or as it is said."""
+    where: dict[str, Any] = {"after_seq": 0, "before_seq": 2**60, "order": "asc", "limit": 50}
+    where |= how
+    _, found = await service.page(TENANT, cid, query, **where)
+    return found
+
+
+async def seqs(service: SearchService, cid: str, query: str, **how: Any) -> list[int]:
+    """Return the seqs of that page."""
+    return [message.seq for message in await page(service, cid, query, **how)]
+
+
+async def recalled(service: SearchService, cid: str, question: str) -> Sequence[Recalled]:
+    """Return what of a conversation answers a question."""
+    return await service.recall(TENANT, cid, question)
+
+
+async def words_of(harness: Harness, cid: str) -> int:
+    """Return how many messages of a conversation are indexed."""
+    statement = "SELECT count(*) FROM message_words WHERE conversation_id = $1::uuid"
+    async with harness.database.store.session() as session:
+        count: int = await session._connection.fetchval(statement, cid)
+    return count
+
+
+# --- what is found ----------------------------------------------------------------------------
+
+
+async def test_a_compacted_sentence_is_found(
+    harness: Harness, service: SearchService, planted: str
+) -> None:
+    """A6: what a compaction hides is found as it was said, and so is what came after."""
+    assert (await harness.compact(planted)).compacted
+    assert PLANTED not in (await harness.build(planted)).contents
+    (found,) = await page(service, planted, "odhran staging port")
+    assert (found.seq, PLANTED in found.body) == (9, True)
+    assert await seqs(service, planted, '"listens on port 5433"') == [9]
+    await harness.append(planted, user("and staging is slow"))
+    assert await seqs(service, planted, "staging") == [9, 51]
+
+
+async def test_a_cleared_sentence_is_found(
+    harness: Harness, service: SearchService, planted: str
+) -> None:
+    """A6, B3: a clear takes nothing from the log, and nothing from its search."""
+    await harness.conversations.clear(TENANT, planted)
+    await harness.append(planted, user("a new start"))
+    assert PLANTED not in (await harness.build(planted)).contents
+    assert await seqs(service, planted, "staging port") == [9]
+    (found,) = await recalled(service, planted, "on which port does the database listen?")
+    assert (found.seq, found.role, found.excerpt) == (9, "user", PLANTED)
+
+
+async def test_results_and_calls_are_found(harness: Harness, service: SearchService) -> None:
+    """A6, F1: a call by its tool, its result by its view, named by the tool it came from."""
+    cid = await harness.conversation()
+    output = "".join(f"line {number}\n" for number in range(20_000))
+    await harness.append(cid, user("go"), asks("a"), result("a", output), says("done"))
+    assert await seqs(service, cid, "read_file") == [2, 3]
+    assert await seqs(service, cid, "17 line") == [3]
+    assert await seqs(service, cid, "line 19999") == []
+    (found, *_) = await recalled(service, cid, "line 17")
+    assert (found.seq, found.role, found.tool_name) == (3, "tool", "read_file")
+    assert found.output_ref is not None and found.output_ref.byte_size == len(output)
+
+
+async def test_other_conversations_are_not_found(harness: Harness, service: SearchService) -> None:
+    """A6, M: what others said is found by nobody else, and there are no others."""
+    mine, other = await harness.conversation(), await harness.conversation()
+    await harness.append(mine, user("the zebra is mine"))
+    await harness.append(other, user("the zebra is not"), user("nor is the lion"))
+    assert await seqs(service, other, "zebra") == [1]
+    assert await seqs(service, mine, "zebra -mine") == []
+    assert await seqs(service, mine, "lion") == []
+    assert await recalled(service, mine, "lion") == []
+    for tenant, cid in (("another", mine), (TENANT, new_id())):
+        with pytest.raises(NotFound):
+            await service.page(
+                tenant, cid, "zebra", after_seq=0, before_seq=9, order="asc", limit=1
+            )
+        with pytest.raises(NotFound):
+            await service.recall(tenant, cid, "zebra")
+        with pytest.raises(NotFound):
+            await service.prepare(tenant, cid)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "zebra') | ('lion",
+        "zebra' | 'lion",
+        "zebra | lion",
+        "zebra & !zebra:*",
+        "zebra\\' | 'x",
+        "zebra <-> lion",
+        "%zebra% :*A",
+        "zebra); DROP TABLE message_words; --",
+        "\x00 zebra \ud800 '",
+    ],
+)
+async def test_a_query_is_words_and_nothing_else(
+    harness: Harness, service: SearchService, query: str
+) -> None:
+    """A6, M: what means something to PostgreSQL means nothing in a query."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("lion"), user("zebra A x drop table message_words"))
+    assert set(await seqs(service, cid, query)) <= {2}
+    await recalled(service, cid, query)
+
+
+async def test_any_message_is_indexed(harness: Harness, service: SearchService) -> None:
+    """A6, decision 3: NUL, lone surrogates, no words, very many words: all are indexed."""
+    cid = await harness.conversation()
+    many = " ".join(f"w{number}" for number in range(40_000))
+    texts = ["\x00 \ud800 ok", " " * 100_000, "", "!?", "字" * 5000, many, "the end"]
+    await harness.append(cid, *(user(text) for text in texts))
+    assert await seqs(service, cid, "ok") == [1]
+    assert await seqs(service, cid, "end") == [7]
+    assert await seqs(service, cid, "w16000") == [6]
+    assert await words_of(harness, cid) == 7
+
+
+async def test_every_format_is_searched(harness: Harness, service: SearchService) -> None:
+    """A5, A6: messages are found whatever form they came in."""
+    cid = await harness.conversation()
+    await harness.append(cid, {"role": "user", "parts": [{"text": "zebra"}]}, format=GEMINI)
+    part = {"type": "input_text", "text": "zebra"}
+    item = {"type": "message", "role": "user", "content": [part]}
+    await harness.append(cid, item, format=FormatName.OPENAI_RESPONSES)
+    block = {"role": "user", "content": [{"type": "text", "text": "zebra"}]}
+    await harness.append(cid, block, format=FormatName.ANTHROPIC)
+    assert await seqs(service, cid, "zebra") == [1, 2, 3]
+
+
+# --- pages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["even", '"even number"', "even -ten"])
+async def test_pages_go_both_ways(
+    harness: Harness,
+    service: SearchService,
+    query: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A6: pages of any size, from either end, hold each match once and in order."""
+    monkeypatch.setattr(search, "MOST_JUDGED", 4)
+    cid = await harness.conversation()
+    kinds = ("odd", "even")
+    await harness.append(cid, *(user(f"{kinds[seq % 2 == 0]} number") for seq in range(1, 31)))
+    expected = [*range(2, 31, 2)]
+    for limit in (1, 4, 15, 40):
+        for order in ("asc", "desc"):
+            found: list[int] = []
+            bounds = {"after_seq": 0, "before_seq": 2**60}
+            while step := await seqs(service, cid, query, order=order, limit=limit, **bounds):
+                found += step
+                bounds["after_seq" if order == "asc" else "before_seq"] = step[-1]
+            assert found == (expected if order == "asc" else expected[::-1])
+    assert await seqs(service, cid, query, after_seq=4, before_seq=10) == [6, 8]
+    assert await seqs(service, cid, query, after_seq=9, before_seq=10) == []
+
+
+async def test_a_query_that_wants_nothing_is_refused(service: SearchService, planted: str) -> None:
+    """A6, M: the place of a query without a word is told."""
+    with pytest.raises(ValidationError) as refused:
+        await seqs(service, planted, "-staging")
+    assert refused.value.problems[0].pointer == "/query/q"
+
+
+# --- indexing ---------------------------------------------------------------------------------
+
+
+async def test_appends_index_nothing_and_searches_only_what_is_new(
+    harness: Harness, service: SearchService, planted: str
+) -> None:
+    """A6, P5: the log is appended to as ever; the first search indexes it, later ones add."""
+    assert await words_of(harness, planted) == 0
+    await seqs(service, planted, "staging")
+    assert await words_of(harness, planted) == 50
+    await harness.append(planted, user("more"))
+    assert await words_of(harness, planted) == 50
+    await recalled(service, planted, "staging")
+    assert await words_of(harness, planted) == 51
+
+
+async def test_a_worker_indexes_what_a_compaction_hides(
+    harness: Harness, service: SearchService, planted: str
+) -> None:
+    """A6: nothing before the first compaction, and then as far as it reaches."""
+    await service.prepare(TENANT, planted)
+    assert await words_of(harness, planted) == 0
+    await harness.compact(planted)
+    span = (await harness.stored(planted)).head.span
+    assert span is not None
+    await service.prepare(TENANT, planted)
+    assert await words_of(harness, planted) == span.end - 1
+
+
+@pytest.mark.parametrize("failure", [None, ServiceUnavailable("No database"), KeyError("zebra")])
+async def test_the_worker_indexes_and_does_not_fail_for_it(
+    harness: Harness,
+    service: SearchService,
+    planted: str,
+    failure: Exception | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A6, E6: after its work a worker indexes; what goes wrong there brings no work back."""
+    done = []
+
+    async def prepare(tenant_id: str, conversation_id: str) -> None:
+        done.append(conversation_id)
+        if failure is not None:
+            raise failure
+        await service.prepare(tenant_id, conversation_id)
+
+    async def work(tenant_id: str, conversation_id: str, _job_id: str | None) -> None:
+        assert not done
+        await harness.compaction.compact(tenant_id, conversation_id, CompactAsk())
+
+    store = harness.database.store
+    worker = Worker(PostgresDatabase(store), harness.queue, "", work, prepare=prepare)
+    assert await worker._handle(Entry(TENANT, planted)) is None
+    assert done == [planted]
+    assert (await words_of(harness, planted) > 0) is (failure is None)
+    assert ("search_not_prepared" in caplog.messages) is (failure is not None)
+    assert "zebra" not in caplog.text
+
+
+async def test_searches_at_once_do_no_harm(
+    harness: Harness, service: SearchService, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A6: many that index at once find the same, while the log grows."""
+    monkeypatch.setattr(search, "BATCH", 5)
+    other = SearchService(harness.database, harness.frames)
+    found = await asyncio.gather(
+        *(seqs(each, planted, "staging port") for each in (service, other) * 3),
+        harness.talk(planted, 10),
+    )
+    assert found[:6] == [[9]] * 6
+    await seqs(service, planted, "x")
+    assert await words_of(harness, planted) == 70
+
+
+async def test_batches_are_bounded_by_bytes(
+    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A6: large messages are indexed one at a time, and none is left out."""
+    monkeypatch.setattr(search, "BATCH_BYTES", 10)
+    cid = await harness.conversation()
+    await harness.append(cid, *(user(f"number {'é' * 100} {number}") for number in range(7)))
+    async with harness.database.session() as records:
+        assert len(await records.search.unindexed(cid, 7, 500, 10)) == 1
+    assert await seqs(service, cid, "number") == [*range(1, 8)]
+
+
+async def test_a_deletion_leaves_no_words(
+    harness: Harness, service: SearchService, planted: str
+) -> None:
+    """A6, A7: words go with their conversation, and none come after it."""
+    async with harness.database.session() as records:
+        batch = await records.search.unindexed(planted, 10, 500, 10**6)
+    await seqs(service, planted, "staging")
+    await harness.conversations.remove(TENANT, planted)
+    assert await words_of(harness, planted) == 0
+    async with harness.database.session() as records:
+        await records.search.add(planted, {item.message.seq: ("late",) for item in batch})
+    assert await words_of(harness, planted) == 0
+
+
+async def test_a_failing_database_is_told(service: SearchService, harness: Harness) -> None:
+    """M: a search without a database is the caller's to try again."""
+    await harness.database.store.close()
+    harness.database.store._url = "postgresql://localhost:1/nowhere"
+    with pytest.raises(ServiceUnavailable):
+        await seqs(service, new_id(), "x")
+
+
+# --- recall -----------------------------------------------------------------------------------
+
+
+async def test_recall_shows_the_best_first(harness: Harness, service: SearchService) -> None:
+    """L1: what has all words, then the rarest; what only has common ones is left out."""
+    cid = await harness.conversation()
+    filler = [user(f"the message {number} is about a weather to see") for number in range(150)]
+    await harness.append(
+        cid,
+        *filler,
+        user("the zebra is about to sleep"),
+        user("the lion and the zebra are friends"),
+        user("the lion is about"),
+    )
+    found = await recalled(service, cid, "Is the zebra about to see a lion?")
+    assert [item.seq for item in found] == [152, 151, 153]
+    weather = await recalled(service, cid, "the weather")
+    assert [item.seq for item in weather] == [*range(150, 150 - MOST_RECALLED, -1)]
+    assert await recalled(service, cid, "the elephant") == []
+    assert await recalled(service, cid, "?!") == []
+
+
+async def test_recall_finds_old_messages_with_common_words(
+    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L1: postings are bounded, but what has all words is found however old it is."""
+    monkeypatch.setattr(search, "MOST_POSTINGS", 5)
+    cid = await harness.conversation()
+    words = ("red", "green", "blue")
+    others = [user(f"{words[number % 3]} {words[(number + 1) % 3]}") for number in range(60)]
+    await harness.append(cid, user("red green blue"), *others)
+    assert (await recalled(service, cid, "red, green and blue"))[0].seq == 1
+
+
+async def test_recall_does_not_find_itself(harness: Harness, service: SearchService) -> None:
+    """L1: neither the question that was asked nor what was answered to it comes back."""
+    cid = await harness.conversation()
+    function = {"name": "recall", "arguments": '{"query": "which port has staging"}'}
+    call: dict[str, Any] = {"role": "assistant", "content": None}
+    call["tool_calls"] = [{"id": "r", "type": "function", "function": function}]
+    answer = result("r", "#1 user: the staging port is 5433")
+    await harness.append(cid, user("the staging port is 5433"), call, answer)
+    assert [item.seq for item in await recalled(service, cid, "which port has staging")] == [1]
+    assert [item.seq for item in await recalled(service, cid, "staging port")] == [1]
+
+
+async def test_recall_of_an_empty_conversation(harness: Harness, service: SearchService) -> None:
+    """L1: where nothing was said nothing is found, and no query fails."""
+    cid = await harness.conversation()
+    assert await recalled(service, cid, "anything") == []
+    assert await seqs(service, cid, "anything") == []

@@ -1,0 +1,439 @@
+"""Transcripts as services see them: marks that say what a build shows, and what reading costs."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import limits
+from app.adapters.postgres.conversations.transcripts import CHAINS, CONVERSATIONS, OF_AGENT, PINNED
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import ContextOverflow, NotFound, ValidationError
+from app.domain.common.messages import Role
+from app.domain.common.pages import UNBOUNDED
+from app.domain.conversations.turns import group_boundary_before
+from app.domain.conversations.view import Span
+from app.domain.conversations.visibility import State, Visibility
+from app.domain.prompt.resolved_settings import Ask
+from app.services.common.read_permits import Read
+from app.services.conversations import transcripts
+from app.services.conversations.transcripts import Listed, Shown, TranscriptService
+from app.services.tool_output.stored_results import Content
+from tests.plans import plan_of, rows_read
+from tests.services.fakes import (
+    STARTED,
+    SUMMARISER,
+    TENANT,
+    Build,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    result,
+    says,
+    user,
+)
+
+SMALL: dict[str, Any] = {
+    "agent_tools": "none",
+    "budget": {"notice_at": 1.0},
+    "sandwich": {"preserve_top": 1, "preserve_bottom": 2},
+    "tree_summary": {"chunk_size": 2, "levels": 2},
+    "sliding_window": {"keep_last_n": 4},
+    "tool_output": {"context_budget_tokens": 300, "clear_at_least": 100},
+}
+STRATEGIES = ("sandwich", "tree_summary", "retain_summary", "sliding_window", "full_history")
+LARGE = "word " * 150
+
+
+def harness_over(database: PostgresDatabase) -> Harness:
+    """Return the services of a process over a real database, with a model that summarises."""
+    gateway = ScriptedGateway()
+    watched = WatchedDatabase(database)
+    return Harness(watched, gateway, model=SUMMARISER, service_policy=SMALL)
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """The services of a process over a real database."""
+    return harness_over(database)
+
+
+def service(harness: Harness) -> TranscriptService:
+    """Return the service under test."""
+    return TranscriptService(
+        harness.database, harness.frames, harness.active, harness.log.originals
+    )
+
+
+async def read(harness: Harness, conversation_id: str) -> list[Shown]:
+    """Return the whole transcript."""
+    conversation, page = await harness.log.page(
+        TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
+    )
+    listed = [Listed(conversation, message) for message in page]
+    return await service(harness).shown(TENANT, listed, Content.AUTO)
+
+
+async def marks(harness: Harness, conversation_id: str) -> list[Visibility]:
+    """Return how each message of a conversation is shown."""
+    return [item.visibility for item in await read(harness, conversation_id)]
+
+
+async def states(harness: Harness, conversation_id: str) -> list[State]:
+    """Return the state of each message of a conversation."""
+    return [mark.state for mark in await marks(harness, conversation_id)]
+
+
+# --- the marks and the builds ---------------------------------------------------------------
+
+
+class Story:
+    """One conversation, and what happens to it."""
+
+    def __init__(self, harness: Harness, conversation_id: str) -> None:
+        self.harness = harness
+        self.id = conversation_id
+        self.roles: list[Role] = []
+        self.calls: dict[str, int] = {}
+        self.results: dict[str, int] = {}
+        self.awaited: list[str] = []
+
+    async def happens(self, kind: str, amount: int) -> None:
+        """Let something happen; what cannot happen now does not."""
+        harness, seq = self.harness, len(self.roles) + 1
+        place = 1 + amount % max(1, len(self.roles))
+        match kind:
+            case "say":
+                words = "well " * (amount % 60)
+                for turn in range(seq, seq + 2 * (1 + amount % 3), 2):
+                    await self._append(user(f"m{turn}. {words}"), says(f"m{turn + 1}. {words}"))
+                self.awaited = []
+            case "call":
+                self.awaited = [f"c{seq}a", f"c{seq}b"]
+                self.calls |= dict.fromkeys(self.awaited, seq)
+                await self._append(asks(*self.awaited))
+                await self._answer(amount % 3, LARGE if amount % 2 else "done")
+            case "answer":
+                await self._answer(2, LARGE)
+            case "compact":
+                await harness.compact(self.id)
+            case "cut" if self.roles:
+                with suppress(ContextOverflow, ValidationError):
+                    await harness.context.overflow(TENANT, self.id, Ask())
+            case "clear":
+                await harness.conversations.clear(TENANT, self.id)
+            case "pin" if self.roles:
+                await harness.pin(self.id, place)
+            case "unpin" if self.roles:
+                await harness.unpin(self.id, place)
+            case "undo" if (await harness.stored(self.id)).head.compaction_id is not None:
+                await harness.undo(self.id)
+            case "restore" if self.roles:
+                await self._rejoin(place, place + amount % 7)
+            case "pass":
+                harness.clock.pass_seconds(amount)
+            case _ if kind in STRATEGIES:
+                await harness.set_policy(self.id, {"strategy": kind})
+
+    async def _answer(self, count: int, text: str) -> None:
+        for call_id in self.awaited[:count]:
+            self.results[call_id] = len(self.roles) + 1
+            await self._append(result(call_id, text))
+        self.awaited = self.awaited[count:]
+
+    async def _append(self, *messages: dict[str, Any]) -> None:
+        await self.harness.append(self.id, *messages)
+        self.roles += [Role(message["role"]) for message in messages]
+
+    def shown_in(self, build: Build) -> dict[int, State]:
+        """Return which messages a payload shows; texts begin with their seqs."""
+        found = {}
+        for item in build.messages:
+            match item:
+                case {"role": "tool", "tool_call_id": call_id, "content": text}:
+                    is_cleared = text.startswith("[tool output trimmed")
+                    if call_id in self.results:
+                        state = State.CLEARED if is_cleared else State.VERBATIM
+                        found[self.results[call_id]] = state
+                case {"tool_calls": [{"id": call_id}, *_]}:
+                    found[self.calls[call_id]] = State.VERBATIM
+                case {"content": text} if said := re.match(r"m(\d+)\.", text):
+                    found[int(said[1])] = State.VERBATIM
+        return found
+
+    async def _rejoin(self, first: int, last: int) -> None:
+        log = [_Spoken(role) for role in self.roles]
+        start, end = (group_boundary_before(log, index) + 1 for index in (first - 1, last))
+        async with self.harness.database.transaction() as records:
+            locked = await records.log.lock(TENANT, self.id, None)
+            assert locked is not None
+            await self.harness.active.rejoin(records, locked, [Span(start, end)])
+
+
+class _Spoken:
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+
+def stories() -> st.SearchStrategy[list[tuple[str, int]]]:
+    """What happens, in which order, and how much of it."""
+    often = ["say", "say", "call", "call", "answer", "compact", "compact"] * 2
+    rest = ["cut", "clear", "pin", "unpin", "undo", "restore", "pass", *STRATEGIES]
+    kinds = st.sampled_from([*often, *rest])
+    return st.lists(st.tuples(kinds, st.integers(0, 900)), min_size=12, max_size=24)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(story=stories())
+async def test_the_marks_say_what_a_build_shows(
+    database: PostgresDatabase, story: list[tuple[str, int]]
+) -> None:
+    """Whatever happened, verbatim or cleared is exactly what the next payload shows (A6)."""
+    harness = harness_over(database)
+    agent = await harness.agent(2400)
+    told = Story(harness, await harness.conversation(agent_id=agent))
+    before, after = story[: len(story) // 2], story[len(story) // 2 :]
+    for kind, amount in [("say", 332), *before, ("build", 0), *after, ("build", 0)]:
+        await told.happens(kind, amount)
+        if kind == "build":
+            await check(told)
+
+
+async def check(story: Story) -> None:
+    """Compare the marks with a build, and with those of what was done before."""
+    harness, conversation_id = story.harness, story.id
+    try:
+        build = await harness.build(conversation_id)
+    except ValidationError:
+        expected: dict[int, State] = {}
+    else:
+        if build["degraded"]:
+            return
+        expected = story.shown_in(build)
+    page = await read(harness, conversation_id)
+    found = {item.listed.message.seq: item.visibility for item in page}
+    shown = {State.VERBATIM, State.CLEARED}
+    assert {seq: mark.state for seq, mark in found.items() if mark.state in shown} == expected
+    assert [seq for seq, mark in found.items() if not mark.is_explained] == []
+    for mark in found.values():
+        if mark.compaction_id is not None:
+            receipt = await harness.receipts.get(TENANT, conversation_id, mark.compaction_id)
+            assert receipt.status != "undone"
+    conversation = await harness.stored(conversation_id)
+    assert all(
+        conversation.head.window.holds(seq) for seq, mark in found.items() if mark.restored_at
+    )
+
+
+async def test_reading_brings_the_window_up_to_date(harness: Harness) -> None:
+    """A page tells of the window as it is now, though nobody has built since (A6, B2)."""
+    cid = await harness.conversation(agent_id=await harness.agent(3600))
+    await harness.append(cid, user("old"), says("yes"))
+    harness.clock.pass_seconds(3600)
+    await harness.append(cid, user("new"))
+    assert await states(harness, cid) == [State.OUTSIDE, State.OUTSIDE, State.VERBATIM]
+    assert (await harness.build(cid)).messages[0]["content"] == "new"
+
+
+async def test_another_strategys_compaction_is_not_told_of(harness: Harness) -> None:
+    """Once the policy has another strategy the next build starts from the log (A6, D6)."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 6)
+    assert (await harness.compact(cid)).compacted
+    assert State.SUMMARISED in await states(harness, cid)
+    await harness.set_policy(cid, {"strategy": "full_history"})
+    assert set(await states(harness, cid)) == {State.VERBATIM}
+
+
+async def test_results_that_come_in_for_a_pinned_group_are_pinned(harness: Harness) -> None:
+    """A pin holds its call group, what is answered later too, and nothing beyond it (D8)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("look"), asks("c1", "c2"), result("c1"))
+    await harness.pin(cid, 2)
+    await harness.append(cid, result("c2"), says("done"), user("next"), asks("c3"), result("c3"))
+    assert [item.pinned for item in await read(harness, cid)] == [
+        seq in (2, 3, 4) for seq in range(1, 9)
+    ]
+
+
+async def test_long_chains_of_compactions(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older receipts are read as far as a page needs them, and not without end (A6, D3)."""
+    cid = await harness.conversation({"strategy": "tree_summary", "tree_summary": {"levels": 9}})
+    made = []
+    for _ in range(6):
+        await harness.talk(cid, 2)
+        assert (await harness.compact(cid)).compacted
+        made.append((await harness.receipt(cid)).compaction_id)
+    found = await marks(harness, cid)
+    assert all(mark.is_explained for mark in found)
+    assert {mark.compaction_id for mark in found} > {made[-1]}
+    monkeypatch.setattr(transcripts, "LOOKED_BACK", (1, 1))
+    near = await marks(harness, cid)
+    assert {mark.compaction_id for mark in near if mark.compaction_id} <= {*made[-3:]}
+    assert [mark.state for mark in near] == [mark.state for mark in found]
+    for mark, whole in zip(near, found, strict=True):
+        assert mark == whole or mark.compaction_id is None
+
+
+# --- an agent's messages --------------------------------------------------------------------
+
+
+async def all_of(harness: Harness, agent_id: str, order: str, limit: int) -> list[Listed]:
+    """Read an agent's transcript page by page."""
+    found: list[Listed] = []
+    after: tuple[datetime, str, int] | None = None
+    while True:
+        page = await service(harness).of_agent(TENANT, agent_id, after, order, limit)
+        found += page
+        if len(page) < limit:
+            return found
+        last = page[-1]
+        assert last.at is not None
+        after = (last.at, last.conversation.conversation_id, last.message.seq)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    batches=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(-3, 3)), max_size=25
+    ),
+    limit=st.integers(1, 9),
+)
+async def test_an_agents_messages_by_time(
+    database: PostgresDatabase, batches: list[tuple[int, int, int]], limit: int
+) -> None:
+    """Pages of any size, both ways, hold every message once, in the order of their times (A6)."""
+    harness = harness_over(database)
+    agent = await harness.agent(None)
+    talks = [await harness.conversation(agent_id=agent) for _ in range(4)]
+    newest = dict.fromkeys(talks, STARTED - timedelta(days=1))
+    expected: list[tuple[datetime, str, int]] = []
+    seqs = dict.fromkeys(talks, 0)
+    for which, count, seconds in batches:
+        cid = talks[which]
+        given_at = harness.clock.utc() - timedelta(seconds=max(seconds, 0))
+        stamp = {"timestamp": given_at.isoformat()} if seconds > 0 else {}
+        await harness.append(cid, *({**user("x"), **stamp} for _ in range(count)))
+        newest[cid] = max(newest[cid], given_at)
+        for _ in range(count):
+            seqs[cid] += 1
+            expected.append((newest[cid], cid, seqs[cid]))
+        harness.clock.pass_seconds(max(-seconds, 0))
+    for order in ("asc", "desc"):
+        found = await all_of(harness, agent, order, limit)
+        places = [(item.at, item.conversation.conversation_id, item.message.seq) for item in found]
+        assert places == sorted(expected, reverse=order == "desc")
+
+
+async def test_an_agents_messages_are_its_own(harness: Harness) -> None:
+    """Neither another agent's nor another tenant's conversations are among them (A6, B1)."""
+    agent, other = await harness.agent(), await harness.agent()
+    for owner in (agent, other, None):
+        await harness.append(await harness.conversation(agent_id=owner), user(f"of {owner}"))
+    page = await service(harness).of_agent(TENANT, agent, None, "asc", 9)
+    assert [json.loads(item.message.body)["content"] for item in page] == [f"of {agent}"]
+    with pytest.raises(NotFound):
+        await service(harness).of_agent("another", agent, None, "asc", 9)
+
+
+async def test_pages_of_large_results_end_early(harness: Harness) -> None:
+    """What a page of many conversations inlines has a bound, too; it goes on after it (A6)."""
+    agent = await harness.agent()
+    for _ in range(4):
+        cid = await harness.conversation(agent_id=agent)
+        await harness.append(cid, asks("c1"), result("c1", "x" * 60_000), user("so"))
+    page = await service(harness).of_agent(TENANT, agent, None, "asc", 50)
+    whole = await service(harness).shown(TENANT, page, Content.AUTO)
+    assert len(whole) == len(page) == 12
+    short = await service(harness).shown(TENANT, page, Content.AUTO, Read(100_000, 100_000))
+    assert len(short) == 6
+    assert [item.listed for item in short] == page[:6]
+
+
+# --- what it costs --------------------------------------------------------------------------
+
+
+class Counted:
+    """A database that counts the statements run on it."""
+
+    def __init__(self, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.statements = 0
+        for name in ("all", "first", "run"):
+            monkeypatch.setattr(Session, name, self._counting(getattr(Session, name)))
+
+    def _counting(self, run: Any) -> Any:
+        async def counted(session: Session, statement: Statement, **values: Any) -> Any:
+            self.statements += 1
+            return await run(session, statement, **values)
+
+        return counted
+
+
+async def test_a_page_takes_a_few_statements(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the log and however many conversations, marks cost the same few reads (A6)."""
+    harness = harness_over(database)
+    agent = await harness.agent()
+    talks = [await harness.conversation(agent_id=agent) for _ in range(12)]
+    for cid in talks:
+        for _ in range(3):
+            await harness.talk(cid, 5)
+            assert (await harness.compact(cid)).compacted
+    counted = Counted(database, monkeypatch)
+    page = await service(harness).of_agent(TENANT, agent, None, "asc", 500)
+    found = await service(harness).shown(TENANT, page, Content.AUTO)
+    assert len({item.listed.conversation.conversation_id for item in found}) == 12
+    assert {item.visibility.state for item in found} == {State.VERBATIM, State.SUMMARISED}
+    assert counted.statements == 5
+    assert len(await read(harness, talks[0])) == 30
+    assert counted.statements == 5 + 4
+
+
+async def test_the_plans_of_a_page_go_by_their_indexes(database_url: str) -> None:
+    """Cost model: plans made for an empty database walk no log and no table of receipts."""
+    for statement, most in ((OF_AGENT["asc"], 4), (OF_AGENT["desc"], 4), (PINNED, 1)):
+        plan = await plan_of(database_url, statement)
+        assert len(re.findall("using messages_pkey", plan)) == most, plan
+        assert "messages_by_id" not in plan
+    for statement in (CHAINS, CONVERSATIONS, *OF_AGENT.values(), PINNED):
+        plan = await plan_of(database_url, statement)
+        assert "Seq Scan" not in plan, plan
+        assert "conversations_by_tenant" not in plan, plan
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_page_from_the_middle_of_long_logs(
+    harness: Harness, database_url: str, order: str
+) -> None:
+    """Where a page goes on is found by halving: few rows are read, however many there are (A6)."""
+    agent = await harness.agent(None)
+    talks = [await harness.conversation(agent_id=agent) for _ in range(3)]
+    for cid in talks:
+        for _ in range(2):
+            await harness.append(cid, *(user("x") for _ in range(500)))
+            harness.clock.pass_seconds(1)
+    middle = (harness.clock.utc() - timedelta(seconds=3), talks[1], 700)
+    page = await service(harness).of_agent(TENANT, agent, middle, order, 10)
+    assert len(page) == 10
+    values = {
+        "tenant_id": TENANT,
+        "agent_id": agent,
+        "at": middle[0],
+        "after_id": middle[1],
+        "after_seq": middle[2],
+        **limits(10, UNBOUNDED),
+    }
+    rows = await rows_read(database_url, OF_AGENT[order], values)
+    assert rows < 3 * 12 + 3 + 3 * 10 + 10

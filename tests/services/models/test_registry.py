@@ -1,0 +1,56 @@
+"""RegistryService: a tenant's own entries over the bundled ones (J5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.adapters.models.registry import ModelRegistry
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import NotFound
+from app.domain.models.limits import overlaid
+from app.services.models.registry import RegistryService
+
+
+@pytest.fixture
+def registry(database: PostgresDatabase) -> RegistryService:
+    """The service on this test's database."""
+    return RegistryService(database, ModelRegistry())
+
+
+def test_an_entry_is_laid_over_field_by_field() -> None:
+    """J5: each number comes from the tenant's entry where that has one, and says so."""
+    bundled = ModelRegistry().find("gpt-4o")
+    assert bundled is not None
+    info = overlaid("gpt-4o", bundled, '{"context_window": 9000, "exact": false}')
+    assert (info.context_window, info.exact) == (9000, False)
+    assert info.sources["context_window"] == "tenant"
+    assert info.input_price == bundled.input_price
+    assert info.sources["input_price"] == bundled.sources["input_price"]
+    assert overlaid("gpt-4o", bundled, None) == bundled
+    own = overlaid("mine", None, '{"input_price": 0.5}')
+    assert (own.model, own.input_price, own.tokenizer, own.exact) == ("mine", 0.5, "unknown", False)
+
+
+async def test_entries_belong_to_a_tenant(registry: RegistryService) -> None:
+    """J5: one tenant's entry is nobody else's."""
+    await registry.put("one", "mine", {"context_window": 9000})
+    assert (await registry.get("one", "mine")).context_window == 9000
+    with pytest.raises(NotFound):
+        await registry.get("two", "mine")
+    with pytest.raises(NotFound):
+        await registry.remove("two", "mine")
+    await registry.remove("one", "mine")
+    with pytest.raises(NotFound):
+        await registry.get("one", "mine")
+
+
+async def test_pages_end(registry: RegistryService) -> None:
+    """Decision 2: the last page says that it is the last."""
+    await registry.put("t", "zzz", {"context_window": 1})
+    everything = await registry.list("t", 100_000, None)
+    assert everything.last is None
+    assert everything.models[-1].model == "zzz"
+    first = await registry.list("t", 1, None)
+    assert first.last == first.models[0].model
+    second = await registry.list("t", 1, first.last)
+    assert second.models[0].model > first.models[0].model

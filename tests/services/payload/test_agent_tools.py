@@ -1,0 +1,150 @@
+"""The agent's own tools in payloads: there when texts name them, and only then (L1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.domain.common.policy import OWN_TOOLS
+from tests.services.fakes import ANTHROPIC, CHAT, Build, Harness, asks, result, says, user
+from tests.services.payload.test_context import ASKS, check, harness
+
+READ_LINES, GREP, READ_BYTES, *_ = OWN_TOOLS
+FORMATS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+LONG = "".join(f"line {number} of a long output\n" for number in range(4000))
+WINDOW = {"budget": {"context_window": 60_000, "max_output_tokens": 1000}}
+OWN = {"type": "function", "function": {"name": READ_LINES, "description": "mine"}}
+
+__all__ = ["harness"]
+
+
+def tools_of(build: Build) -> list[str]:
+    """Return the names of a payload's tools, a stub left out."""
+    tools = build.payload.get("tools", [])
+    names = [tool.get("name") or tool["function"]["name"] for tool in tools]
+    return [name for name in names if name != "no_tools_available"]
+
+
+async def with_long_result(harness: Harness, **policy: Any) -> str:
+    """Create a conversation in which one result is longer than a view shows."""
+    cid = await harness.conversation(WINDOW | policy)
+    await harness.append(cid, user("go"), asks("a"), result("a", LONG), says("done"), user("more"))
+    return cid
+
+
+@FORMATS
+async def test_a_cut_result_brings_the_tools_its_note_names(harness: Harness, format: Any) -> None:
+    """L1: `auto` adds exactly the tools that a view's note mentions, in every format (C1, F2)."""
+    cid = await harness.conversation(WINDOW)
+    await harness.append(cid, user("go"), asks("a"))
+    before = await harness.build(cid, ASKS[format])
+    assert tools_of(before) == []
+    await harness.append(cid, result("a", LONG))
+    cut = await harness.build(cid, ASKS[format])
+    assert tools_of(cut) == [READ_LINES, GREP]
+    assert cut["cache_break_reason"] == "tools_changed"
+    assert 'tool_output_cache ref_id=\\"blob_' in cut.contents
+    check(cut, exact=format is CHAT)
+
+
+@FORMATS
+async def test_tools_are_stable_inside_an_epoch(harness: Harness, format: Any) -> None:
+    """L1, G3: once added they stay, and every later payload extends the one before."""
+    cid = await with_long_result(harness)
+    first = await harness.build(cid, ASKS[format])
+    for number in range(3):
+        await harness.append(cid, says("working"), user(f"go on {number}"))
+        for service in (None, harness.cold()):
+            later = await harness.build(cid, ASKS[format], service)
+            assert (later["epoch"], tools_of(later)) == (first["epoch"], tools_of(first))
+            assert later.stable[: len(first.stable)] == first.stable
+
+
+async def test_a_second_kind_of_note_adds_its_tool_once(harness: Harness) -> None:
+    """L1: what newly comes to be named starts one epoch, with what is named by then."""
+    cid = await with_long_result(harness)
+    first = await harness.build(cid)
+    await harness.set_policy(cid, {"tool_output": {"view": "reference"}})
+    await harness.append(cid, asks("b"), result("b", LONG + "!"))
+    second = await harness.build(cid)
+    assert second["epoch"] == first["epoch"] + 1
+    assert tools_of(second) == [READ_LINES, GREP, READ_BYTES]
+    assert 'Use the \\"read_result\\" tool' in second.contents
+    third = await harness.build(cid)
+    assert third["epoch"] == second["epoch"]
+
+
+@FORMATS
+async def test_none_adds_no_tool_and_names_none(harness: Harness, format: Any) -> None:
+    """L1: with `none` the note keeps the ref and the size, and names no absent tool."""
+    cid = await with_long_result(harness, agent_tools="none")
+    build = await harness.build(cid, ASKS[format])
+    assert tools_of(build) == []
+    assert not any(name in build.contents for name in OWN_TOOLS)
+    assert 'ref=\\"blob_' in build.contents
+    check(build, exact=format is CHAT)
+    await harness.set_policy(cid, {"agent_tools": "auto"})
+    named = await harness.build(cid, ASKS[format])
+    assert tools_of(named) == [READ_LINES, GREP]
+    assert READ_LINES in named.contents
+
+
+async def test_a_list_adds_what_it_lists(harness: Harness) -> None:
+    """L1: a list overrides what is mentioned, and a note naming others is worded without."""
+    cid = await with_long_result(harness, agent_tools=[READ_BYTES])
+    build = await harness.build(cid)
+    assert tools_of(build) == [READ_BYTES]
+    assert READ_LINES not in build.contents
+    await harness.set_policy(cid, {"agent_tools": [READ_LINES, GREP]})
+    assert READ_LINES in (await harness.build(cid)).contents
+
+
+async def test_the_callers_own_definition_stands(harness: Harness) -> None:
+    """L1, decision 21: a tool of that name given by the caller is neither replaced nor doubled."""
+    cid = await harness.conversation(WINDOW | {"agent_tools": "auto"}, tools=[OWN])
+    await harness.append(cid, user("go"), asks("a"), result("a", LONG))
+    build = await harness.build(cid)
+    assert tools_of(build) == [READ_LINES, GREP]
+    assert build.payload["tools"][0]["function"]["description"] == "mine"
+    await harness.set_policy(cid, {"agent_tools": "none"})
+    plain = await harness.build(cid)
+    assert tools_of(plain) == [READ_LINES]
+    assert "ref=" in plain.contents
+
+
+@FORMATS
+async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> None:
+    """L1, F3: what a placeholder names is there, and the text is exactly F3's."""
+    policy = {"tool_output": {"context_budget_tokens": 300, "offload_threshold_bytes": 10**6}}
+    cid = await harness.conversation(WINDOW | policy)
+    for number in range(4):
+        call_id = f"c{number}"
+        await harness.append(cid, user("go"), asks(call_id), result(call_id, "word " * 200))
+    build = await harness.build(cid, ASKS[format])
+    assert tools_of(build) == [READ_LINES]
+    assert "; 1,000 bytes; read with tool_output_cache]" in build.contents
+    await harness.set_policy(cid, {"agent_tools": "none"})
+    plain = await harness.build(cid, ASKS[format])
+    assert "; 1,000 bytes]" in plain.contents
+    assert READ_LINES not in plain.contents
+    check(plain, exact=format is CHAT)
+
+
+async def test_tools_leave_with_what_named_them(harness: Harness) -> None:
+    """L1: a new epoch starts with what it mentions, so a compaction takes unused tools away."""
+    cid = await with_long_result(harness, sandwich={"preserve_top": 0, "preserve_bottom": 2})
+    assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]
+    await harness.talk(cid, 10, words=200)
+    assert (await harness.compact(cid)).compacted
+    assert tools_of(await harness.build(cid)) == []
+
+
+async def test_no_more_tools_than_a_provider_takes(harness: Harness) -> None:
+    """L1, B4: beside 128 tools of the caller nothing is added, and so nothing is named."""
+    tools = [{"type": "function", "function": {"name": f"tool_{number}"}} for number in range(128)]
+    cid = await harness.conversation(WINDOW, tools=tools)
+    await harness.append(cid, user("go"), asks("a"), result("a", LONG))
+    build = await harness.build(cid)
+    assert len(tools_of(build)) == 128
+    assert READ_LINES not in build.contents

@@ -1,0 +1,455 @@
+"""Assembly: what stands in the tail, deltas, tools held back, earlier payloads (G, H, I6, L1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import NotFound, ServiceUnavailable
+from app.domain.common.messages import FormatName
+from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.sections import PromptSection, SectionKind
+from app.services.payload.build_replay import EarlierBuilds
+from app.services.payload.build_state import Known
+from app.services.payload.context import ContextService
+from tests.domain.payload.test_rendering import ITEMS, faults
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    MODEL,
+    TENANT,
+    Harness,
+    WatchedDatabase,
+    asks,
+    result,
+    says,
+    user,
+)
+
+RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
+MODELS = {
+    CHAT: MODEL,
+    RESPONSES: "gpt-5.6",
+    ANTHROPIC: "claude-sonnet-4-5",
+    GEMINI: "gemini-2.5-pro",
+}
+BASE = {"name": "base", "content": "You are kind."}
+PAD = {"name": "pad", "content": "Try the door.", "kind": "scratchpad"}
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services on this test's database."""
+    return Harness(WatchedDatabase(database))
+
+
+def tool(name: str, category: str = "mcp", words: int = 60) -> dict[str, Any]:
+    """Return a tool definition of about so many words."""
+    description = f"Does {name}. " + "Mind the gap. " * (words // 3)
+    return {"name": name, "description": description, "category": category}
+
+
+def small(window: int = 8_000, **leaves: Any) -> dict[str, Any]:
+    """Return a policy with a window of its own."""
+    return {"budget": {"context_window": window, "max_output_tokens": 500}} | leaves
+
+
+async def built(
+    harness: Harness,
+    conversation_id: str,
+    ask: Ask | None = None,
+    known: Known | None = None,
+    service: ContextService | None = None,
+) -> dict[str, Any]:
+    """Build, and return the answer as a client reads it."""
+    service = service or harness.context
+    answer = await service.build(TENANT, conversation_id, ask or Ask(), known)
+    read: dict[str, Any] = orjson.loads(orjson.dumps(answer.body))
+    return read
+
+
+def said(answer: dict[str, Any]) -> str:
+    """Return the whole payload as text."""
+    return orjson.dumps(answer["payload"]).decode()
+
+
+def tool_names(answer: dict[str, Any]) -> list[str]:
+    """Return the names of a chat payload's tools."""
+    return [item["function"]["name"] for item in answer["payload"].get("tools", [])]
+
+
+# --- the tail -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_dynamic_text_stands_in_the_tail(harness: Harness, format: FormatName) -> None:
+    """Status and scratchpad come last, and changing them changes no prefix (G5, B4)."""
+    conversation_id = await harness.conversation(sections=[BASE, PAD])
+    await harness.append(conversation_id, user("Hello"))
+    pad = PromptSection("pad", "Try the window.", SectionKind.SCRATCHPAD)
+    ask = Ask(format, MODELS[format], status="Two others are busy.")
+    first = await built(harness, conversation_id, ask)
+    second = await built(harness, conversation_id, replace(ask, dynamic=(pad,), status="Alone."))
+    for answer, texts in (
+        (first, ("Two others are busy.", "Try the door.")),
+        (second, ("Alone.", "Try the window.")),
+    ):
+        items = answer["payload"][ITEMS[format]]
+        assert faults(format, answer["payload"]) == []
+        assert answer["tail"] == items[-1:]
+        last = orjson.dumps(items[-1]).decode()
+        assert said(answer).index(texts[0]) < said(answer).index(texts[1])
+        assert all(text in last for text in texts)
+        assert answer["tokens_used"] == answer["budget"]["used_tokens"]
+    assert "Try the door." not in said(second)
+    assert second["prefix_hash"] == first["prefix_hash"]
+    assert second["epoch"] == first["epoch"]
+    assert second["stable_items"] == first["stable_items"]
+
+
+@pytest.mark.parametrize("position", ["system", "before_window"])
+@pytest.mark.parametrize("format", FormatName)
+async def test_dynamic_text_can_stand_before_the_history(
+    harness: Harness, format: FormatName, position: str
+) -> None:
+    """Where the policy puts it elsewhere, it is part of the prefix and its change ends it (B4)."""
+    conversation_id = await harness.conversation({"dynamic_position": position}, [BASE, PAD])
+    await harness.append(conversation_id, user("Hello"), says("Hi"), user("How are you?"))
+    ask = Ask(format, MODELS[format], status="Busy.")
+    first = await built(harness, conversation_id, ask)
+    again = await built(harness, conversation_id, ask)
+    changed = await built(harness, conversation_id, replace(ask, status="Alone."))
+    for answer in (first, changed):
+        text = said(answer)
+        assert faults(format, answer["payload"]) == []
+        assert answer["tail"] == []
+        if format is not GEMINI or position == "before_window":
+            assert text.index("Try the door.") < text.index("Hello")
+        assert ("Try the door." in orjson.dumps(answer["payload"][ITEMS[format]]).decode()) == (
+            position == "before_window" or format in (CHAT, RESPONSES)
+        )
+    assert (again["epoch"], again["prefix_hash"]) == (first["epoch"], first["prefix_hash"])
+    assert changed["cache_break_reason"] == "sections_changed"
+    assert changed["prefix_hash"] != first["prefix_hash"]
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: FormatName) -> None:
+    """From `notice_at` on the tail has the note, word for word, and the tool it names (G6, L1)."""
+    policy = small(4_000, strategy="sliding_window", sliding_window={"keep_last_n": 500})
+    conversation_id = await harness.conversation(policy, [BASE])
+    ask = Ask(format, MODELS[format])
+    noted = 0
+    for number in range(40):
+        await harness.append(conversation_id, user(f"{number} " + "why " * 80))
+        answer = await built(harness, conversation_id, ask)
+        used = answer["budget"]["used_percentage"]
+        note = (
+            f"[Context: {int(used)}% used. You can call compact_context to free space before"
+            " continuing with large operations.]"
+        )
+        assert answer["notice"] == (note in said(answer))
+        assert answer["notice"] == ("compact_context" in said(answer))
+        assert answer["notice"] == bool(answer["tail"])
+        assert faults(format, answer["payload"]) == []
+        noted += answer["notice"]
+        if used > 92:
+            break
+    assert noted >= 2
+
+
+async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
+    """Without the tool the note tells the usage alone (L1)."""
+    policy = small(1_000, agent_tools="none", strategy="sliding_window")
+    conversation_id = await harness.conversation(policy)
+    await harness.append(conversation_id, user("why " * 420))
+    answer = await built(harness, conversation_id)
+    assert answer["notice"]
+    assert "% used.]" in said(answer)
+    assert "compact_context" not in said(answer)
+
+
+# --- deltas ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_client_that_takes_deltas_has_the_full_payload(
+    harness: Harness, format: FormatName
+) -> None:
+    """Reassembled, every delta equals the full build byte for byte, tail and marks too (G4)."""
+    conversation_id = await harness.conversation(sections=[BASE], tools=[tool("read_file")])
+    ask, key = Ask(format, MODELS[format]), ITEMS[format]
+    held: list[Any] = []
+    known, deltas, sent = None, 0, 0
+    whole: dict[str, Any] = {}
+    for number in range(24):
+        await harness.append(conversation_id, user(f"question {number}"))
+        if number % 3:
+            call = f"c{number}"
+            await harness.append(conversation_id, asks(call), result(call, "x" * 300))
+        if number % 4:
+            await harness.append(conversation_id, says(f"answer {number}"))
+        step = replace(ask, status=f"step {number}") if number % 2 else ask
+        answer = await built(harness, conversation_id, step, known)
+        if answer["delta"]:
+            deltas += 1
+            held = held[: answer["base_items"]] + answer["payload"][key]
+            payload = whole | {key: held + answer["tail"]}
+        else:
+            whole = payload = answer["payload"]
+            held = payload[key]
+        sent += len(answer["payload"][key])
+        full = await built(harness, conversation_id, step, service=harness.cold())
+        assert payload == full["payload"]
+        assert full["prefix_hash"] == answer["prefix_hash"]
+        assert answer["stable_items"] == full["stable_items"]
+        known = Known(answer["epoch"], answer["through_seq"])
+    assert deltas >= 22
+    assert sent < 24 * len(held) / 2
+
+
+async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> None:
+    """An epoch that ended, a seq that is not there yet, another lane: all get everything (G4)."""
+    conversation_id = await harness.conversation()
+    await harness.append(conversation_id, user("one"), says("two"))
+    first = await built(harness, conversation_id)
+    epoch, through = first["epoch"], first["through_seq"]
+    for known in (
+        Known(epoch + 1, through),
+        Known(epoch, through + 1),
+        Known(0, through),
+        Known(epoch, 0),
+    ):
+        answer = await built(harness, conversation_id, known=known)
+        assert not answer["delta"] and answer["base_items"] == 0
+        assert answer["payload"] == first["payload"]
+    same = await built(harness, conversation_id, known=Known(epoch, through))
+    assert same["delta"] and same["payload"]["messages"] == []
+    other = await built(harness, conversation_id, Ask(ANTHROPIC, CLAUDE), Known(epoch + 5, through))
+    assert not other["delta"]
+
+
+async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
+    """A request's window as large as the model's own shows all, before and after (C4, G3)."""
+    conversation_id = await harness.conversation()
+    await harness.append(conversation_id, user("one"), says("two"))
+    own = Ask(CHAT, MODEL, max_context_tokens=128_000)
+    first = await built(harness, conversation_id, own)
+    second = await built(harness, conversation_id)
+    await harness.append(conversation_id, user("three"))
+    third = await built(harness, conversation_id)
+    fourth = await built(harness, conversation_id, own)
+    for answer, count in ((first, 2), (second, 2), (third, 3), (fourth, 3)):
+        assert len(answer["payload"]["messages"]) == count
+    assert third["epoch"] == second["epoch"]
+
+
+async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
+    """Marks go by what stays in an epoch, so deltas and earlier payloads have them too (G4, I6)."""
+    conversation_id = await harness.conversation(sections=[BASE, PAD])
+    ask = Ask(ANTHROPIC, CLAUDE)
+    for number in range(30):
+        await harness.append(conversation_id, user(f"{number} " + "why " * 12), says("so " * 12))
+    first = await built(harness, conversation_id, ask)
+    for content in ("x " * 1200, "y"):
+        sections = [BASE, {**PAD, "content": content}]
+        await harness.conversations.set_sections(TENANT, conversation_id, sections)
+        known = Known(first["epoch"], first["through_seq"], first["build_id"])
+        delta = await built(harness, conversation_id, ask, known)
+        full = await built(harness, conversation_id, ask, service=harness.cold())
+        held = first["payload"]["messages"][: delta["base_items"]]
+        whole = held + delta["payload"]["messages"] + delta["tail"]
+        assert delta["delta"] and whole == full["payload"]["messages"]
+        earlier = EarlierBuilds(harness.database, harness.frames)
+        again = await earlier.get(TENANT, conversation_id, full["build_id"])
+        assert orjson.loads(orjson.dumps(again.body["payload"])) == full["payload"]
+
+
+async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
+    """Two lanes count their epochs apart; a build's id tells which one is known (G4)."""
+    conversation_id = await harness.conversation()
+    await harness.append(conversation_id, user("one"))
+    chat = await built(harness, conversation_id)
+    other = Ask(CHAT, "gpt-4.1")
+    first = await built(harness, conversation_id, other)
+    known = Known(chat["epoch"], chat["through_seq"], chat["build_id"])
+    assert first["epoch"] == chat["epoch"]
+    assert not (await built(harness, conversation_id, other, known))["delta"]
+    assert (await built(harness, conversation_id, known=known))["delta"]
+
+
+async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harness) -> None:
+    """An opening as system text is no turn: a note stands before what the model said first (N5)."""
+    conversation_id = await harness.conversation({"dynamic_position": "before_window"}, [PAD])
+    await harness.append(conversation_id, says("Welcome"), user("Hello"))
+    for format, key in ((CHAT, "messages"), (RESPONSES, "input")):
+        answer = await built(harness, conversation_id, Ask(format, MODELS[format]))
+        roles = [item["role"] for item in answer["payload"][key]]
+        assert next(role for role in roles if role not in ("system", "developer")) == "user"
+
+
+# --- tools held back ------------------------------------------------------------------------
+
+
+async def test_tools_beyond_their_share_are_held_back(harness: Harness) -> None:
+    """Mcp goes first, then skill, never builtin; the note and the search come with it (H1, H2)."""
+    tools = [tool("build_in", "builtin"), tool("dance", "skill")]
+    tools += [tool(f"server_tool_{n}") for n in range(20)]
+    conversation_id = await harness.conversation(small(), tools=tools)
+    await harness.append(conversation_id, user("Hello"))
+    answer = await built(harness, conversation_id)
+    shown = tool_names(answer)
+    assert answer["deferred_tools"] == 22 - len(set(shown) - {"tool_search"}) > 0
+    assert {"build_in", "dance", "tool_search"} <= set(shown)
+    held = answer["deferred_tools"]
+    note = f"[{held} tools deferred to save context. Use tool_search to find them.]"
+    assert note in orjson.dumps(answer["tail"]).decode()
+    assert answer["budget"]["tool_descriptions"] <= 0.1 * 7_500 + 120
+    assert faults(CHAT, answer["payload"]) == []
+
+
+async def test_what_was_called_lately_is_held_back_last(harness: Harness) -> None:
+    """The least recently used are held back first, by the calls in the log (H1)."""
+    tools = [tool(f"tool_{n}") for n in range(20)]
+    conversation_id = await harness.conversation(small(), tools=tools)
+    function = {"name": "tool_19", "arguments": "{}"}
+    call = {"id": "c", "type": "function", "function": function}
+    await harness.append(
+        conversation_id,
+        user("Hello"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        result("c"),
+    )
+    assert "tool_19" in tool_names(await built(harness, conversation_id))
+
+
+async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
+    """What a search found in this turn is in the next payload, and stays in its epoch (H2)."""
+    tools = [tool(f"tool_{n}") for n in range(20)]
+    conversation_id = await harness.conversation(small(), tools=tools)
+    await harness.append(conversation_id, user("Hello"))
+    first = await built(harness, conversation_id)
+    assert "tool_19" not in tool_names(first)
+    async with harness.database.session() as records:
+        await records.log.promote(conversation_id, ["tool_19"])
+    second = await built(harness, conversation_id)
+    assert "tool_19" in tool_names(second)
+    assert second["cache_break_reason"] == "tools_changed"
+    await harness.append(conversation_id, says("Hi"), user("Go on"))
+    third = await built(harness, conversation_id)
+    assert third["epoch"] == second["epoch"]
+    assert tool_names(third) == tool_names(second)
+
+
+async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harness) -> None:
+    """Anthropic gets every tool, those held back marked; a reference loads one (H3, A6)."""
+    tools = [tool(f"tool_{n}") for n in range(20)]
+    conversation_id = await harness.conversation(small(), tools=tools)
+    await harness.append(conversation_id, user("Hello"))
+    ask = Ask(ANTHROPIC, "claude-sonnet-4-5")
+    first = await built(harness, conversation_id, ask)
+    assert first["defers_natively"]
+    listed = first["payload"]["tools"]
+    assert len(listed) == 21
+    deferred = [item["name"] for item in listed if item.get("defer_loading")]
+    assert len(deferred) == first["deferred_tools"] > 0
+    found = {"type": "tool_reference", "tool_name": deferred[0]}
+    gone = {"type": "tool_reference", "tool_name": "no_longer_there"}
+    await harness.append(
+        conversation_id,
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t1", "name": "tool_search", "input": {"query": "x"}}
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "content": [found, gone]}
+        ]},
+        format=ANTHROPIC,
+    )  # fmt: skip
+    second = await built(harness, conversation_id, ask)
+    assert second["epoch"] == first["epoch"]
+    assert second["payload"]["tools"] == listed
+    assert orjson.dumps(found) in orjson.dumps(second["payload"])
+    assert orjson.dumps(gone) not in orjson.dumps(second["payload"])
+    assert faults(ANTHROPIC, second["payload"]) == []
+    grown = second["budget"]["tool_descriptions"] - first["budget"]["tool_descriptions"]
+    assert grown > 40
+
+
+async def test_without_a_search_nothing_is_held_back(harness: Harness) -> None:
+    """A model that cannot search gets every tool (H4, L1)."""
+    tools = [tool(f"tool_{n}") for n in range(20)]
+    conversation_id = await harness.conversation(small(agent_tools="none"), tools=tools)
+    await harness.append(conversation_id, user("Hello"))
+    answer = await built(harness, conversation_id)
+    assert (len(tool_names(answer)), answer["deferred_tools"]) == (20, 0)
+
+
+async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness) -> None:
+    """A deferral that fails holds nothing back, and the build says so (H4)."""
+    tools = [tool(f"tool_{n}") for n in range(20)]
+    conversation_id = await harness.conversation(small(), tools=tools)
+    await harness.append(conversation_id, user("Hello"))
+    with harness.database.failing("last_used", ServiceUnavailable("gone")):
+        answer = await built(harness, conversation_id)
+    assert len(tool_names(answer)) == 20
+    assert answer["degraded"] == ["tool_deferral"]
+
+
+# --- earlier payloads -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize("position", ["tail", "system", "before_window"])
+async def test_any_earlier_payload_can_be_read_again(
+    harness: Harness, format: FormatName, position: str
+) -> None:
+    """Whatever happened since, a build's id gives its payload byte for byte (I6, decision 19)."""
+    policy = small(3_000, dynamic_position=position)
+    tools = [tool(f"tool_{n}") for n in range(8)]
+    conversation_id = await harness.conversation(policy, [BASE, PAD], tools)
+    ask = Ask(format, MODELS[format])
+    earlier = EarlierBuilds(harness.database, harness.frames)
+    seen: dict[str, bytes] = {}
+    reasons = set()
+    for number in range(12):
+        await harness.append(conversation_id, user(f"{number} " + "why " * 120))
+        await harness.append(conversation_id, asks(f"c{number}"), result(f"c{number}", "x" * 1800))
+        answer = await harness.context.build(
+            TENANT, conversation_id, replace(ask, status=f"step {number // 4}")
+        )
+        seen[answer.body["build_id"]] = orjson.dumps(answer.body["payload"])
+        reasons.add(answer.body["cache_break_reason"])
+    await harness.conversations.set_sections(TENANT, conversation_id, [BASE])
+    assert len(seen) == 12
+    assert len(reasons) > 1
+    for build_id, payload in seen.items():
+        found = await earlier.get(TENANT, conversation_id, build_id)
+        assert orjson.dumps(found.body["payload"]) == payload
+
+
+async def test_unknown_builds_are_not_found(harness: Harness) -> None:
+    """An id that names no build of this conversation is a 404 (I6)."""
+    conversation_id, other = await harness.conversation(), await harness.conversation()
+    for each in (conversation_id, other):
+        await harness.append(each, user("Hello"))
+    build_id = (await built(harness, conversation_id))["build_id"]
+    earlier = EarlierBuilds(harness.database, harness.frames)
+    epoch_id = build_id.partition(".")[0]
+    async with harness.database.session() as records:
+        epoch = await records.contexts.find_epoch(conversation_id, epoch_id)
+    assert epoch is not None
+    no_tails = [
+        f"{epoch_id}.1.{hash}" for hash in (epoch.sections_hash, epoch.policy_hash, "0" * 64)
+    ]
+    for wrong in ("", "x", epoch_id, f"{epoch_id}.2", f"{epoch_id}.01", *no_tails):
+        with pytest.raises(NotFound):
+            await earlier.get(TENANT, conversation_id, wrong)
+    with pytest.raises(NotFound):
+        await earlier.get(TENANT, other, build_id)
+    with pytest.raises(NotFound):
+        await earlier.get("another tenant", conversation_id, build_id)

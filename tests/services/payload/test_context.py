@@ -1,0 +1,788 @@
+"""Builds over a real database: totals, epochs, compaction inside, caches (C1, C3, C4, G3, D6)."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import (
+    ContextLimitUnknown,
+    ContextOverflow,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.common.messages import FormatName, Role
+from app.domain.models.budget import Limits
+from app.domain.prompt.resolved_settings import Ask
+from app.services.conversations.log import Append
+from tests.domain.histories import provider_validate, raw_logs
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    MODEL,
+    SUMMARISER,
+    TENANT,
+    Build,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+
+SECTIONS = [
+    {"name": "base", "content": "You are kind."},
+    {"name": "rules", "content": "Never lie.", "kind": "rules"},
+    {"name": "skill", "content": "You can dance.", "kind": "skill"},
+]
+TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
+DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
+ASKS = {
+    CHAT: Ask(CHAT, MODEL),
+    ANTHROPIC: Ask(ANTHROPIC, CLAUDE),
+}
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services on this test's database."""
+    return Harness(WatchedDatabase(database))
+
+
+def policy(window: int = 1100, output: int = 100, **leaves: Any) -> dict[str, Any]:
+    """Return a policy with a small window, of which own tools and notes would take too much."""
+    budget = {"context_window": window, "max_output_tokens": output, "notice_at": 1.0}
+    budget |= leaves.pop("budget", {})
+    return {"budget": budget, "agent_tools": "none"} | leaves
+
+
+def capacity_of(build: Build, exact: bool) -> int:
+    """Return the most a payload may count."""
+    budget = build["budget"]
+    margin = 0.0 if exact else 0.05
+    return Limits(budget.total, budget.max_output_tokens, 1, None, 1, 1, margin).capacity
+
+
+def check(build: Build, exact: bool) -> None:
+    """Assert what holds for every build: it fits, its numbers are true, a provider takes it."""
+    budget = build["budget"]
+    assert build["tokens_used"] == build.count() == budget.used_tokens
+    assert build["tokens_used"] <= capacity_of(build, exact)
+    parts = (
+        budget.system_prompt,
+        budget.skill_prompts,
+        budget.tool_descriptions,
+        budget.summary,
+        budget.conversation,
+    )
+    assert sum(parts) == budget.used_tokens
+    validate = provider_validate()
+    if build["format"] == CHAT:
+        found = validate.validate_openai_chat(build.payload["messages"], build.payload.get("tools"))
+    else:
+        found = validate.validate_anthropic(build.payload)
+    assert validate.errors(found) == []
+
+
+def is_extension(later: Build, earlier: Build) -> bool:
+    """Whether a payload's promised prefix opens a later payload."""
+    stable = earlier["stable_items"]
+    return (
+        later.messages[:stable] == earlier.messages[:stable]
+        and later.payload.get("tools") == earlier.payload.get("tools")
+        and later.payload.get("system") == earlier.payload.get("system")
+    )
+
+
+# --- any log --------------------------------------------------------------------------------
+
+POLICIES = st.fixed_dictionaries(
+    {
+        "strategy": st.sampled_from(["sandwich", "sandwich", "sliding_window", "full_history"]),
+        "sandwich": st.fixed_dictionaries(
+            {"preserve_top": st.integers(0, 3), "preserve_bottom": st.integers(1, 4)}
+        ),
+        "sliding_window": st.fixed_dictionaries({"keep_last_n": st.integers(1, 6)}),
+        "compaction": st.fixed_dictionaries(
+            {
+                "auto": st.booleans(),
+                "enabled": st.sampled_from([True, True, True, False]),
+                "target": st.sampled_from([0.3, 0.5, 0.9]),
+            }
+        ),
+        "budget": st.fixed_dictionaries(
+            {
+                "context_window": st.sampled_from([250, 600, 1500, 5000, 100_000]),
+                "max_output_tokens": st.sampled_from([50, 150]),
+            }
+        ),
+        "summary_role": st.sampled_from(["user", "system"]),
+    }
+)
+
+
+@given(
+    log=raw_logs(8),
+    own=POLICIES,
+    format=st.sampled_from([CHAT, ANTHROPIC]),
+    smaller=st.none() | st.integers(200, 900),
+    has_frame=st.booleans(),
+)
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_any_build_of_any_log_fits_or_says_overflow(
+    harness: Harness,
+    log: Any,
+    own: dict[str, Any],
+    format: FormatName,
+    smaller: int | None,
+    has_frame: bool,
+) -> None:
+    """Whatever strategy, window, format and log: in budget, valid, true numbers, stable prefix.
+
+    C1, C4, K1, N8, N9; a cold process gives the same bytes as a warm one.
+    """
+    cid = await harness.conversation(own, SECTIONS * has_frame, TOOLS * has_frame)
+    ask = Ask(format, MODEL if format is CHAT else CLAUDE, max_context_tokens=smaller)
+    before: Build | None = None
+    for raw_format, raw in log.messages:
+        await harness.append(cid, raw, format=raw_format)
+        try:
+            build = await harness.build(cid, ask)
+        except ContextOverflow as overflow:
+            assert overflow.facts["budget"].total > 0
+            before = None
+            continue
+        check(build, exact=format is CHAT)
+        if before is not None and build["epoch"] == before["epoch"]:
+            assert is_extension(build, before)
+            assert build["cache_break_reason"] is None
+        elif before is not None:
+            assert build["cache_break_reason"] is not None
+        cold = await harness.build(cid, ask, harness.cold())
+        assert cold.text == build.text
+        assert cold["prefix_hash"] == build["prefix_hash"]
+        assert cold["epoch"] == build["epoch"]
+        before = build
+
+
+@given(log=raw_logs(6), format=st.sampled_from([CHAT, ANTHROPIC]))
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_overflow_only_when_the_last_words_do_not_fit(
+    harness: Harness, log: Any, format: FormatName
+) -> None:
+    """With a compacting strategy a build fails only if the newest messages are too large (C4)."""
+    cid = await harness.conversation(policy(700, 100))
+    for raw_format, raw in log.messages:
+        await harness.append(cid, raw, format=raw_format)
+    try:
+        check(await harness.build(cid, ASKS[format]), exact=format is CHAT)
+    except ContextOverflow:
+        async with harness.database.session() as records:
+            entries = await records.log.entries(cid, 1, 10_000)
+        spoken = [item.tokens for item in entries if item.role is Role.USER]
+        beside = 64 + 32 + 100  # a summary, the note, tools and what a provider counts more
+        assert not spoken or spoken[-1] > 571 - beside
+
+
+# --- epochs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+async def test_an_epoch_lasts_while_nothing_but_the_log_grows(
+    harness: Harness, format: FormatName
+) -> None:
+    """Each payload extends the one before; the first build breaks nothing (G3, N9)."""
+    cid = await harness.conversation(policy(100_000), SECTIONS, TOOLS)
+    await harness.append(cid, user("hello"))
+    builds = [await harness.build(cid, ASKS[format])]
+    for number in range(8):
+        await harness.append(cid, asks("a", "b"))
+        builds.append(await harness.build(cid, ASKS[format]))
+        await harness.append(cid, result("b", "one"), result("a", f"two {number}"))
+        builds.append(await harness.build(cid, ASKS[format]))
+        await harness.append(cid, says("done"), user("more"))
+        builds.append(await harness.build(cid, ASKS[format]))
+    assert {build["epoch"] for build in builds} == {1}
+    assert {build["cache_break_reason"] for build in builds} == {None}
+    for earlier, later in pairwise(builds):
+        assert is_extension(later, earlier)
+    assert len({build["build_id"] for build in builds}) == len(builds)
+    assert builds[-1]["through_seq"] == 1 + 5 * 8
+
+
+async def test_the_first_build_of_a_lane_breaks_nothing(harness: Harness) -> None:
+    """A first epoch has no reason, even when it needs a stub tool or a reduction (G3)."""
+    cid = await harness.conversation(policy(600, 100))
+    await harness.append(cid, user("go " * 300), asks("a"), result("a", "out " * 900))
+    build = await harness.build(cid, ASKS[ANTHROPIC])
+    check(build, exact=False)
+    assert build["cache_break_reason"] is None
+    assert build["epoch"] == 1
+    assert build.payload["tools"]
+
+
+async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> None:
+    """Sections, tools, policy, window and model each start an epoch that says why (G3, 16)."""
+    cid = await harness.conversation(policy(50_000), SECTIONS)
+    await harness.talk(cid, 3)
+
+    async def reason(ask: Ask | None = None) -> str | None:
+        build = await harness.build(cid, ask)
+        check(build, exact=(ask or Ask()).format is CHAT)
+        again = await harness.build(cid, ask)
+        assert again.text == build.text
+        assert again["epoch"] == build["epoch"]
+        again_cold = await harness.build(cid, ask, harness.cold())
+        assert again_cold.text == build.text
+        reasons: str | None = build["cache_break_reason"]
+        return reasons
+
+    assert await reason() is None
+    await harness.conversations.set_sections(TENANT, cid, SECTIONS[:2])
+    assert await reason() == "sections_changed"
+    await harness.conversations.set_tools(TENANT, cid, TOOLS)
+    assert await reason() == "tools_changed"
+    await harness.set_policy(cid, {"compaction": {"target": 0.4}})
+    assert await reason() == "policy_changed"
+    assert await reason(Ask(max_context_tokens=40_000)) == "budget_changed"
+    assert await reason() == "budget_changed"
+    assert await reason(Ask(max_output_tokens=60)) == "budget_changed"
+    assert await reason(Ask(model="gpt-4.1")) == "model_changed"
+    assert await reason(ASKS[ANTHROPIC]) is None
+    assert await reason(Ask(sections='[{"name":"x","content":"y"}]', max_output_tokens=60)) in (
+        "sections_changed",
+    )
+    await harness.set_policy(cid, {"strategy": "sliding_window"})
+    assert await reason() is not None
+
+
+async def test_a_build_reads_only_its_own_lane(harness: Harness) -> None:
+    """Lanes of other formats and models keep their epochs side by side (decision 16)."""
+    cid = await harness.conversation(policy(50_000))
+    await harness.talk(cid, 2)
+    first = {format: await harness.build(cid, ASKS[format]) for format in ASKS}
+    await harness.talk(cid, 1)
+    for format, ask in ASKS.items():
+        later = await harness.build(cid, ask)
+        assert (later["epoch"], later["cache_break_reason"]) == (
+            1,
+            first[format]["cache_break_reason"],
+        )
+        assert is_extension(later, first[format])
+
+
+async def test_a_stub_tool_appears_with_the_first_call(harness: Harness) -> None:
+    """Anthropic wants tools beside calls: their first one starts an epoch (A6, decision 20)."""
+    cid = await harness.conversation(policy(50_000))
+    await harness.append(cid, user("hi"), says("hello"), user("go"))
+    assert "tools" not in (await harness.build(cid, ASKS[ANTHROPIC])).payload
+    await harness.append(cid, asks("a"))
+    build = await harness.build(cid, ASKS[ANTHROPIC])
+    assert build["cache_break_reason"] == "tools_changed"
+    assert [tool["name"] for tool in build.payload["tools"]] == ["no_tools_available"]
+    check(build, exact=False)
+    await harness.append(cid, result("a"))
+    later = await harness.build(cid, ASKS[ANTHROPIC])
+    assert later["epoch"] == build["epoch"]
+
+
+async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) -> None:
+    """Signed thinking goes back inside its epoch, and never returns after a break (E10, A11)."""
+    cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
+    thinking = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
+    await harness.append(cid, user("hi"))
+    await harness.build(cid, ASKS[ANTHROPIC])
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
+    await harness.append(cid, {"role": "assistant", "content": [thinking, call]}, format=ANTHROPIC)
+    await harness.append(cid, result("toolu_1"))
+    kept = await harness.build(cid, ASKS[ANTHROPIC])
+    check(kept, exact=False)
+    assert kept.messages[1]["content"][0] == thinking
+    await harness.conversations.set_sections(TENANT, cid, SECTIONS[:1])
+    broken = await harness.build(cid, ASKS[ANTHROPIC])
+    assert broken["cache_break_reason"] == "sections_changed"
+    assert "let me see" not in broken.contents
+    await harness.conversations.set_sections(TENANT, cid, SECTIONS)
+    assert "let me see" not in (await harness.build(cid, ASKS[ANTHROPIC])).contents
+    check(broken, exact=False)
+
+
+# --- pressure -------------------------------------------------------------------------------
+
+
+async def fill(harness: Harness, cid: str, used: int) -> None:
+    """Append small turns until the conversation counts at least so many tokens."""
+    while (await harness.stored(cid)).head.tokens < used:
+        await harness.append(cid, user("why " * 4), says("so " * 4))
+
+
+async def test_below_compact_trigger_nothing_is_compacted(harness: Harness) -> None:
+    """A payload that is only due is returned as it is (C3, decision 15)."""
+    cid = await harness.conversation(policy(1100, 100, budget={"notice_at": 0.8}))
+    await fill(harness, cid, 800)
+    build = await harness.build(cid)
+    assert (build["pressure"], build["notice"]) == ("due", True)
+    assert build["compaction"] is None
+    assert not build["summary_used"]
+    check(build, exact=True)
+
+
+async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Harness) -> None:
+    """The summary is made inside the build and is part of its answer (C3, E6)."""
+    harness = Harness(harness.database, ScriptedGateway(clock=harness.clock), model=SUMMARISER)
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 955)
+    before = await harness.context.budget(TENANT, cid)
+    assert before is not None
+    build = await harness.build(cid)
+    check(build, exact=True)
+    made = build["compaction"]
+    assert made.compacted
+    assert made.model == SUMMARISER
+    assert made.before_tokens == before.budget.used_tokens
+    assert made.after_tokens == build["tokens_used"] <= 500
+    assert build["summary_used"]
+    assert "[Earlier conversation summary: what was said]" in build.contents
+    assert build["new_state"]["summary_range"] == made.summary_range
+    assert build["new_state"]["summary"] == "what was said"
+    assert build["degraded"] == []
+    again = await harness.build(cid)
+    assert again.text == build.text
+    assert again["compaction"] is None
+    assert len(harness.gateway.calls) == 1
+
+
+async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harness) -> None:
+    """`auto: false` compacts only when the window is blocked (E1, C3)."""
+    cid = await harness.conversation(policy(1100, 100, compaction={"auto": False}))
+    await fill(harness, cid, 955)
+    stored = (await harness.stored(cid)).head.tokens
+    assert stored < 980
+    build = await harness.build(cid)
+    assert build["pressure"] == "compact"
+    assert build["compaction"] is None
+    await fill(harness, cid, 980)
+    forced = await harness.build(cid)
+    assert forced["compaction"].compacted
+    check(forced, exact=True)
+
+
+@pytest.mark.parametrize(
+    "leaves", [{"compaction": {"enabled": False}}, {"strategy": "full_history"}]
+)
+async def test_what_never_compacts_overflows(harness: Harness, leaves: dict[str, Any]) -> None:
+    """Disabled compaction and full history answer 422 with the budget, never too much (E1, D2)."""
+    cid = await harness.conversation(policy(1100, 100, **leaves))
+    await fill(harness, cid, 985)
+    build = await harness.build(cid)
+    assert build["pressure"] == "blocked"
+    assert build["compaction"] is None or not build["compaction"].compacted
+    check(build, exact=True)
+    await fill(harness, cid, 1010)
+    with pytest.raises(ContextOverflow) as overflow:
+        await harness.build(cid)
+    assert overflow.value.facts["budget"].used_tokens > 1000
+
+
+async def test_sections_alone_can_overflow(harness: Harness) -> None:
+    """A system prompt larger than the window is refused with the budget (C4)."""
+    cid = await harness.conversation(policy(300, 100), [{"name": "a", "content": "word " * 400}])
+    await harness.append(cid, user("hi"))
+    with pytest.raises(ContextOverflow) as overflow:
+        await harness.build(cid)
+    budget = overflow.value.facts["budget"]
+    assert budget.system_prompt > budget.effective_window
+
+
+async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> None:
+    """Where user text may not be shortened, what cannot fit is refused (C4)."""
+    cid = await harness.conversation(policy(400, 100, messages={"offload_oversized": False}))
+    await harness.append(cid, user("word " * 600))
+    with pytest.raises(ContextOverflow) as refused:
+        await harness.build(cid)
+    largest = refused.value.facts["largest"][0]
+    assert (largest["kind"], largest["seq"], largest["role"]) == ("message", 1, "user")
+    assert largest["tokens"] > 600
+    await harness.append(cid, says("hm"), user("short again"))
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert "short again" in build.contents
+
+
+@pytest.mark.parametrize("turns", [0, 8])
+async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, turns: int) -> None:
+    """When the last messages alone do not fit, the last resort is the user's own words (E6)."""
+    own = policy(700, 100, messages={"offload_oversized": False})
+    cid = await harness.conversation(own)
+    if turns:
+        await harness.talk(cid, turns, words=2)
+    await harness.append(cid, user("what now?"), says("word " * 1500))
+    for ask in ASKS.values():
+        build = await harness.build(cid, ask)
+        check(build, exact=ask.format is CHAT)
+        assert "what now?" in build.contents
+        assert "emergency_cut" in build["degraded"]
+    assert (await harness.stored(cid)).head.span is None
+
+
+async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
+    """One turn of large results: the old ones are trimmed, named in `degraded` (C4, F3)."""
+    own = policy(3000, 100, sandwich={"preserve_top": 1, "preserve_bottom": 20})
+    cid = await harness.conversation(own, tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    for number in range(8):
+        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 200))
+    for format, ask in ASKS.items():
+        build = await harness.build(cid, ask)
+        check(build, exact=format is CHAT)
+        assert "tool_results_cleared" in build["degraded"]
+        assert "[tool output trimmed; ref=" in build.contents
+        assert "read it all" in build.contents
+        assert "r7 r7" in build.contents
+
+
+async def test_images_in_results_reach_every_format(harness: Harness) -> None:
+    """An image a tool returned is sent: beside its result, or in a message after it (B4, F6)."""
+    cid = await harness.conversation(policy(50_000), tools=TOOLS)
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    content = [{"type": "text", "text": "see"}, image]
+    await harness.append(cid, user("look"), asks("a"), result("a", content), user("and?"))
+    for format, ask in ASKS.items():
+        build = await harness.build(cid, ask)
+        check(build, exact=format is CHAT)
+        assert "https://example.org/a.png" in build.contents
+        cold = await harness.build(cid, ask, harness.cold())
+        assert cold.text == build.text
+
+
+# --- failure --------------------------------------------------------------------------------
+
+
+async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
+    """A build that can go on without the model answers, and names the step (E9)."""
+    harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 955)
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert build["degraded"] == ["summariser_unavailable"]
+    assert build["compaction"] is None
+    head = (await harness.stored(cid)).head
+    assert (head.span, head.view_version) == (None, 0)
+    await fill(harness, cid, 1100)
+    over = await harness.build(cid)
+    check(over, exact=True)
+    assert over["degraded"][0] == "summariser_unavailable"
+    assert len(over["degraded"]) > 1
+    assert (await harness.stored(cid)).head.span is None
+
+
+async def test_what_cannot_be_built_says_why(harness: Harness) -> None:
+    """No conversation, no message, no window: each has its own error (M, C2)."""
+    with pytest.raises(NotFound):
+        await harness.build(new_id())
+    cid = await harness.conversation()
+    with pytest.raises(ValidationError, match="Conversation has no messages"):
+        await harness.build(cid)
+    await harness.append(cid, user("hi"))
+    with pytest.raises(ContextLimitUnknown):
+        await harness.build(cid, Ask(model="nobody/knows"))
+    build = await harness.build(cid, Ask(model="nobody/knows", max_context_tokens=9000))
+    assert build["budget"].total == 9000
+    with pytest.raises(NotFound):
+        await harness.context.build("another tenant", cid, Ask())
+    assert (await harness.build(cid)).messages[-1]["content"] == "hi"
+
+
+# --- state ----------------------------------------------------------------------------------
+
+
+async def test_another_strategy_clears_the_state(harness: Harness) -> None:
+    """A summary another strategy made is dropped; everything is shown again (D6)."""
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 955)
+    assert (await harness.build(cid))["summary_used"]
+    await harness.set_policy(cid, {"strategy": "full_history", "budget": {"context_window": 5000}})
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert not build["summary_used"]
+    assert build["cache_break_reason"] is not None
+    head = (await harness.stored(cid)).head
+    assert (head.span, head.compaction_id, head.hidden_tokens) == (None, None, 0)
+    assert len(build.messages) == head.head_seq
+    assert await harness.receipts.state(TENANT, cid) is None
+    await harness.set_policy(cid, {"strategy": "sandwich"})
+    assert not (await harness.build(cid))["summary_used"]
+
+
+async def test_growth_alone_costs_no_model_call(harness: Harness) -> None:
+    """After a compaction the summary and a growing gap are shown until pressure returns (D6)."""
+    harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 955)
+    first = await harness.build(cid)
+    for _ in range(4):
+        await harness.append(cid, user("why " * 12), says("so " * 12))
+        later = await harness.build(cid)
+        assert later["epoch"] == first["epoch"]
+        assert is_extension(later, first)
+        check(later, exact=True)
+    assert len(harness.gateway.calls) == 1
+    while (await harness.context.budget(TENANT, cid)).budget.used_tokens < 955:  # type: ignore[union-attr]
+        await harness.append(cid, user("why " * 4), says("so " * 4))
+    extended = await harness.build(cid)
+    check(extended, exact=True)
+    assert extended["cache_break_reason"] == "compaction"
+    start, end = extended["compaction"].summary_range
+    before_start, before_end = first["compaction"].summary_range
+    assert start == before_start
+    assert end > before_end
+    assert len(harness.gateway.calls) == 2
+
+
+async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> None:
+    """A request's smaller window stores no compaction, and its view is reused (decision 13)."""
+    harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
+    cid = await harness.conversation(policy(50_000, 100))
+    await harness.talk(cid, 30)
+    small = Ask(max_context_tokens=900)
+    first = await harness.build(cid, small)
+    check(first, exact=True)
+    assert first["summary_used"]
+    assert first["compaction"] is None
+    head = (await harness.stored(cid)).head
+    assert (head.span, head.view_version) == (None, 0)
+    await harness.append(cid, user("and now?"))
+    second = await harness.build(cid, small)
+    check(second, exact=True)
+    assert second["epoch"] == first["epoch"]
+    assert second["degraded"] == first["degraded"]
+    assert is_extension(second, first)
+    whole = await harness.build(cid)
+    assert not whole["summary_used"]
+    assert len(whole.messages) == 61
+    third = await harness.build(cid, small)
+    check(third, exact=True)
+    assert third.messages == second.messages
+    cold = await harness.build(cid, small, harness.cold())
+    assert cold.text == third.text
+    assert harness.gateway.calls == []
+
+
+async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> None:
+    """The last N messages are shown after a note where they start with an assistant (D2)."""
+    own = policy(50_000, 100, strategy="sliding_window", sliding_window={"keep_last_n": 4})
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 6)
+    build = await harness.build(cid)
+    assert [item["content"][:10] for item in build.messages] == [
+        "question 4",
+        "answer 4 b",
+        "question 5",
+        "answer 5 b",
+    ]
+    await harness.append(cid, user("next"))
+    moved = await harness.build(cid)
+    assert moved["cache_break_reason"] == "window_moved"
+    assert moved.messages[0]["content"] == "[Earlier messages are not shown.]"
+    check(moved, exact=True)
+    cold = await harness.build(cid, None, harness.cold())
+    assert cold.text == moved.text
+
+
+# --- at once --------------------------------------------------------------------------------
+
+
+async def test_two_builds_of_one_lane_at_once_agree(harness: Harness) -> None:
+    """Of two cold builds one starts the epoch and both answer the same (G3)."""
+    cid = await harness.conversation(policy(50_000), SECTIONS)
+    await harness.talk(cid, 5)
+    other = harness.cold()
+    builds = await asyncio.gather(
+        *(harness.build(cid, None, service) for service in (harness.context, other) * 2)
+    )
+    assert len({build.text for build in builds}) == 1
+    assert {build["epoch"] for build in builds} == {1}
+
+
+async def test_builds_compact_once_between_them(harness: Harness) -> None:
+    """Builds at the trigger at once make one summary; nobody waits for it (E6, decision 15)."""
+    harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 955)
+    builds = await asyncio.gather(*(harness.build(cid) for _ in range(3)))
+    assert len(harness.gateway.calls) == 1
+    for build in builds:
+        check(build, exact=True)
+        assert build["summary_used"] or build["degraded"] == ["compaction_pending"]
+    assert (await harness.build(cid))["summary_used"]
+
+
+async def test_two_processes_compact_at_once(harness: Harness) -> None:
+    """Two processes that would compact: one does, neither build waits (E6, 15, 25)."""
+    one = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
+    two = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
+    cid = await one.conversation(policy(1100, 100))
+    await fill(one, cid, 955)
+    builds = await asyncio.gather(one.build(cid), two.build(cid))
+    for build in builds:
+        check(build, exact=True)
+        assert build["summary_used"] or "compaction_pending" in build["degraded"]
+    assert any(build["compaction"] for build in builds)
+    assert len(one.gateway.calls) + len(two.gateway.calls) == 1
+    assert (await one.build(cid)).text == (await two.build(cid)).text
+    assert (await one.stored(cid)).head.view_version == 1
+
+
+async def test_appends_and_builds_at_once(harness: Harness) -> None:
+    """While several write and several build, every payload is valid, in order and extended (A2)."""
+    cid = await harness.conversation(policy(50_000))
+    await harness.append(cid, user("start"))
+
+    async def write(name: str) -> None:
+        for number in range(6):
+            await harness.append(cid, user(f"{name}{number}"), says(f"to {name}{number}"))
+
+    async def read(format: FormatName) -> list[Build]:
+        return [await harness.build(cid, ASKS[format]) for _ in range(6)]
+
+    *_, chat, anthropic = await asyncio.gather(write("a"), write("b"), read(CHAT), read(ANTHROPIC))
+    for builds in (chat, anthropic):
+        for build in builds:
+            check(build, exact=build["format"] == CHAT)
+        for earlier, later in pairwise(builds):
+            assert is_extension(later, earlier)
+    last = await harness.build(cid)
+    cold = await harness.build(cid, None, harness.cold())
+    assert cold.text == last.text
+    assert len(last.messages) == 25
+
+
+async def test_a_late_cold_build_never_leaves_a_hole(harness: Harness) -> None:
+    """A build that read earlier and finishes later costs later builds no message (N8)."""
+    cid = await harness.conversation(policy(50_000))
+    await harness.append(cid, user("one"))
+    await harness.build(cid)
+    service = harness.cold()
+    late_may_go, late_has_read = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_others() -> None:
+        late_has_read.set()
+        await late_may_go.wait()
+
+    harness.database.after_read = wait_for_others
+    late = asyncio.create_task(harness.build(cid, None, service))
+    await late_has_read.wait()
+    await harness.append(cid, says("two"), user("three"))
+    await harness.build(cid, None, service)
+    await harness.append(cid, says("four"))
+
+    async def let_the_late_one_finish() -> None:
+        late_may_go.set()
+        await late
+
+    harness.database.after_read = let_the_late_one_finish
+    build = await harness.build(cid, None, service)
+    assert [item["content"] for item in build.messages] == ["one", "two", "three", "four"]
+    again = await harness.build(cid, None, service)
+    assert again.text == build.text
+
+
+async def test_a_window_dropped_while_reading_is_read_again(harness: Harness) -> None:
+    """A build whose window is gone by the time it has read still shows all of it (N8)."""
+    cid = await harness.conversation(policy(50_000))
+    await harness.append(cid, user("one"))
+    await harness.build(cid)
+    await harness.append(cid, says("two"))
+
+    async def another_frame() -> None:
+        other = Ask(sections='[{"name":"x","content":"y"}]')
+        await harness.build(cid, other)
+
+    harness.database.after_read = another_frame
+    build = await harness.build(cid)
+    assert [item["content"] for item in build.messages] == ["one", "two"]
+    check(build, exact=True)
+
+
+async def test_without_room_for_windows_builds_are_the_same(harness: Harness) -> None:
+    """A process that may keep no window gives the same bytes (N8)."""
+    poor = Harness(harness.database, window_bytes=0)
+    cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
+    for number in range(3):
+        await harness.append(cid, user(f"{number}"), asks("a"), result("a"))
+        for ask in ASKS.values():
+            rich_build = await harness.build(cid, ask)
+            assert (await poor.build(cid, ask)).text == rich_build.text
+
+
+async def test_a_conversation_made_anew_shows_nothing_old(harness: Harness) -> None:
+    """After deletion the same id serves nothing of before, from no cache (A7)."""
+    cid = await harness.conversation(policy(50_000), SECTIONS)
+    await harness.append(cid, user("secret plan"), says("yes"))
+    for ask in ASKS.values():
+        await harness.build(cid, ask)
+    await harness.conversations.remove(TENANT, cid)
+    with pytest.raises(NotFound):
+        await harness.build(cid)
+    await harness.conversation(policy(50_000), conversation_id=cid)
+    await harness.append(cid, user("hello"), says("hi"), user("what do you know?"))
+    for ask in ASKS.values():
+        build = await harness.build(cid, ask)
+        assert "secret" not in build.contents
+        assert "kind" not in build.contents
+        assert build["epoch"] == 1
+        check(build, exact=ask.format is CHAT)
+
+
+async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Harness) -> None:
+    """A build that has read what is deleted before it starts an epoch records nothing (A7)."""
+    cid = await harness.conversation(policy(50_000))
+    await harness.append(cid, user("secret plan"))
+
+    async def delete() -> None:
+        await harness.conversations.remove(TENANT, cid)
+
+    harness.database.after_read = delete
+    with pytest.raises(NotFound):
+        await harness.build(cid)
+
+
+async def test_a_batch_appended_in_one_go_is_built_as_one_by_one(harness: Harness) -> None:
+    """How the log was cut into batches makes no difference to a payload (N8)."""
+    batch = [user("hi"), asks("a"), result("a", "x"), says("so"), user("bye")]
+    one, two = await harness.conversation(policy(9000)), await harness.conversation(policy(9000))
+    await harness.append(one, *batch)
+    for message in batch:
+        await harness.append(two, message)
+        await harness.build(two, ASKS[ANTHROPIC])
+    for ask in ASKS.values():
+        assert (await harness.build(one, ask)).messages == (await harness.build(two, ask)).messages
+
+
+async def test_idempotent_appends_are_built_once(harness: Harness) -> None:
+    """A replayed append adds nothing to a payload (A2)."""
+    cid = await harness.conversation(policy(9000))
+    request = Append([user("hi")], idempotency_key="k")
+    await harness.log.append(TENANT, cid, request)
+    await harness.log.append(TENANT, cid, request)
+    assert len((await harness.build(cid)).messages) == 1

@@ -1,0 +1,436 @@
+"""The emergency path over a real database: the provider said "too long" (E6, S3, D2, E1)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import ContextOverflow, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.compaction.planning import CompactResult
+from app.domain.prompt.resolved_settings import Ask
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    MODEL,
+    SUMMARISER,
+    TENANT,
+    Build,
+    Clock,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+from tests.services.payload.test_context import ASKS, SECTIONS, TOOLS, check, fill, policy
+
+STRATEGIES = (
+    "sandwich",
+    "retain_summary",
+    "tree_summary",
+    "chain",
+    "sliding_window",
+    "full_history",
+)
+DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services whose model is down: no emergency needs it."""
+    clock = Clock()
+    return Harness(
+        WatchedDatabase(database), ScriptedGateway(DOWN, clock=clock), clock, model=SUMMARISER
+    )
+
+
+async def overflow(
+    harness: Harness, cid: str, ask: Ask | None = None
+) -> tuple[CompactResult, Build]:
+    """Cut, check what is built then, and return both."""
+    ask = ask or ASKS[CHAT]
+    before = len(harness.gateway.calls)
+    made, built = await harness.context.overflow(TENANT, cid, ask)
+    build = Build(built.body)
+    check(build, exact=ask.format is CHAT)
+    assert len(harness.gateway.calls) == before
+    assert made.compacted
+    assert made.after_tokens < made.before_tokens
+    assert made.strategies_run == ("emergency",)
+    assert (made.model, made.cost_usd or 0) == (None, 0)
+    return made, build
+
+
+def questions(build: Build) -> list[int]:
+    """Return the numbers of the questions that are shown."""
+    texts = [str(item["content"]) for item in build.messages if item["role"] == "user"]
+    return [int(text.split()[1]) for text in texts if text.startswith("question ")]
+
+
+# --- what is dropped ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_the_oldest_half_of_the_turns_goes_each_time(
+    harness: Harness, strategy: str, enabled: bool
+) -> None:
+    """Again and again, down to the newest user message, then 422; no model is asked (E6, D2).
+
+    It works whatever the strategy, and without compaction; the log never changes.
+    """
+    own = policy(
+        20_000,
+        strategy=strategy,
+        compaction={"enabled": enabled},
+        sliding_window={"keep_last_n": 100},
+    )
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
+    await harness.talk(cid, 16)
+    log = await harness.bodies(cid)
+    whole = await harness.build(cid)
+    left = []
+    for turns in (8, 4, 2, 1):
+        made, build = await overflow(harness, cid)
+        left.append(questions(build))
+        assert left[-1] == list(range(16 - turns, 16))
+        gone = 2 * (16 - turns)
+        note = f"[{gone} earlier messages were left out to fit the window.]"
+        assert build.messages[1]["content"] == note
+        assert not build["summary_used"]
+        assert made.after_tokens == build["tokens_used"]
+        assert made.after_msg_count == len(build.messages) - 1
+        assert (await harness.build(cid)).text == build.text
+        assert (await harness.build(cid, None, harness.cold())).text == build.text
+    made, build = await overflow(harness, cid)
+    assert questions(build) == [15]
+    assert "answer 15" not in build.contents
+    with pytest.raises(ContextOverflow) as refused:
+        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
+    assert refused.value.facts["budget"].used_tokens == build["tokens_used"]
+    assert await harness.bodies(cid) == log
+    receipts = await harness.receipts.page(TENANT, cid, 50, None)
+    assert [found.compaction.trigger for found in receipts] == ["emergency"] * 5
+    for _ in range(5):
+        await harness.undo(cid)
+    assert (await harness.build(cid)).text == whole.text
+
+
+async def test_a_single_turn_is_cut_inside(harness: Harness) -> None:
+    """Between call groups, never between a call and its result; the question stays (E6, S3)."""
+    cid = await harness.conversation(policy(20_000), tools=TOOLS)
+    await harness.append(cid, user("question 0 please"))
+    for number in range(8):
+        names = [f"a{number}", f"b{number}"]
+        await harness.append(cid, asks(*names), *(result(n, f"got {n}. " * 20) for n in names))
+    seen = []
+    for _ in range(4):
+        for ask in ASKS.values():
+            check(await harness.build(cid, ask), exact=ask.format is CHAT)
+        _, build = await overflow(harness, cid)
+        assert questions(build) == [0]
+        shown = [n for n in range(8) if f"got a{n}." in build.contents]
+        assert [n for n in range(8) if f"got b{n}." in build.contents] == shown
+        seen.append(shown)
+    assert seen == [[4, 5, 6, 7], [6, 7], [7], []]
+
+
+async def test_the_last_resort_keeps_media(harness: Harness) -> None:
+    """Of the newest user message nothing is cut, its images included (E6)."""
+    cid = await harness.conversation(policy(20_000), tools=TOOLS)
+    await harness.talk(cid, 3)
+    content = [{"type": "text", "text": "question 9 about this"}, IMAGE]
+    await harness.append(cid, {"role": "user", "content": content})
+    for number in range(4):
+        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", "got it " * 60))
+    while True:
+        try:
+            await overflow(harness, cid)
+        except ContextOverflow:
+            break
+    for format, ask in ASKS.items():
+        build = await harness.build(cid, ask)
+        check(build, exact=format is CHAT)
+        assert "https://example.org/a.png" in build.contents
+        assert "question 9 about this" in build.contents
+        assert "got it" not in build.contents and "question 2" not in build.contents
+
+
+async def test_the_summary_so_far_stays(harness: Harness) -> None:
+    """The note stands with it and counts what it does not tell of (E6)."""
+    harness.gateway.replies = ["<summary>what was said</summary>"]
+    cid = await harness.conversation(policy(20_000, strategy="retain_summary"))
+    await harness.talk(cid, 10)
+    await harness.compact(cid)
+    await harness.talk(cid, 7)
+    before = await harness.build(cid)
+    made, build = await overflow(harness, cid)
+    first = build.messages[0]["content"]
+    assert first.startswith("[Earlier conversation summary: what was said]\n[")
+    assert "8 earlier messages were left out" in first
+    assert made.after_tokens == build["tokens_used"]
+    state = await harness.receipts.state(TENANT, cid)
+    assert state is not None and state.summary == "what was said"
+    await harness.undo(cid)
+    assert (await harness.build(cid)).text == before.text
+
+
+async def test_what_was_left_out_is_summarised_later(harness: Harness) -> None:
+    """The next compaction takes up what had to go in a hurry, and the note goes (E6, E8)."""
+    for strategy in ("sandwich", "retain_summary", "tree_summary", "chain"):
+        cid = await harness.conversation(policy(20_000, strategy=strategy))
+        await harness.talk(cid, 12)
+        await overflow(harness, cid)
+        harness.gateway.replies = ["<summary>what was said</summary>"]
+        harness.gateway.calls.clear()
+        await harness.talk(cid, 12)
+        made = await harness.compact(cid)
+        assert made.compacted
+        assert made.summary_range is not None and made.summary_range[0] == 1
+        read = "".join(call.messages[-1]["content"] for call in harness.gateway.calls)
+        assert all(read.count(f"question {n} why") == 2 for n in range(6)), strategy
+        for format, ask in ASKS.items():
+            build = await harness.build(cid, ask)
+            check(build, exact=format is CHAT)
+            assert "were left out" not in build.contents
+        harness.gateway.replies = [DOWN]
+
+
+# --- over the window ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "leaves", [{"compaction": {"enabled": False}}, {"strategy": "full_history"}]
+)
+async def test_where_nothing_else_reduces_it_cuts_until_it_fits(
+    harness: Harness, leaves: dict[str, Any]
+) -> None:
+    """A build of it is 422; one call of the emergency path makes it fit again (D2, E1)."""
+    cid = await harness.conversation(policy(1100, 100, **leaves))
+    await fill(harness, cid, 4500)
+    log = await harness.bodies(cid)
+    with pytest.raises(ContextOverflow):
+        await harness.build(cid)
+    made, build = await overflow(harness, cid)
+    assert made.before_tokens > 4400
+    assert made.after_tokens <= 1000
+    assert build["degraded"] == []
+    assert (await harness.build(cid)).text == build.text
+    assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
+    assert await harness.bodies(cid) == log
+
+
+async def test_what_cannot_fit_is_left_as_it_was(harness: Harness) -> None:
+    """When not even the newest user message fits, 422 and nothing is stored (C4, E6)."""
+    cid = await harness.conversation(policy(400, 100, strategy="full_history"))
+    await harness.talk(cid, 2)
+    await harness.append(cid, user("word " * 600))
+    head = (await harness.stored(cid)).head
+    with pytest.raises(ContextOverflow):
+        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
+    assert (await harness.stored(cid)).head == head
+    assert await harness.receipts.page(TENANT, cid, 10, None) == []
+
+
+async def test_a_cut_that_gains_nothing_is_not_made(harness: Harness) -> None:
+    """A note larger than what it stands for would make it longer (E6)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.append(cid, user("a"), says("b"), user("c"))
+    head = (await harness.stored(cid)).head
+    with pytest.raises(ContextOverflow):
+        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
+    assert (await harness.stored(cid)).head == head
+
+
+@pytest.mark.parametrize("strategy", ["sandwich", "chain"])
+async def test_a_long_log_that_was_never_built(harness: Harness, strategy: str) -> None:
+    """It is halved, and what is still too large reduced by steps that need no model (E6, C4)."""
+    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
+    await fill(harness, cid, 6000)
+    _, build = await overflow(harness, cid)
+    assert build["degraded"] != []
+    assert (await harness.build(cid)).text == build.text
+
+
+async def test_an_emergency_is_not_followed_by_a_model(harness: Harness) -> None:
+    """Even what is still over `compact_trigger` is answered without a summary (E6)."""
+    harness.gateway.replies = ["<summary>what was said</summary>"]
+    cid = await harness.conversation(policy(1100, 100))
+    await harness.append(cid, user("why " * 20), says("so"), user("why " * 940))
+    assert (await harness.stored(cid)).head.tokens > 955
+    _, build = await overflow(harness, cid)
+    assert build["compaction"] is None
+    assert harness.gateway.calls == []
+
+
+@pytest.mark.parametrize("format", ASKS)
+async def test_what_a_summary_hid_comes_back_as_the_last_resort(
+    harness: Harness, format: FormatName
+) -> None:
+    """When summary and last call do not fit in a format, the newest user message alone does (E6).
+
+    Sizes around the edge: by its counts the last message fits, by what is sent it may not.
+    """
+    harness.gateway.replies = ["<summary>what was said</summary>"]
+    resorts = 0
+    for words in range(430, 560, 6):
+        own = policy(700, 100, messages={"offload_oversized": False})
+        cid = await harness.conversation(own)
+        await harness.append(cid, user("a " * 400), says("so"), user("question 7 and that is all"))
+        await harness.append(cid, asks("c") | {"content": "word " * words})
+        build = await harness.build(cid, ASKS[format])
+        check(build, exact=format is CHAT)
+        if build["summary_used"] and "emergency_cut" in build["degraded"]:
+            resorts += 1
+            assert "question 7 and that is all" in build.contents
+            assert "word word" not in build.contents
+            cold = await harness.build(cid, ASKS[format], harness.cold())
+            assert cold.text == build.text
+            await harness.append(cid, user("question 8"))
+            check(await harness.build(cid, ASKS[format]), exact=format is CHAT)
+    assert resorts or format is CHAT
+
+
+# --- lanes, formats, neighbours -------------------------------------------------------------
+
+
+async def test_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
+    """The cut is counted from what this lane got, so that it gets less each time (E6, 13)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 40)
+    small = Ask(CHAT, MODEL, max_context_tokens=1000)
+    first = await harness.build(cid, small)
+    shown = [questions(first)]
+    used = [first["tokens_used"]]
+    for _ in range(3):
+        _, build = await overflow(harness, cid, small)
+        shown.append(questions(build))
+        used.append(build["tokens_used"])
+    assert used == sorted(used, reverse=True) and len(set(used)) == 4
+    assert all(set(later) < set(earlier) for earlier, later in pairwise(shown))
+    for ask in ASKS.values():
+        check(await harness.build(cid, ask), exact=ask.format is CHAT)
+
+
+async def test_in_the_other_format(harness: Harness) -> None:
+    """A cut asked for in one format holds in the other; each lane names it (E6, G3)."""
+    cid = await harness.conversation(policy(20_000), tools=TOOLS)
+    await harness.talk(cid, 8)
+    for ask in ASKS.values():
+        await harness.build(cid, ask)
+    _, build = await overflow(harness, cid, ASKS[ANTHROPIC])
+    assert build["cache_break_reason"] == "compaction"
+    other = await harness.build(cid, ASKS[CHAT])
+    check(other, exact=True)
+    assert questions(other) == [4, 5, 6, 7]
+    assert other["cache_break_reason"] == "compaction"
+
+
+async def test_two_at_once(harness: Harness) -> None:
+    """Calls at the same time cut one after another, each from what the other left (E6)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 16)
+    answers = await asyncio.gather(
+        *(harness.context.overflow(TENANT, cid, ASKS[CHAT]) for _ in range(3))
+    )
+    for _, built in answers:
+        check(Build(built.body), exact=True)
+    assert questions(await harness.build(cid)) == [14, 15]
+    receipts = await harness.receipts.page(TENANT, cid, 10, None)
+    assert [found.status for found in receipts] == ["active", "superseded", "superseded"]
+
+
+async def test_during_a_compaction(harness: Harness) -> None:
+    """The emergency does not wait; the summary under way is not applied over it (E6)."""
+    harness.gateway.replies = ["<summary>what was said</summary>"]
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 12)
+    harness.gateway.release.clear()
+    running = asyncio.create_task(harness.compact(cid))
+    await harness.gateway.waiting.wait()
+    await overflow(harness, cid)
+    harness.gateway.release.set()
+    await asyncio.wait({running})
+    assert running.exception() is not None
+    assert (await harness.receipt(cid)).trigger == "emergency"
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert questions(build) == list(range(6, 12))
+
+
+async def test_the_receipt_of_a_cut(harness: Harness) -> None:
+    """It expands to what was dropped, and tells how much that was (E8, L3)."""
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 8)
+    log = await harness.bodies(cid)
+    made, _ = await overflow(harness, cid)
+    stored = await harness.receipt(cid)
+    assert stored.compaction_id == made.compaction_id
+    assert (stored.trigger, stored.strategy, stored.strategies_run) == (
+        "emergency",
+        "sandwich",
+        ("emergency",),
+    )
+    assert (stored.summary, stored.made, stored.calls, stored.model) == (None, (), 0, None)
+    assert stored.hidden_messages == 8
+    _, page = await harness.receipts.expand(TENANT, cid, stored.compaction_id, 0, 100)
+    assert [message.body for message in page] == log[:8]
+    (kind, told), *_ = (await harness.told(cid))[::-1]
+    assert (kind, told["trigger"]) == ("compacted", "emergency")
+    assert json.dumps(told).count("question") == 0
+
+
+async def test_what_cannot_be_cut_says_why(harness: Harness) -> None:
+    """No conversation, no message: each has its own error (M)."""
+    with pytest.raises(NotFound):
+        await harness.context.overflow(TENANT, new_id(), ASKS[CHAT])
+    cid = await harness.conversation(policy(20_000))
+    with pytest.raises(ValidationError, match="Conversation has no messages"):
+        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
+    await harness.append(cid, user("hi"))
+    with pytest.raises(ContextOverflow):
+        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
+    with pytest.raises(NotFound):
+        await harness.context.overflow("another tenant", cid, ASKS[CHAT])
+
+
+async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None:
+    """Before its call goes a result gives way: a model that sees no call makes it again (E6)."""
+    cid = await harness.conversation(policy(200_000), SECTIONS, TOOLS)
+    text = "[12:00:00] compiled one unit\n" * 15_000
+    batch = (user("question 0"), asks("call_1"), result("call_1", text))
+    await harness.append(cid, *batch)
+    await harness.build(cid)
+    made, build = await overflow(harness, cid)
+    assert made.after_msg_count == made.before_msg_count == 3
+    assert questions(build) == [0]
+    *_, call, shown = build.messages
+    assert call["tool_calls"][0]["id"] == shown["tool_call_id"] == "call_1"
+    assert shown["content"].startswith("[tool output trimmed; ref=blob_")
+    assert (await harness.build(cid)).text == build.text
+    assert (await harness.build(cid, None, harness.cold())).text == build.text
+    made, build = await overflow(harness, cid)
+    assert questions(build) == [0]
+    assert [item["role"] for item in build.messages] == ["system", "user", "user"]
+
+
+async def test_a_result_too_large_for_the_window_costs_no_question(harness: Harness) -> None:
+    """C4: what a result alone makes too long loses that result's text, and nothing else."""
+    cid = await harness.conversation(policy(16_000), SECTIONS, TOOLS)
+    text = "[12:00:00] compiled one unit\n" * 15_000
+    await harness.append(cid, user("question 0"), asks("call_1"), result("call_1", text))
+    build = await harness.build(cid)
+    assert questions(build) == [0]
+    assert build["degraded"] == ["all_tool_results_cleared"]
+    assert "left out" not in build.contents
+    assert build.messages[-1]["content"].startswith("[tool output trimmed; ref=blob_")

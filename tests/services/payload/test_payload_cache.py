@@ -1,0 +1,89 @@
+"""The windows a process keeps: bounded, by lane, the least used dropped first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.messages import FormatName, Role
+from app.domain.conversations.log import LogRow
+from app.domain.conversations.turns import entry
+from app.domain.conversations.view import ENDLESS, Span, View
+from app.domain.payload.assemblers import assembler_for
+from app.services.payload.payload_cache import Window, Windows
+
+VIEW = View(spans=(Span(1, ENDLESS),))
+
+
+def window(name: str, size: int = 0) -> Window:
+    """Return a window of one message with so much text."""
+    assembler = assembler_for(FormatName.OPENAI_CHAT, VIEW, len)
+    text = b'{"role":"user","content":"%s"}' % (b"x" * size)
+    assembler.feed(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
+    return Window(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
+
+
+def test_a_kept_window_is_found_until_dropped() -> None:
+    """A lane's window is the one kept last; dropping forgets it."""
+    windows = Windows(10_000)
+    first, second = window("a"), window("b")
+    windows.keep(("lane",), first)
+    assert windows.find(("lane",)) is first
+    windows.keep(("lane",), second)
+    assert windows.find(("lane",)) is second
+    assert windows.find(("other",)) is None
+    windows.drop(("lane",))
+    windows.drop(("lane",))
+    assert windows.find(("lane",)) is None
+
+
+def test_a_window_sums_up_the_output_it_shows() -> None:
+    """Row by row, what gave way left out, so that no build has to add it up again (F3)."""
+    view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
+    folded = Window("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
+    calls = b'{"role":"assistant","tool_calls":[]}'
+    rows = [(Role.ASSISTANT, 9, ("a", "b", "c", "d")), (Role.TOOL, 300, ("a",))]
+    rows += [(Role.TOOL, 301, ("b",)), (Role.TOOL, 80, ("c",)), (Role.TOOL, 302, ("d",))]
+    for seq, (role, tokens, call_ids) in enumerate(rows, 1):
+        text = calls if role is Role.ASSISTANT else b'{"role":"tool","tool_call_id":"a"}'
+        folded.feed(
+            LogRow("m", seq, role, tokens, 0, call_ids, False, FormatName.OPENAI_CHAT, text)
+        )
+    assert folded.output_tokens == 301 + 80 + 302
+    assert [item.seq for item in folded.entries] == [1, 2, 3, 4, 5]
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    """When it gets too much, what was not asked for the longest is forgotten."""
+    windows = Windows(2_000)
+    for name in "abc":
+        windows.keep((name,), window(name, 100))
+    windows.find(("a",))
+    windows.keep(("d",), window("d", 100))
+    assert windows.find(("b",)) is None
+    assert windows.find(("a",)) is not None
+
+
+def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
+    """A window that cannot fit replaces the lane's earlier one by nothing."""
+    windows = Windows(2_000)
+    windows.keep(("lane",), window("a"))
+    windows.keep(("lane",), window("b", 5_000))
+    assert windows.find(("lane",)) is None
+    windows.keep(("lane",), window("c"))
+    assert windows.find(("lane",)) is not None
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30)
+)
+def test_what_is_kept_never_exceeds_the_bound(steps: list[tuple[str, int, bool]]) -> None:
+    """Whatever is kept and dropped, in any order, the sum stays within the bound."""
+    windows, most = Windows(2_500), 2_500
+    for name, size, drops in steps:
+        if drops:
+            windows.drop((name,))
+        else:
+            windows.keep((name,), window(name, size))
+        held = [found for key in "abcd" if (found := windows.find((key,))) is not None]
+        assert sum(found.size_bytes for found in held) <= most

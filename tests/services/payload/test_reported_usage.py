@@ -1,0 +1,632 @@
+"""UsageService on a real database: stored, calibrated by, judged (E2, J3, J4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.payload.reported_usage import TokenUsage, UsageReport
+from app.domain.prompt.resolved_settings import Ask
+from app.services.payload.reported_usage import MOST_USAGE_BYTES, Judged, Report, UsageService
+from app.services.ports import Records
+from app.services.prompt.budget_status import is_due_as_reported
+from tests.conftest import execute
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    MODEL,
+    TENANT,
+    Harness,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+
+SECTIONS = [{"name": "base", "content": "You are a careful assistant. " * 20}]
+TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services on this test's database."""
+    return Harness(WatchedDatabase(database))
+
+
+@pytest.fixture
+def service(harness: Harness) -> UsageService:
+    """The service of that process."""
+    return UsageService(harness.database, harness.frames, harness.queue, harness.active, new_id)
+
+
+def policy(window: int = 20_000, output: int = 1_000, **leaves: Any) -> dict[str, Any]:
+    """Return a policy with this window and no own tools."""
+    budget = {"context_window": window, "max_output_tokens": output}
+    return {"budget": budget, "agent_tools": "none"} | leaves
+
+
+def chat(sent: int, output: int = 0, cached: int = 0) -> dict[str, Any]:
+    """Return OpenAI's usage object."""
+    return {
+        "prompt_tokens": sent,
+        "completion_tokens": output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> Judged:
+    """Report usage of a build at the log's head, or have the last one judged again."""
+    if usage is not None and "through_seq" not in told and "build_id" not in told:
+        async with service._database.session() as records:
+            found = await records.conversations.find(TENANT, cid, MODEL)
+        told["through_seq"] = found.head.head_seq if found is not None else None
+    return await service.report(TENANT, cid, Report(usage, **told))
+
+
+async def talk(harness: Harness, own: Mapping[str, Any] | None = None, **more: Any) -> str:
+    """Return a conversation of some 2,000 tokens."""
+    cid = await harness.conversation(own or policy(), **more)
+    await harness.talk(cid, 30)
+    return cid
+
+
+async def last(harness: Harness, cid: str) -> UsageReport:
+    """Return the report that was stored last."""
+    async with harness.database.session() as records:
+        found = await records.usage.newest(cid)
+    assert found is not None
+    return found
+
+
+async def is_due(harness: Harness, cid: str) -> bool:
+    """Whether the due mark is set."""
+    return (await harness.stored(cid)).head.is_due
+
+
+# --- taking in ------------------------------------------------------------------------------
+
+
+async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageService) -> None:
+    """Every field of the object is kept, known or not, beside what was read from it (J4)."""
+    cid = await talk(harness)
+    await harness.build(cid)
+    usage = chat(900, 50, 300) | {"x": "\x00\ud800", "cost": 0.5}
+    judged = await report(service, cid, usage)
+    assert judged.token_usage == TokenUsage(600, 50, 0, 300)
+    stored = await last(harness, cid)
+    assert json.loads(stored.given) == usage
+    assert (stored.report_id, stored.model, stored.format) == (judged.report_id, MODEL, CHAT)
+    assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, judged.token_usage)
+
+
+async def test_without_usage_the_last_report_is_judged(
+    harness: Harness, service: UsageService
+) -> None:
+    """The question can be asked at any time; with nothing reported the estimate answers (J4)."""
+    cid = await talk(harness, policy(2_500, 500))
+    await harness.build(cid)
+    asked = await report(service, cid)
+    assert (asked.report_id, asked.token_usage, asked.is_current) == (None, None, False)
+    assert asked.estimate is not None and asked.budget is not None
+    assert asked.judged_tokens == asked.estimate.tokens == asked.budget.used_tokens
+    told = await report(service, cid, chat(10, 5), epoch=1, through_seq=60)
+    again = await report(service, cid)
+    assert again.report_id == told.report_id
+    assert again.token_usage == TokenUsage(10, 5)
+    assert again.is_current
+    assert not again.is_calibrated and again.uncalibrated_reason is None
+
+
+@pytest.mark.parametrize(
+    ("usage", "told", "format"),
+    [
+        (chat(900), {}, CHAT),
+        ({"input_tokens": 900, "cache_read_input_tokens": 0}, {}, ANTHROPIC),
+        ({"input_tokens": 900, "total_tokens": 900}, {}, FormatName.OPENAI_RESPONSES),
+        ({"prompt_token_count": 900}, {}, FormatName.GEMINI),
+        ({"input_tokens": 900}, {"format": FormatName.OPENAI_RESPONSES}, "openai_responses"),
+        ({"input_tokens": 900}, {}, ANTHROPIC),
+    ],
+)
+async def test_whose_usage_it_is(
+    harness: Harness, service: UsageService, usage: Any, told: dict[str, Any], format: FormatName
+) -> None:
+    """As told, else as the keys say, else Anthropic's, which then means the same (J4)."""
+    cid = await talk(harness)
+    await report(service, cid, usage, **told)
+    assert (await last(harness, cid)).format == format
+
+
+async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
+    harness: Harness, service: UsageService
+) -> None:
+    """Where the keys leave two formats, it is the one that payloads are built in (J4)."""
+    cid = await talk(harness)
+    await harness.build(cid, Ask(FormatName.OPENAI_RESPONSES, MODEL))
+    judged = await report(service, cid, {"input_tokens": 900, "output_tokens": 5})
+    stored = await last(harness, cid)
+    assert (stored.format, stored.epoch) == (FormatName.OPENAI_RESPONSES, 1)
+    assert judged.is_current
+
+
+@pytest.mark.parametrize("usage", [{"input_tokens": 9, "cache_read_input_tokens": 1}, chat(9)])
+async def test_another_providers_object_belongs_to_the_lane_built_last(
+    harness: Harness, service: UsageService, usage: dict[str, Any]
+) -> None:
+    """A gateway reports one provider's object for payloads in the format of another (J4)."""
+    cid = await talk(harness)
+    await harness.build(cid, Ask(FormatName.GEMINI, MODEL))
+    judged = await report(service, cid, usage)
+    stored = await last(harness, cid)
+    assert (stored.format, stored.epoch, judged.is_current) == (FormatName.GEMINI, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("told", "pointer"),
+    [
+        ({"epoch": 2}, "/epoch"),
+        ({"epoch": 1, "model": "gpt-4.1"}, "/epoch"),
+        ({"epoch": 1, "format": ANTHROPIC, "usage": {"input_tokens": 5}}, "/epoch"),
+        ({"through_seq": 61}, "/through_seq"),
+        ({"usage": None, "through_seq": 61}, "/through_seq"),
+        ({"usage": {"prompt_tokens": -1}}, "/usage/prompt_tokens"),
+        ({"usage": {"tokens": 1}}, "/usage"),
+        ({"usage": chat(5) | {"x": "y" * MOST_USAGE_BYTES}}, "/usage"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+async def test_what_cannot_be_is_refused(
+    harness: Harness, service: UsageService, told: dict[str, Any], pointer: str
+) -> None:
+    """Usage of what is not there yet, or that is none, stores nothing (J4, M)."""
+    cid = await talk(harness)
+    await harness.build(cid)
+    with pytest.raises(ValidationError) as caught:
+        await service.report(TENANT, cid, Report(**{"usage": chat(900)} | told))
+    assert caught.value.problems[0].pointer == pointer
+    assert (await report(service, cid)).report_id is None
+
+
+async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
+    """Without any model nobody knows whose tokens they are (J4)."""
+    harness = Harness(WatchedDatabase(database))
+    harness.frames.default_model = None
+    service = UsageService(harness.database, harness.frames, harness.queue, harness.active, new_id)
+    cid = await harness.conversation(policy())
+    with pytest.raises(ValidationError) as caught:
+        await report(service, cid, chat(5))
+    assert caught.value.problems[0].pointer == "/model"
+    assert not (await report(service, cid)).should_compact
+    assert (await report(service, cid, chat(5), model=MODEL)).token_usage == TokenUsage(5)
+
+
+async def test_tenants_and_deletions(harness: Harness, service: UsageService) -> None:
+    """A7, decision 7: reports belong to a conversation of a tenant and go with it, counted."""
+    cid = await talk(harness)
+    for _ in range(2):
+        await report(service, cid, chat(5))
+    for tenant_id, conversation_id in (("other", cid), (TENANT, new_id())):
+        with pytest.raises(NotFound):
+            await service.report(tenant_id, conversation_id, Report(chat(5)))
+    deleted = await harness.conversations.remove(TENANT, cid)
+    assert deleted["usage_reports"] == 2
+    with pytest.raises(NotFound):
+        await report(service, cid)
+
+
+async def test_a_report_beside_a_deletion_leaves_nothing(
+    harness: Harness, service: UsageService, database_url: str
+) -> None:
+    """A7: a report is stored before its conversation's deletion or not at all."""
+    cid = await talk(harness)
+    reports = (report(service, cid, chat(5)) for _ in range(4))
+    *answers, deleted = await asyncio.gather(
+        *reports, harness.conversations.remove(TENANT, cid), return_exceptions=True
+    )
+    stored = sum(isinstance(answer, Judged) for answer in answers)
+    assert all(isinstance(answer, Judged | NotFound) for answer in answers), answers
+    assert isinstance(deleted, dict)
+    assert deleted["usage_reports"] == stored
+    left = await execute(database_url, "SELECT count(*) FROM usage_reports")
+    assert left[0][0] == 0
+
+
+# --- calibrating ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [MODEL, CLAUDE])
+async def test_a_provider_that_counts_more_is_learnt(
+    harness: Harness, service: UsageService, model: str
+) -> None:
+    """A provider that counts 30 % more is estimated within 5 % after 5 reports (J3)."""
+    cid = await harness.conversation(policy(60_000), SECTIONS, TOOLS)
+    ask = Ask(CHAT, model)
+    errors = []
+    for turn in range(6):
+        await harness.talk(cid, 10)
+        build = await harness.build(cid, ask)
+        true_tokens = round(1.3 * build.count() * (1.01 if turn % 2 else 0.99))
+        errors.append(abs(build["tokens_used"] / true_tokens - 1))
+        told = {"epoch": build["epoch"], "through_seq": build["through_seq"], "model": model}
+        judged = await report(service, cid, chat(true_tokens, 10), **told)
+        assert judged.is_calibrated, judged.uncalibrated_reason
+    assert errors[0] > 0.2
+    assert errors[5] < 0.05
+    judged = await report(service, cid, model=model)
+    assert judged.estimate is not None
+    assert judged.estimate.factor == pytest.approx(1.3, rel=0.02)
+    assert judged.estimate.method == f"tokenizer x {judged.estimate.factor:g} (6 reports)"
+    assert 0.02 <= judged.estimate.margin <= 0.05
+
+
+async def stored_for(harness: Harness, cid: str, model: str) -> Any:
+    """Return the conversation with the calibration of a model."""
+    async with harness.database.session() as records:
+        return await records.conversations.find(TENANT, cid, MODEL, model)
+
+
+@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+async def test_the_payloads_count_is_found_again(
+    harness: Harness, service: UsageService, format: FormatName
+) -> None:
+    """What a payload was counted at follows from running sums, however it looked (J3)."""
+    model = MODEL if format is CHAT else CLAUDE
+    ask = Ask(format, model)
+    usage = chat(10) if format is CHAT else {"input_tokens": 10, "cache_read_input_tokens": 0}
+
+    async def check(cid: str) -> None:
+        build = await harness.build(cid, ask)
+        told = {"epoch": build["epoch"], "through_seq": build["through_seq"], "model": model}
+        await harness.append(cid, says("an answer, appended before its usage is told"))
+        await report(service, cid, usage, **told)
+        estimated = (await last(harness, cid)).estimated_tokens
+        assert estimated == pytest.approx(build["tokens_used"], abs=20)
+
+    cid = await harness.conversation(policy(6_000), SECTIONS, TOOLS)
+    await harness.append(cid, user("read it"), asks("a", "b"), result("a"), result("b"))
+    await harness.talk(cid, 10)
+    await check(cid)
+    await harness.talk(cid, 40)
+    assert (await harness.compact(cid)).compacted
+    await check(cid)
+    await harness.talk(cid, 1)
+    await check(cid)
+    sliding = policy(strategy="sliding_window", sliding_window={"keep_last_n": 7})
+    cid = await talk(harness, sliding)
+    await check(cid)
+
+
+async def test_reports_that_say_nothing_of_the_counter(
+    harness: Harness, service: UsageService
+) -> None:
+    """A report is stored, but not learnt from, unless its payload's count is known (J3)."""
+
+    async def why_not(cid: str, usage: Any, **told: Any) -> str | None:
+        judged = await report(service, cid, usage, **told)
+        assert not judged.is_calibrated
+        assert judged.report_id is not None
+        return judged.uncalibrated_reason
+
+    cid = await talk(harness)
+    assert await why_not(cid, chat(900)) == "never_built"
+    await harness.build(cid)
+    assert await why_not(cid, chat(900), epoch=0) == "older_epoch"
+    assert await why_not(cid, chat(900), through_seq=59) == "older_epoch"
+    assert await why_not(cid, chat(100)) == "implausible_ratio"
+    assert await why_not(cid, chat(900_000)) == "implausible_ratio"
+    served = chat(900) | {"server_tool_use": {"web_search_requests": 1}}
+    assert await why_not(cid, served) == "server_steps"
+    await harness.build(cid, Ask(max_context_tokens=9_000))
+    assert await why_not(cid, chat(900)) == "reduced"
+    await harness.build(cid, Ask(sections=json.dumps(SECTIONS)))
+    assert await why_not(cid, chat(900)) == "request_settings"
+    await harness.build(cid)
+    assert (await harness.compact(cid, strategy="sandwich")).compacted
+    assert await why_not(cid, chat(900)) == "view_changed"
+    small = await harness.conversation(policy())
+    await harness.append(small, user("hello"))
+    await harness.build(small)
+    assert await why_not(small, chat(20)) == "payload_too_small"
+    assert (await harness.stored(cid)).calibration is None
+
+
+async def test_thinking_that_goes_back_is_not_compared(
+    harness: Harness, service: UsageService
+) -> None:
+    """Only its provider counts reasoning; once dropped with its prefix it does not matter (E10)."""
+    cid = await harness.conversation(policy(8_000))
+    await harness.talk(cid, 20)
+    thinking = {"type": "thinking", "thinking": "hm " * 50, "signature": "abc"}
+    blocks = [thinking, {"type": "text", "text": "so"}]
+    await harness.append(cid, {"role": "assistant", "content": blocks}, format=ANTHROPIC)
+    ask = Ask(ANTHROPIC, CLAUDE)
+    build = await harness.build(cid, ask)
+    usage = {"input_tokens": build["tokens_used"], "cache_read_input_tokens": 0}
+    judged = await report(service, cid, usage, model=CLAUDE)
+    assert judged.uncalibrated_reason == "replayed_reasoning"
+    assert (await harness.compact(cid)).compacted
+    build = await harness.build(cid, ask)
+    usage = {"input_tokens": build["tokens_used"], "cache_read_input_tokens": 0}
+    assert (await report(service, cid, usage, model=CLAUDE)).is_calibrated
+
+
+async def test_reports_at_once_are_all_learnt(
+    harness: Harness, service: UsageService, database_url: str
+) -> None:
+    """Of many reports at the same time none is lost to the model's tally (J3)."""
+    cids = [await talk(harness) for _ in range(2)]
+    for cid in cids:
+        await harness.build(cid)
+    judged = await asyncio.gather(
+        *(report(service, cids[number % 2], chat(2_000)) for number in range(12))
+    )
+    assert all(item.is_calibrated for item in judged)
+    rows = await execute(database_url, "SELECT reports, counted_sum FROM calibrations")
+    counted = (await last(harness, cids[0])).estimated_tokens
+    assert counted is not None
+    assert [row["reports"] for row in rows] == [12]
+    assert rows[0]["counted_sum"] == pytest.approx(counted * (1 - 0.8**12) / 0.2, rel=0.01)
+
+
+async def test_calibrations_belong_to_tenant_model_and_counter(
+    harness: Harness, service: UsageService
+) -> None:
+    """What one model's reports say holds for its counts alone (J3)."""
+    cid = await talk(harness)
+    build = await harness.build(cid)
+    await report(service, cid, chat(2 * build["tokens_used"]))
+    assert (await harness.frames.of(await harness.stored(cid))).factor == 2
+    assert (await stored_for(harness, cid, "gpt-4.1")).calibration is None
+    other = await harness.conversation(policy(budget={"counter": "chars_4"}))
+    assert (await harness.stored(other)).calibration is None
+    same = await harness.conversation()
+    calibration = (await harness.stored(same)).calibration
+    assert calibration is not None and calibration.reports == 1
+    async with harness.database.session() as records:
+        assert await records.usage.find_calibration(TENANT, MODEL, "tokenizer") == calibration
+        assert await records.usage.find_calibration("other", MODEL, "tokenizer") is None
+
+
+async def test_every_read_knows_the_newest_calibration(
+    harness: Harness, service: UsageService
+) -> None:
+    """Appends and builds of a process that holds the settings count by the new factor (J3)."""
+    cid = await talk(harness)
+    build = await harness.build(cid)
+    before = await harness.append(cid, user("more"))
+    assert before.budget is not None
+    await report(service, cid, chat(2 * build["tokens_used"]), through_seq=60)
+    after = await harness.append(cid, user("more"))
+    assert after.budget is not None
+    assert after.budget.used_tokens == pytest.approx(2 * before.budget.used_tokens, rel=0.05)
+    held = harness.database.held(TENANT, cid)
+    assert held is not None and held.calibration is not None
+
+
+# --- judging --------------------------------------------------------------------------------
+
+
+async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageService) -> None:
+    """The reported total counts where it is larger, and wakes a worker once (E2, J4, 25)."""
+    cid = await talk(harness)
+    await harness.build(cid)
+    below = await report(service, cid, chat(13_000, 299))
+    assert (below.should_compact, below.pressure) == (False, "ok")
+    assert not await is_due(harness, cid)
+    due = await report(service, cid, chat(13_000, 300))
+    assert (due.should_compact, due.judged_tokens, due.pressure) == (True, 13_300, "due")
+    assert due.budget is not None
+    assert due.budget.used_tokens < 13_300
+    assert await is_due(harness, cid)
+    again = await report(service, cid)
+    assert again.should_compact
+    assert [kind for kind, _ in await harness.told(cid)] == ["due"]
+    async with harness.database.session() as records:
+        assert await records.jobs.list_due(10) == [(TENANT, cid)]
+        found = await records.conversations.find(TENANT, cid, MODEL)
+        assert found is not None
+        assert await is_due_as_reported(records, await harness.frames.of(found), found)
+
+
+async def test_what_came_after_the_report_is_added(harness: Harness, service: UsageService) -> None:
+    """Tokens appended since count on top, but the answer itself only once (E2)."""
+    cid = await talk(harness)
+    build = await harness.build(cid)
+    sent = build["tokens_used"]
+    await report(service, cid, chat(sent, 40), epoch=1, through_seq=60)
+    raw = (await harness.stored(cid)).head.tokens
+    await harness.append(cid, says("short"))
+    assert (await report(service, cid)).judged_tokens == sent + 40
+    await harness.append(cid, user("why " * 500))
+    appended = (await harness.stored(cid)).head.tokens - raw
+    assert (await report(service, cid)).judged_tokens == sent + appended
+
+
+@pytest.mark.parametrize("change", ["sections", "compaction"])
+async def test_usage_of_an_older_epoch_is_ignored(
+    harness: Harness, service: UsageService, change: str
+) -> None:
+    """Once the payload is another, a report of the old one says nothing, though it is kept (E2)."""
+    cid = await talk(harness, policy(5_000))
+    await harness.build(cid)
+    assert (await report(service, cid, chat(4_000))).should_compact
+    if change == "sections":
+        await harness.conversations.set_sections(TENANT, cid, SECTIONS)
+        await harness.build(cid)
+    else:
+        assert (await harness.compact(cid)).compacted
+    judged = await report(service, cid)
+    assert judged.token_usage == TokenUsage(4_000)
+    assert (judged.is_current, judged.should_compact) == (False, False)
+    assert judged.estimate is not None and judged.judged_tokens == judged.estimate.tokens
+    late = await report(service, cid, chat(4_000), epoch=1, through_seq=60)
+    assert (late.is_current, late.should_compact) == (False, False)
+    assert (await last(harness, cid)).report_id == late.report_id
+
+
+async def test_without_a_build_a_report_counts_until_the_view_changes(
+    harness: Harness, service: UsageService
+) -> None:
+    """A caller that builds elsewhere is judged by its reports as well (E2)."""
+    cid = await talk(harness, policy(5_000))
+    assert (await report(service, cid, chat(4_000))).should_compact
+    assert (await harness.compact(cid)).compacted
+    assert not (await report(service, cid)).should_compact
+
+
+@pytest.mark.parametrize(
+    ("leaves", "should", "marked"),
+    [
+        ({"compaction": {"mode": "inline"}}, True, False),
+        ({"compaction": {"auto": False}}, False, False),
+        ({"compaction": {"enabled": False}}, False, False),
+        ({"strategy": "sliding_window"}, False, False),
+        ({"strategy": "full_history"}, False, False),
+        ({"strategy": "retain_summary"}, True, True),
+    ],
+)
+async def test_the_policy_decides_what_is_due(
+    harness: Harness, service: UsageService, leaves: Any, should: bool, marked: bool
+) -> None:
+    """E1, decision 11: nothing is due where nothing compacts, and inline compaction has no job."""
+    cid = await talk(harness, policy(**leaves))
+    await harness.build(cid)
+    assert (await report(service, cid, chat(18_000))).should_compact is should
+    assert await is_due(harness, cid) is marked
+
+
+async def test_what_was_undone_is_left_alone(harness: Harness, service: UsageService) -> None:
+    """Decision 24: after an undo a report below the compact trigger asks for nothing."""
+    cid = await talk(harness, policy(5_000))
+    assert (await harness.compact(cid)).compacted
+    await harness.undo(cid)
+    await harness.build(cid)
+    assert not (await report(service, cid, chat(3_000))).should_compact
+    assert (await report(service, cid, chat(3_900))).should_compact
+
+
+async def test_no_window_no_judgement(harness: Harness, service: UsageService) -> None:
+    """Decision 6: while no window is known, usage is stored and estimated, and nothing is due."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 20)
+    judged = await report(service, cid, chat(10**6), model="nobody/knows")
+    assert (judged.pressure, judged.budget, judged.notice) == (None, None, None)
+    assert judged.token_usage == TokenUsage(10**6)
+    assert judged.estimate is not None and judged.estimate.tokens > 0
+    assert judged.judged_tokens == 10**6
+
+
+# --- failing --------------------------------------------------------------------------------
+
+
+class FailingSentence:
+    """A database whose `usage` fails after one of its sentences has run."""
+
+    def __init__(self, database: WatchedDatabase, sentence: str) -> None:
+        self._database = database
+        self._sentence = sentence
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Records]:
+        """Open a transaction in which that sentence fails."""
+        async with self._database.transaction() as records:
+            yield cast(Records, _Failing(records, self._sentence))
+
+
+class _Failing:
+    def __init__(self, inner: Any, sentence: str) -> None:
+        self._inner, self._sentence = inner, sentence
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name == "usage":
+            return _Failing(found, self._sentence)
+        if name != self._sentence:
+            return found
+
+        async def failing(*arguments: Any) -> None:
+            await found(*arguments)
+            raise ServiceUnavailable("The database does not answer")
+
+        return failing
+
+
+@pytest.mark.parametrize("sentence", ["add", "newest_epoch", "calibrate"])
+async def test_a_report_is_taken_in_whole_or_not_at_all(
+    harness: Harness, service: UsageService, sentence: str
+) -> None:
+    """Stopped anywhere, nothing of a report is stored or learnt; it can be sent again (A8, J4)."""
+    cid = await talk(harness)
+    build = await harness.build(cid)
+    usage = chat(build["tokens_used"])
+    broken = UsageService(
+        cast(Any, FailingSentence(harness.database, sentence)),
+        harness.frames,
+        harness.queue,
+        harness.active,
+        new_id,
+    )
+    with pytest.raises(ServiceUnavailable):
+        await report(broken, cid, usage)
+    assert (await report(service, cid)).report_id is None
+    assert (await harness.stored(cid)).calibration is None
+    assert (await report(service, cid, usage)).is_calibrated
+
+
+async def test_a_lost_queue_does_not_matter(harness: Harness) -> None:
+    """The due mark is the promise: a worker that cannot be woken finds it (25, E11)."""
+
+    class LostQueue:
+        async def enqueue(self, *_: Any) -> bool:
+            raise ServiceUnavailable("The database does not answer")
+
+    service = UsageService(harness.database, harness.frames, LostQueue(), harness.active, new_id)
+    cid = await talk(harness)
+    assert (await report(service, cid, chat(18_000))).should_compact
+    assert await is_due(harness, cid)
+
+
+async def test_settings_that_stopped_working(harness: Harness, service: UsageService) -> None:
+    """A report is stored even where the layers no longer work together (M, J4)."""
+    cid = await talk(harness)
+    async with harness.database.transaction() as records:
+        found = await records.log.lock(TENANT, cid, MODEL)
+        assert found is not None
+        broken = replace(found.settings, policy='{"budget":{"context_window":-1}}')
+        await records.conversations.change(TENANT, replace(found, settings=broken))
+    judged = await report(service, cid, chat(900))
+    assert judged.token_usage == TokenUsage(900)
+    assert (judged.estimate, judged.judged_tokens, judged.should_compact) == (None, None, False)
+    assert judged.uncalibrated_reason is not None
+
+
+async def test_one_odd_report_does_not_shrink_the_counts_of_others(
+    harness: Harness, service: UsageService
+) -> None:
+    """C4, J3: a provider that seems to count less is believed after three reports, not one."""
+    cid, other = await talk(harness), await talk(harness)
+    whole = counted = (await harness.build(other))["tokens_used"]
+    for number in range(1, 4):
+        build = await harness.build(cid)
+        less = round(0.7 * build.count())
+        told = {"epoch": build["epoch"], "through_seq": build["through_seq"]}
+        assert (await report(service, cid, chat(less), **told)).is_calibrated
+        counted = (await harness.build(other, None, harness.cold()))["tokens_used"]
+        if number < 3:
+            assert counted >= whole
+    assert counted < 0.8 * whole

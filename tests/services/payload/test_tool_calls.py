@@ -1,0 +1,396 @@
+"""Tool calls: what the model reads, and what only the caller is told (L1, F4, F5, H2, G6)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.domain.common.errors import (
+    Conflict,
+    ContextError,
+    ContextLimitUnknown,
+    Gone,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.common.messages import FormatName
+from app.domain.compaction.planning import CompactResult
+from app.domain.conversations.search import MOST_RECALLED, Recalled
+from app.domain.formats import ToolDefinition
+from app.domain.prompt.agent_tools import MOST_BYTES
+from app.domain.prompt.tool_deferral import Found
+from app.domain.tool_output.blobs import ToolOutputRef
+from app.domain.tool_output.grep import GrepMatch, GrepResult
+from app.domain.tool_output.slices import Bytes, Lines
+from app.services.payload.tool_calls import Answered, ToolCallService
+
+TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
+CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
+ABSENT = NotFound.conversation(CONVERSATION)
+
+
+@dataclass
+class Readers:
+    """Readers that note what they are asked for, and give or raise what they are told to."""
+
+    found: Any = None
+    is_known: bool = True
+    asked: list[Any] = field(default_factory=list)
+
+    async def read(self, *place: Any, **how: Any) -> Any:
+        """Give the slice or the matches, or raise."""
+        self.asked.append((*place, how) if how else place)
+        if isinstance(self.found, ContextError):
+            raise self.found
+        return self.found
+
+    async def check(self, tenant_id: str, conversation_id: str) -> None:
+        """Raise when there is no such conversation."""
+        assert (tenant_id, conversation_id) == (TENANT, CONVERSATION)
+        if not self.is_known:
+            raise ABSENT
+
+    @property
+    def service(self) -> ToolCallService:
+        """The service over these readers."""
+        read = self.read
+        return ToolCallService(read, read, read, self.check, read, read, read)
+
+    async def call(self, name: str, **arguments: Any) -> Answered:
+        """Execute one call in the form of Chat."""
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        raw = {"id": "c1", "type": "function", "function": function}
+        return await self.service.answer(TENANT, CONVERSATION, CHAT, raw)
+
+
+async def text_of(found: Any, name: str, **arguments: Any) -> str:
+    """Return what the model reads when the readers find this."""
+    answered = await Readers(found).call(name, ref_id=REF, **arguments)
+    assert not answered.is_error
+    text: str = answered.message["content"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (Lines("1\ta\n2\tb", 1, 2, 2, None), "1\ta\n2\tb\n[End of output.]"),
+        (
+            Lines("1\ta\n2\tb\n", 1, 2000, 15_000, 2000),
+            "1\ta\n2\tb\n[Lines 1-2000 of 15,000. Go on with offset=2000.]",
+        ),
+        (
+            Lines("2001\tx", 2001, 1, 15_000, 2001),
+            "2001\tx\n[Lines 2001-2001 of 15,000. Go on with offset=2001.]",
+        ),
+        (Lines("1\t", 1, 1, 1, None), "1\t\n[End of output.]"),
+        (Lines("", 1, 0, 0, None), "[The output is empty.]"),
+        (Lines("", 8, 0, 1200, None), "[The output has 1,200 lines; offset=7 is past its end.]"),
+    ],
+)
+async def test_lines_end_by_saying_how_to_go_on(lines: Lines, text: str) -> None:
+    """F4, L1: numbered lines, then with which offset to go on, or that it was all."""
+    assert await text_of(lines, "tool_output_cache", offset=7) == text
+
+
+@pytest.mark.parametrize(
+    ("piece", "text"),
+    [
+        (Bytes("abc", 0, 3, 3, None), "abc\n[End of output.]"),
+        (
+            Bytes("abc\n", 0, 4096, 48_231, 4096),
+            "abc\n[Bytes 0-4095 of 48,231. Go on with offset=4096.]",
+        ),
+        (Bytes("", 0, 0, 0, None), "[The output is empty.]"),
+        (Bytes("", 7, 0, 5, None), "[The output has 5 bytes; offset=7 is past its end.]"),
+    ],
+)
+async def test_bytes_end_by_saying_how_to_go_on(piece: Bytes, text: str) -> None:
+    """F4, L1: the text, then with which offset to go on, or that it was all."""
+    assert await text_of(piece, "read_result", offset=7) == text
+
+
+def match(line: int, text: str, *, before: Any = (), after: Any = ()) -> GrepMatch:
+    """Return one match with the lines around it."""
+    return GrepMatch(line, text, before, after)
+
+
+@pytest.mark.parametrize(
+    ("matches", "arguments", "text"),
+    [
+        ([], {}, "[No line matches.]"),
+        ([match(12, "x"), match(40, "x")], {}, "12:x\n40:x"),
+        (
+            [match(12, "x", before=("a",), after=("b",)), match(40, "y", before=("c",))],
+            {"before": 1, "after": 1},
+            "11-a\n12:x\n13-b\n--\n39-c\n40:y",
+        ),
+        (
+            [
+                match(3, "x", before=("a", "b"), after=("c", "y")),
+                match(5, "y", before=("x", "c"), after=("d", "e")),
+                match(8, "z", before=("d", "e")),
+            ],
+            {"before": 2, "after": 2},
+            "1-a\n2-b\n3:x\n4-c\n5:y\n6-d\n7-e\n8:z",
+        ),
+        ([match(1, "")], {"before": 3}, "1:"),
+    ],
+)
+async def test_matches_are_shown_as_grep_prints_them(
+    matches: list[GrepMatch], arguments: dict[str, Any], text: str
+) -> None:
+    """F5, L1: each line once, matches by colon, lines around them by dash, groups apart."""
+    found = GrepResult(tuple(matches), False)
+    shown = await text_of(found, "tool_output_cache_grep", pattern="x", **arguments)
+    assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("limit", "count", "way"),
+    [
+        (2, 2, "narrow the pattern or raise limit"),
+        (500, 500, "narrow the pattern"),
+    ],
+)
+async def test_more_matches_are_told_of(limit: int, count: int, way: str) -> None:
+    """F5, L1: a higher limit is offered only where it would show more."""
+    found = GrepResult(tuple(match(line, "x") for line in range(count)), True)
+    shown = await text_of(found, "tool_output_cache_grep", pattern="x", limit=limit)
+    assert shown.endswith(f"[More matches than {count:,}; {way}.]")
+
+
+@pytest.mark.parametrize(("length", "count"), [(1, 400), (1000, 10), (60_000, 1)])
+async def test_matches_are_bounded_together(length: int, count: int) -> None:
+    """L1: as many matches are shown as go into what a view may hold, and one at least."""
+    text = "é" * (length // 2)
+    around = {"before": (text,) * 2, "after": (text,) * 2}
+    found = GrepResult(tuple(match(10 * line, text, **around) for line in range(1, 401)), False)
+    shown = await text_of(
+        found, "tool_output_cache_grep", pattern="x", before=2, after=2, limit=500
+    )
+    shown_count = len([line for line in shown.split("\n") if line.partition(":")[0].isdigit()])
+    assert shown_count == count
+    assert len(shown.encode()) < 52_200 or count == 1
+    cut = f"[More matches than these {shown_count}; narrow the pattern.]"
+    assert shown.endswith(cut) is (count < 400)
+
+
+async def test_readers_are_asked_for_what_the_model_wants() -> None:
+    """L1: arguments reach the reader of their tool, defaults filled in and limits clamped."""
+    readers = Readers(Lines("", 1, 0, 0, None))
+    await readers.call("tool_output_cache", ref_id=REF, offset="10", limit=9999)
+    readers.found = Bytes("", 0, 0, 0, None)
+    await readers.call("read_result", ref_id=REF)
+    readers.found = GrepResult((), False)
+    await readers.call("tool_output_cache_grep", ref_id=REF, pattern="x", after=3)
+    how = {"ignore_case": False, "before": 0, "after": 3, "limit": 100}
+    assert readers.asked == [
+        (TENANT, CONVERSATION, REF, 10, 2000),
+        (TENANT, CONVERSATION, REF, 0, 4096),
+        (TENANT, CONVERSATION, REF, "x", how),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NotFound("No blob", {"ref": REF}), 'no tool output with ref_id "blob_1"'),
+        (NotFound("No blob", {"conversation_id": CONVERSATION, "id": REF}), "no tool output"),
+        (Gone("Collected", {"id": REF}), 'tool output "blob_1" is no longer stored'),
+        (ValidationError.at("/query/pattern", "missing ): (a"), "was not run: missing ): (a"),
+    ],
+)
+@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+async def test_what_the_model_can_mend_is_told_to_it(
+    error: ContextError, told: str, format: FormatName
+) -> None:
+    """L1: an unknown or collected ref and a bad pattern are answers, not failures."""
+    arguments = {"ref_id": REF, "pattern": "(a"}
+    function = {"name": "tool_output_cache_grep", "arguments": json.dumps(arguments)}
+    raw = {
+        CHAT: {"id": "c1", "function": function},
+        ANTHROPIC: {"type": "tool_use", "id": "c1", "name": function["name"], "input": arguments},
+    }[format]
+    answered = await Readers(error).service.answer(TENANT, CONVERSATION, format, raw)
+    assert answered.is_error
+    assert told in json.dumps(answered.message).replace('\\"', '"')
+
+
+async def test_wrong_arguments_read_nothing() -> None:
+    """L1: the model is told what is wrong with its arguments before anything is read."""
+    readers = Readers()
+    answered = await readers.call("read_result", ref_id=REF, lines=3)
+    assert answered.is_error
+    assert 'there is no argument "lines"' in answered.message["content"]
+    assert not readers.asked
+
+
+@pytest.mark.parametrize("error", [ABSENT, ServiceUnavailable("The database does not answer")])
+async def test_what_no_model_can_mend_is_raised(error: ContextError) -> None:
+    """L1, M: an unknown conversation and a failing store are for the caller."""
+    with pytest.raises(type(error)):
+        await Readers(error).call("read_result", ref_id=REF)
+
+
+async def test_an_unknown_conversation_is_raised_whatever_the_arguments() -> None:
+    """M: wrong arguments do not hide that there is no such conversation."""
+    with pytest.raises(NotFound):
+        await Readers(is_known=False).call("read_result")
+
+
+async def test_an_unknown_tool_is_refused_where_it_is_named() -> None:
+    """L1, M: the call of another tool is the caller's mistake, at its name."""
+    readers = Readers()
+    with pytest.raises(ValidationError) as refused:
+        await readers.call("shell", ref_id=REF)
+    assert refused.value.problems[0].pointer == "/tool_call/function/name"
+    assert not readers.asked
+
+
+# --- search and compaction --------------------------------------------------------------------
+
+WEATHER = ToolDefinition("get_weather", "Weather.", {"type": "object"}, "mcp")
+RESULT = CompactResult(
+    compacted=True,
+    reason=None,
+    compaction_id="c1",
+    before_tokens=91_200,
+    after_tokens=3_980,
+    before_msg_count=1_046,
+    after_msg_count=12,
+    strategies_run=("sandwich",),
+    summary_range=(6, 41),
+    model="extractive",
+    summary_tokens=420,
+    cost_usd=0.0,
+    duration_ms=12,
+)
+
+
+async def test_a_search_answers_with_definitions() -> None:
+    """H2, L1: the query and its limit reach the search; full definitions come back."""
+    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    answered = await readers.call("tool_search", query="weather")
+    assert not answered.is_error
+    assert answered.message["content"] == (
+        '{"name":"get_weather","description":"Weather.","parameters":{"type":"object"}}'
+    )
+    await readers.call("tool_search", query="weather", limit=80)
+    assert readers.asked == [
+        (TENANT, CONVERSATION, "weather", 5, {"promotes": True}),
+        (TENANT, CONVERSATION, "weather", 50, {"promotes": True}),
+    ]
+    nothing = await Readers(Found((), 9, ())).call("tool_search", query="x")
+    assert (nothing.is_error, nothing.message["content"]) == (False, "[No tool matches.]")
+
+
+async def test_a_native_search_answers_with_references() -> None:
+    """H3: references where the caller's payload defers natively, the text where it does not."""
+    raw = {"type": "tool_use", "id": "c1", "name": "tool_search", "input": {"query": "weather"}}
+    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    service = readers.service
+    found = await service.answer(TENANT, CONVERSATION, ANTHROPIC, raw, native=True)
+    assert readers.asked[-1][-1] == {"promotes": False}
+    (block,) = found.message["content"]
+    assert block["content"] == [{"type": "tool_reference", "tool_name": "get_weather"}]
+    plain = await service.answer(TENANT, CONVERSATION, ANTHROPIC, raw)
+    assert isinstance(plain.message["content"][0]["content"], str)
+
+
+async def test_openais_own_search_is_answered_in_kind() -> None:
+    """H3, C7: a search item gets an output of the same call id, wrong arguments an empty one."""
+    readers = Readers(Found((WEATHER,), 9, ("get_weather",)))
+    item = {"type": "tool_search_call", "call_id": "c1", "execution": "client"}
+    for arguments, status, count in (({"query": "weather"}, "completed", 1), ({}, "incomplete", 0)):
+        raw = {**item, "arguments": arguments}
+        answered = await readers.service.answer(
+            TENANT, CONVERSATION, FormatName.OPENAI_RESPONSES, raw
+        )
+        assert answered.is_error is (count == 0)
+        assert answered.message["type"] == "tool_search_output"
+        assert (answered.message["call_id"], answered.message["status"]) == ("c1", status)
+        assert len(answered.message["tools"]) == count
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (RESULT, "[Compacted: 91,200 tokens became 3,980, 1,046 messages became 12.]"),
+        (
+            replace(RESULT, compacted=False, reason="not enough messages"),
+            "[Nothing was compacted: not enough messages.]",
+        ),
+    ],
+)
+async def test_a_compaction_says_what_it_did(result: CompactResult, text: str) -> None:
+    """G6, L1: one sentence with tokens and messages before and after, or why nothing was done."""
+    readers = Readers(result)
+    answered = await readers.call("compact_context")
+    assert (answered.is_error, answered.message["content"]) == (False, text)
+    assert readers.asked == [(TENANT, CONVERSATION)]
+
+
+@pytest.mark.parametrize("error", [ServiceUnavailable("No model"), Conflict("Changed meanwhile")])
+async def test_a_compaction_that_fails_lets_the_model_go_on(error: ContextError) -> None:
+    """E9, L1: a failing summariser is no reason to stop: the model is told to go on."""
+    answered = await Readers(error).call("compact_context")
+    assert answered.is_error
+    assert answered.message["content"] == (
+        "Error: The context cannot be compacted at the moment. Go on without it."
+    )
+
+
+AT = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+REST = ToolOutputRef("blob_1", 48_231, 900)
+
+
+async def test_what_is_recalled_is_a_line_for_each_message() -> None:
+    """L1, A6: seq, who, when and an excerpt; of a cut result where the rest is."""
+    found = [
+        Recalled(12, "user", None, AT, "the port is 5433", None),
+        Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST),
+    ]
+    readers = Readers(found)
+    answered = await readers.call("recall", query="which port?")
+    assert (answered.is_error, answered.message["content"]) == (
+        False,
+        "#12 user 2026-03-04 05:06: the port is 5433\n"
+        "#14 tool shell 2026-03-04 05:06: …listening on 5433…"
+        ' [48,231 bytes; ref_id="blob_1"]',
+    )
+    assert readers.asked == [(TENANT, CONVERSATION, "which port?")]
+    nothing = await Readers([]).call("recall", query="x")
+    assert (nothing.is_error, nothing.message["content"]) == (False, "[No message matches.]")
+
+
+async def test_what_is_recalled_is_bounded() -> None:
+    """L1: the longest excerpts, names and refs stay below what a view may hold."""
+    longest = Recalled(10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36))
+    answered = await Readers([longest] * MOST_RECALLED).call("recall", query="x")
+    assert len(answered.message["content"].encode()) < MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("recall", ABSENT),
+        ("recall", ServiceUnavailable("The database does not answer")),
+        ("tool_search", ABSENT),
+        ("tool_search", ServiceUnavailable("The database does not answer")),
+        ("compact_context", ABSENT),
+        ("compact_context", ContextLimitUnknown("The model's context window is unknown")),
+    ],
+)
+async def test_what_no_search_or_compaction_can_mend_is_raised(
+    name: str, error: ContextError
+) -> None:
+    """L1, M: an unknown conversation, an unknown window and a failing store are the caller's."""
+    arguments = {} if name == "compact_context" else {"query": "x"}
+    with pytest.raises(type(error)):
+        await Readers(error).call(name, **arguments)

@@ -1,0 +1,136 @@
+"""The caller's own settings: checked, patched, shown (decision 22)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import Conflict, Problem, ValidationError
+from app.domain.common.policy import DEFAULTS
+from app.domain.conversations.records import Agent, Settings, Versioned, Versions
+from app.services.prompt.settings_inheritance import (
+    Listed,
+    OwnSettings,
+    Patch,
+    in_policy,
+    listed,
+    sections_text,
+    shown_policy,
+    tools_text,
+    with_list,
+    without_empty,
+)
+
+leaves = st.dictionaries(
+    st.sampled_from(["preserve_top", "preserve_bottom"]), st.integers(1, 9) | st.none(), max_size=2
+)
+layers = st.fixed_dictionaries({}, optional={"sandwich": leaves})
+
+
+def patched(policy: str, patch: Any) -> str:
+    """Return the policy that a stored one becomes."""
+    change = Patch(frozenset({"policy"}), policy=patch)
+    return change.applied(Settings(policy=policy)).policy
+
+
+@pytest.mark.parametrize(
+    ("stored", "patch", "expected"),
+    [
+        ("{}", {"sandwich": {"preserve_top": 1}}, '{"sandwich":{"preserve_top":1}}'),
+        ('{"sandwich":{"preserve_top":1}}', {"sandwich": {"preserve_top": None}}, "{}"),
+        ('{"sandwich":{"preserve_top":1}}', {"sandwich": None}, "{}"),
+        ('{"sandwich":{"preserve_top":1}}', {"sandwich": {}}, '{"sandwich":{"preserve_top":1}}'),
+        ('{"summary_role":"user"}', None, "{}"),
+        ("{}", {}, "{}"),
+    ],
+)
+def test_patches_of_policies(stored: str, patch: Any, expected: str) -> None:
+    """Decision 22: leaves merge, null leaves go, a null policy resets everything."""
+    assert patched(stored, patch) == expected
+
+
+@given(layers, layers)
+def test_a_patch_shows_what_it_sets(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Decision 22: after a patch each of its leaves has its value, or the inherited one."""
+    stored = json.loads(patched(patched("{}", first), second))
+    shown = shown_policy(stored)
+    for name, value in second.get("sandwich", {}).items():
+        expected = DEFAULTS["sandwich"][name] if value is None else value
+        assert shown["sandwich"][name] == expected
+    assert without_empty(stored) == stored
+    assert shown.keys() == DEFAULTS.keys()
+
+
+def test_a_patch_changes_only_what_is_given() -> None:
+    """Decision 22: what a patch does not name stays."""
+    settings = Settings("m", '{"strategy":"sandwich"}', "[1]", "[2]")
+    assert Patch(frozenset(), model="other", policy={"x": 1}).applied(settings) == settings
+    assert Patch(frozenset({"model"})).applied(settings).model is None
+
+
+def test_creations_store_no_nulls() -> None:
+    """Decision 22: a null leaf in a creation is the same as none."""
+    own = OwnSettings(policy={"budget": {"context_window": None, "notice_at": 0.5}})
+    assert own.stored().policy == '{"budget":{"notice_at":0.5}}'
+
+
+def test_names_are_unique() -> None:
+    """G1, decision 21: a name used twice in a list is refused where it comes again."""
+    section = {"name": "a", "content": ""}
+    with pytest.raises(ValidationError) as caught:
+        sections_text([section, section])
+    assert caught.value.problems[0].pointer == "/sections/1/name"
+    with pytest.raises(ValidationError) as caught:
+        tools_text([{"name": "a"}, {"function": {"name": "a"}}])
+    assert caught.value.problems[0].pointer == "/tools/1/name"
+
+
+def test_pointers_lead_into_the_body() -> None:
+    """M: what is wrong in a policy is pointed at from the whole body."""
+    error = in_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
+    assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
+
+
+bodies = st.sampled_from(["[]", "[1]", "[2]"])
+
+
+@given(bodies, st.integers(0, 5), bodies, st.none() | st.integers(0, 6))
+def test_a_list_is_replaced_as_a_new_version(
+    body: str, version: int, new: str, expected: int | None
+) -> None:
+    """G1: what differs is the next version, what does not changes nothing, and only what was
+    expected is replaced.
+    """
+    newest = Listed(body, version)
+    if expected not in (None, version):
+        with pytest.raises(Conflict) as caught:
+            newest.replaced(Versioned.TOOLS, new, expected)
+        assert caught.value.facts == {"version": version, "expected_version": expected}
+        return
+    after = newest.replaced(Versioned.TOOLS, new, expected)
+    assert after.body == new
+    assert after.version == version + (new != body)
+
+
+@pytest.mark.parametrize("kind", Versioned)
+def test_each_list_has_its_own_versions(kind: Versioned) -> None:
+    """G1: changing one list of a layer leaves the other as it is."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    layer = Agent("a", "A", Settings("m", "{}", "[1]", "[2]"), "{}", now, now, Versions(3, 5))
+    changed = with_list(layer, kind, Listed("[9]", 8))
+    (other,) = set(Versioned) - {kind}
+    assert listed(changed, kind) == Listed("[9]", 8)
+    assert listed(changed, other) == listed(layer, other)
+    assert changed.settings.model == "m"
+
+
+def test_what_an_earlier_release_stored_is_version_nought() -> None:
+    """G1: a list from before versions were kept is told apart from none."""
+    assert Listed("[1]", 0).is_unkept
+    assert not Listed("[]", 0).is_unkept
+    assert not Listed("[1]", 1).is_unkept

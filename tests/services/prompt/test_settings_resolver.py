@@ -1,0 +1,294 @@
+"""Frames: layers resolved into policy, model, window, sections and tools (C2, J2, decision 21)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.domain.common.errors import ContextLimitUnknown, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import CounterName
+from app.domain.conversations.records import Conversation, Head, Settings
+from app.domain.models.calibration import Calibration
+from app.domain.prompt.resolved_settings import Ask, Frame
+from app.services.prompt.settings_resolver import Frames
+from tests.services.fakes import MODEL, MODELS, TOKENIZER
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def frames(**service_policy: Any) -> Frames:
+    """Return frames under a service policy."""
+    return Frames(MODELS, TOKENIZER, service_policy, MODEL)
+
+
+def settings(
+    model: str | None = None,
+    policy: dict[str, Any] | None = None,
+    sections: list[dict[str, Any]] | None = None,
+    tools: list[dict[str, Any]] | None = None,
+) -> Settings:
+    """Return a stored layer."""
+    return Settings(
+        model, json.dumps(policy or {}), json.dumps(sections or []), json.dumps(tools or [])
+    )
+
+
+def conversation(own: Settings | None = None, agent: Settings | None = None) -> Conversation:
+    """Return a conversation with these layers."""
+    return Conversation(
+        conversation_id="c",
+        agent_id="a",
+        counter="tokenizer",
+        settings=own or Settings(),
+        agent=agent or Settings(),
+        metadata="{}",
+        created_at=NOW,
+        updated_at=NOW,
+        head=Head(),
+    )
+
+
+async def frame(ask: Ask | None = None, **layers: Settings) -> Frame:
+    """Return the frame of a conversation with these layers."""
+    return await frames().of(conversation(**layers), ask)
+
+
+async def test_the_model_comes_from_the_nearest_layer() -> None:
+    """Request, conversation, agent, default: the first that names a model decides (C2)."""
+    own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
+    assert (await frame(Ask(model="o3"), own=own, agent=agent)).model == "o3"
+    assert (await frame(own=own, agent=agent)).model == "gpt-4.1"
+    assert (await frame(agent=agent)).model == "gpt-4-turbo"
+    assert (await frame()).model == MODEL
+
+
+async def test_layers_merge_by_name_and_leaf() -> None:
+    """Sections and tools merge by name, the policy per leaf, request last (decisions 21, 22)."""
+    agent = settings(
+        policy={"sandwich": {"preserve_top": 1, "preserve_bottom": 2}},
+        sections=[{"name": "a", "content": "agent"}, {"name": "b", "content": "base"}],
+        tools=[{"name": "t", "description": "agent"}],
+    )
+    own = settings(
+        policy={"sandwich": {"preserve_top": 7}}, sections=[{"name": "a", "content": "own"}]
+    )
+    ask = Ask(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
+    made = await frame(ask, own=own, agent=agent)
+    contents = {section.name: section.content for section in made.sections}
+    assert contents == {"a": "own", "b": "base", "c": "asked"}
+    assert [tool.name for tool in made.tools] == ["t", "u"]
+    sandwich = made.policy.sandwich
+    assert (sandwich.preserve_top, sandwich.preserve_bottom) == (7, 2)
+
+
+async def test_the_service_policy_is_the_weakest_layer() -> None:
+    """What the service sets holds where no agent or conversation says otherwise (decision 22)."""
+    weak = frames(budget={"max_output_tokens": 77}, sandwich={"preserve_top": 1})
+    made = await weak.of(conversation(settings(policy={"sandwich": {"preserve_top": 2}})))
+    assert made.policy.budget.max_output_tokens == 77
+    assert made.policy.sandwich.preserve_top == 2
+
+
+async def test_windows_of_request_and_policy() -> None:
+    """The request's window is used, the policy's own is what compaction is judged by (13)."""
+    own = settings(policy={"budget": {"context_window": 20_000, "max_output_tokens": 500}})
+    plain = await frame(own=own)
+    assert plain.required_limits().total == 20_000
+    assert not plain.is_reduction
+    smaller = await frame(Ask(max_context_tokens=9_000), own=own)
+    assert smaller.required_limits().total == 9_000
+    assert smaller.policy_limits is not None
+    assert smaller.policy_limits.total == 20_000
+    assert smaller.is_reduction
+    assert not (await frame(Ask(max_context_tokens=20_000), own=own)).is_reduction
+    output = await frame(Ask(max_output_tokens=900), own=own)
+    assert output.required_limits().max_output_tokens == 900
+    assert output.is_reduction
+
+
+async def test_an_unknown_window_is_an_error_only_where_it_is_needed() -> None:
+    """Without a window the frame stands, and says why when limits are asked for (C2, 6)."""
+    own = settings("nobody/knows")
+    unknown = await frame(own=own)
+    assert unknown.limits is None
+    with pytest.raises(ContextLimitUnknown):
+        unknown.required_limits()
+    given = await frame(Ask(max_context_tokens=5_000, max_output_tokens=100), own=own)
+    assert given.required_limits().total == 5_000
+    assert given.is_reduction
+    derive = settings("nobody/knows", {"budget": {"on_unknown_model": "derive"}})
+    assert (await frame(own=derive)).required_limits().total == 4 * 4096
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "agent", "default", "source"),
+    [
+        ("nobody/knows", "gpt-4.1", "gpt-4.1", MODEL, "request"),
+        (None, "nobody/knows", "gpt-4.1", MODEL, "conversation"),
+        (None, None, "nobody/knows", MODEL, "agent"),
+        (None, None, None, "nobody/knows", "service"),
+    ],
+)
+async def test_an_unknown_window_names_its_model(
+    asked: str | None, own: str | None, agent: str | None, default: str, source: str
+) -> None:
+    """C2, M: the error names the model and who named it, and points at it in a request."""
+    made = Frames(MODELS, TOKENIZER, {}, default)
+    layers = conversation(settings(own), settings(agent))
+    with pytest.raises(ContextLimitUnknown, match="'nobody/knows'") as raised:
+        (await made.of(layers, Ask(model=asked))).required_limits()
+    assert raised.value.facts == {"model": "nobody/knows", "model_source": source}
+    pointers = [problem.pointer for problem in raised.value.problems]
+    assert pointers == (["/model"] if source == "request" else [])
+
+
+async def test_no_window_is_known_without_a_model() -> None:
+    """C2, M: where nobody names a model the error says so."""
+    made = Frames(MODELS, TOKENIZER, {}, None)
+    with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
+        (await made.of(conversation())).required_limits()
+    assert raised.value.facts == {} and raised.value.problems == ()
+
+
+async def test_margins_are_zero_for_exact_counters_only() -> None:
+    """A safety margin is added where the model's tokenizer is not ours (C4)."""
+    assert (await frame()).required_limits().margin == 0
+    claude = await frame(Ask(FormatName.ANTHROPIC, "claude-3-opus"))
+    assert claude.required_limits().margin > 0
+
+
+async def test_due_follows_the_strategy() -> None:
+    """Each strategy brings its own trigger; two have none (C3, decision 11)."""
+    own = settings(policy={"sandwich": {"compression_threshold": 0.6}})
+    assert (await frame(own=own)).required_limits().due_at == 0.6
+    for name in ("sliding_window", "full_history"):
+        made = await frame(own=settings(policy={"strategy": name}))
+        assert made.required_limits().due_at is None
+
+
+async def test_a_tenants_own_entry_overrides_the_registry() -> None:
+    """Limits and prices of the tenant's own entry win, and name their source (J5)."""
+    entry = json.dumps({"context_window": 4_000, "input_price": 0.5, "exact": True})
+    made = await frames().of(
+        replace(
+            conversation(settings(policy={"budget": {"max_output_tokens": 100}})),
+            model_entry=entry,
+        )
+    )
+    assert made.required_limits().total == 4_000
+    assert made.info is not None
+    sources = made.info.sources
+    assert sources["context_window"] == sources["input_price"] == "tenant"
+    assert sources["max_output_tokens"] != "tenant"
+    assert (made.info.input_price, made.info.exact) == (0.5, True)
+
+
+async def test_equal_layers_give_the_same_frame_object() -> None:
+    """A frame is resolved once for each set of layers; the oldest is forgotten."""
+    few = Frames(MODELS, TOKENIZER, {}, MODEL, most_chars=9_000)
+    first = await few.of(conversation())
+    assert await few.of(conversation()) is first
+    assert await few.of(replace(conversation(), head=Head(head_seq=5))) is first
+    for number in range(3):
+        await few.of(conversation(settings(sections=[{"name": "a", "content": str(number)}])))
+    assert await few.of(conversation()) is not first
+
+
+async def test_counts_are_corrected_by_the_models_reports() -> None:
+    """A calibration's factor, rounded, multiplies the counts, and its margin is added (J3, C4)."""
+    several = frames()
+    plain = conversation(settings(sections=[{"name": "a", "content": "word " * 100}]))
+    told = replace(plain, calibration=Calibration(1.31249, 0.0212, 5))
+    made = await several.of(told)
+    assert made.factor == 1.312
+    assert made.required_limits().margin == 0.021
+    assert made.policy_limits is not None
+    assert made.policy_limits.margin == 0.021
+    raw = (await several.of(plain)).usage(1_000, 0)
+    assert made.usage(1_000, 0).conversation == 1_312
+    assert made.usage(1_000, 0).system_prompt == pytest.approx(1.312 * raw.system_prompt, abs=1)
+    assert (await several.of(plain)).factor == 1.0
+    assert (await several.of(plain)).required_limits().margin == 0
+    near = replace(plain, calibration=Calibration(1.31251, 0.02119, 6))
+    assert (await several.of(near)).factor == 1.313
+    same = replace(plain, calibration=Calibration(1.31247, 0.02121, 6))
+    assert await several.of(same) is made
+
+
+async def test_an_epochs_factor_can_be_given() -> None:
+    """The factor of an epoch stays, and the margin covers what it leaves out (J3, decision 12)."""
+    several = frames()
+    told = replace(conversation(), calibration=Calibration(1.3, 0.02, 5))
+    frozen = await several.of(told, factor=1.25)
+    assert frozen.factor == 1.25
+    assert frozen.required_limits().margin == pytest.approx(1.02 * 1.3 / 1.25 - 1, abs=1e-3)
+    assert await several.of(told, factor=1.25) is frozen
+    assert (await several.of(told)).factor == 1.3
+    assert (await several.of(conversation(), factor=1.25)).factor == 1.25
+    assert (await several.of(conversation(), factor=1.0)).required_limits().margin == 0
+
+
+async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
+    """What a request's model is reported at says nothing of the stored one's limits (13, J3)."""
+    told = replace(conversation(settings("gpt-4.1")), calibration=Calibration(1.3, 0.03, 5))
+    made = await frames().of(told, Ask(model=MODEL))
+    assert made.required_limits().margin == 0.03
+    assert made.policy_limits is not None
+    assert made.policy_limits.margin == 0
+
+
+async def test_frames_of_unknown_windows_are_corrected_too() -> None:
+    """Without a window there is no margin to set, and the counts are corrected all the same."""
+    told = replace(conversation(settings("nobody/knows")), calibration=Calibration(1.3, 0.03, 5))
+    made = await frames().of(told)
+    assert (made.limits, made.factor) == (None, 1.3)
+
+
+async def test_hashes_tell_frames_apart() -> None:
+    """Sections, tools and policy each have a hash that changes with them alone (G3)."""
+    plain = await frame()
+    sections = await frame(own=settings(sections=[{"name": "a", "content": "x"}]))
+    tools = await frame(own=settings(tools=[{"name": "t"}]))
+    own = await frame(own=settings(policy={"compaction": {"target": 0.4}}))
+
+    def differing(made: Frame) -> set[str]:
+        names = ("sections_hash", "tools_hash", "policy_hash")
+        return {name for name in names if getattr(made, name) != getattr(plain, name)}
+
+    assert differing(sections) == {"sections_hash"}
+    assert differing(tools) == {"tools_hash"}
+    assert differing(own) == {"policy_hash"}
+    assert (await frame(own=settings("gpt-4.1"))).policy_hash == plain.policy_hash
+
+
+async def test_large_settings_are_resolved_off_the_loop() -> None:
+    """A frame of large sections is the same, resolved in a thread."""
+    large = settings(sections=[{"name": "a", "content": "word " * 10_000}])
+    made = await frame(own=large)
+    assert made.raw_fixed.system_prompt > 10_000
+
+
+async def test_broken_policies_are_refused() -> None:
+    """A policy that could never work raises where it is used, with its place (decision 22)."""
+    with pytest.raises(ValidationError):
+        await frame(own=settings(policy={"budget": {"context_window": -1}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "tokens"),
+    [
+        (CounterName.BYTES_4, "é" * 10, 5),
+        (CounterName.BYTES_4, "\ud800" * 4, 3),
+        (CounterName.CHARS_4, "é" * 10, 2),
+        (CounterName.CHARS_2_5, "é" * 10, 4),
+        (CounterName.TOKENIZER, "hello world", 2),
+    ],
+)
+def test_counters(name: CounterName, text: str, tokens: int) -> None:
+    """Each counter counts as its name says, odd text included (J2)."""
+    assert frames().counter(name)(text) == tokens

@@ -1,0 +1,160 @@
+"""Tool search and promotion over a real database (H2), and the last use of tools (H1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.conversations.log import MOST_LOOKED_AT
+from app.domain.common import json_text
+from app.domain.common.errors import NotFound, ValidationError
+from app.domain.formats import ToolDefinition
+from app.services.ports import Database
+from app.services.prompt.tool_search import ToolSearchService
+from tests.services.fakes import TENANT, Harness, result, says, user
+from tests.services.payload.test_context import harness
+
+__all__ = ["harness"]
+
+NOWHERE = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+
+
+class WordRanking:
+    """Finds tools whose name has the query in it, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int, str]] = []
+
+    async def rank(
+        self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
+    ) -> list[str]:
+        """Return the names that contain the query, in the order given."""
+        self.asked.append((query, len(tools), limit, key))
+        return [tool.name for tool in tools if query in tool.name][:limit]
+
+
+def named(*names: str, **more: Any) -> list[dict[str, Any]]:
+    """Return definitions of tools of the category mcp."""
+    return [
+        {"type": "function", "category": "mcp", "function": {"name": name, **more}}
+        for name in names
+    ]
+
+
+def service(harness: Harness) -> tuple[ToolSearchService, WordRanking]:
+    """Return the search over the harness's database, and its ranking."""
+    ranking = WordRanking()
+    return ToolSearchService(harness.database, harness.frames, ranking), ranking
+
+
+def calls(*names: str) -> dict[str, Any]:
+    """Return an assistant message that calls each of the tools."""
+    called = [
+        {"id": f"c{place}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for place, name in enumerate(names)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": called}
+
+
+async def promoted(database: Database, cid: str, *names: str) -> tuple[str, ...]:
+    """Promote tools and return all that are."""
+    async with database.session() as records:
+        return await records.log.promote(cid, names)
+
+
+async def test_what_is_found_comes_back_whole_and_promoted(harness: Harness) -> None:
+    """H2: full definitions in the ranking's order, how many were searched, what is promoted."""
+    tools, ranking = service(harness)
+    cid = await harness.conversation(tools=named("git_log", "git_add", "sum", description="Git."))
+    found = await tools.search(TENANT, cid, "git", 5)
+    assert [tool.name for tool in found.tools] == ["git_log", "git_add"]
+    assert {(tool.description, tool.category) for tool in found.tools} == {("Git.", "mcp")}
+    assert (found.total, found.promoted) == (3, ("git_log", "git_add"))
+    await tools.search(TENANT, cid, "git", 1)
+    (first, second) = ranking.asked
+    assert first[:3] == ("git", 3, 5)
+    assert second == ("git", 3, 1, first[3])
+
+
+async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None:
+    """H2, decision 21: they are merged by name, and what is no definition is told where."""
+    tools, _ = service(harness)
+    cid = await harness.conversation(tools=named("git_log", "sum", description="stored"))
+    more = json_text.dumps(named("git_log", "git_new", description="sent"))
+    found = await tools.search(TENANT, cid, "git", 5, more)
+    assert [(tool.name, tool.description) for tool in found.tools] == [
+        ("git_log", "sent"),
+        ("git_new", "sent"),
+    ]
+    assert found.total == 3
+    with pytest.raises(ValidationError) as refused:
+        await tools.search(TENANT, cid, "git", 5, json_text.dumps([{"name": "a b"}]))
+    assert refused.value.problems[0].pointer == "/tools/0/name"
+
+
+async def test_nothing_found_promotes_nothing(harness: Harness) -> None:
+    """H2: no match is an empty answer, and what was promoted before stays."""
+    tools, _ = service(harness)
+    cid = await harness.conversation(tools=named("git_log"))
+    assert (await tools.search(TENANT, cid, "weather")).promoted == ()
+    await tools.search(TENANT, cid, "git")
+    found = await tools.search(TENANT, cid, "weather")
+    assert (found.tools, found.promoted) == ((), ("git_log",))
+
+
+async def test_an_unknown_conversation_has_no_tools(harness: Harness) -> None:
+    """M: of no conversation, and of another tenant's, nothing is told."""
+    tools, _ = service(harness)
+    cid = await harness.conversation(tools=named("git_log"))
+    for tenant, conversation in ((TENANT, NOWHERE), ("another", cid)):
+        with pytest.raises(NotFound):
+            await tools.search(tenant, conversation, "git")
+    assert await promoted(harness.database, NOWHERE, "git_log") == ()
+
+
+async def test_a_promotion_lasts_for_the_turn(harness: Harness) -> None:
+    """H2: promotions of one turn add up, each name once; the next user message ends them."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("go"))
+    assert await promoted(harness.database, cid, "b", "a") == ("b", "a")
+    await harness.append(cid, says("on it"))
+    assert await promoted(harness.database, cid, "c", "a") == ("b", "a", "c")
+    await harness.append(cid, user("next"))
+    assert await promoted(harness.database, cid, "d") == ("d",)
+
+
+async def test_promotions_at_once_are_all_kept(harness: Harness) -> None:
+    """H2: one statement promotes, so that no search loses another's tools."""
+    cid = await harness.conversation()
+    names = [f"tool_{number}" for number in range(8)]
+    await asyncio.gather(*(promoted(harness.database, cid, name) for name in names))
+    assert sorted(await promoted(harness.database, cid)) == names
+
+
+async def test_the_last_use_of_each_tool_is_known(harness: Harness) -> None:
+    """H1: the newest call counts, parallel ones too; results and plain messages do not."""
+    cid = await harness.conversation()
+    async with harness.database.session() as records:
+        assert await records.log.last_used(cid) == {}
+        assert await records.log.last_used(NOWHERE) == {}
+    done = [result("c0"), result("c1")]
+    await harness.append(cid, user("go"), calls("a", "b"), *done, calls("a", "\x00"), *done)
+    await harness.append(cid, says("done"))
+    async with harness.database.session() as records:
+        assert await records.log.last_used(cid) == {"a": 5, "b": 2, "\x00": 5}
+
+
+async def test_the_last_use_is_looked_for_in_the_newest_messages(harness: Harness) -> None:
+    """H1: a use that is thousands of messages old is as good as none, so that reads stay cheap."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
+    for _ in range(MOST_LOOKED_AT // 1000):
+        await harness.append(cid, *([says("x")] * 997))
+    async with harness.database.session() as records:
+        assert await records.log.last_used(cid) == {"old": 2, "new": 4}
+    await harness.append(cid, *([says("x")] * 12))
+    async with harness.database.session() as records:
+        assert await records.log.last_used(cid) == {"new": 4}

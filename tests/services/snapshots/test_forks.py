@@ -1,0 +1,889 @@
+"""Forks over a real database: whole, alike, and on their own, whoever comes between (I6)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.blobs.object_store import ObjectStore
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.snapshots import forks as statements
+from app.adapters.postgres.snapshots.forks import COPIED, ForkRecords
+from app.adapters.postgres.tables import metadata
+from app.domain.common.errors import (
+    Conflict,
+    ContextError,
+    Gone,
+    NotFound,
+    ServiceUnavailable,
+    UnpairedToolResult,
+    ValidationError,
+)
+from app.domain.common.messages import FormatName
+from app.domain.compaction.planning import as_shown, base_view
+from app.domain.conversations.records import Head, Settings
+from app.domain.conversations.view import Span, spans_through
+from app.domain.prompt.resolved_settings import Ask
+from app.services.ports import BlobStore
+from app.services.snapshots import forks as service
+from app.services.snapshots.forks import Fork, ForkService, NewFork
+from app.services.tool_output.stored_results import Content
+from tests.plans import plan_of
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    TENANT,
+    Build,
+    Harness,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+from tests.services.tool_output.test_blobs import LARGE, Process
+
+RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
+MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}
+PLAIN = {"budget": {"notice_at": 1.0}, "status_preamble": "none"}
+SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
+CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
+HOUR = 3600
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """The services of a process over a real database."""
+    return Harness(WatchedDatabase(database), service_policy=PLAIN)
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A plain connection to this test's database."""
+    opened = await asyncpg.connect(database_url)
+    yield opened
+    await opened.close()
+
+
+def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
+    """Return the service of this process that forks."""
+    return ForkService(
+        harness.database, harness.frames, harness.active, store or RowStore(), new_id
+    )
+
+
+async def make(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> Fork:
+    """Make a fork."""
+    return await forks_of(harness).fork(TENANT, cid, NewFork(at_seq, **more))
+
+
+async def fork(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> str:
+    """Make a fork and return its id."""
+    return (await make(harness, cid, at_seq, **more)).conversation_id
+
+
+async def built(harness: Harness, cid: str, format: FormatName = CHAT) -> Build:
+    """Build a payload in a format, for a model that takes it."""
+    return await harness.build(cid, Ask(format, MODELS[format]))
+
+
+async def texts(harness: Harness, cid: str) -> list[str]:
+    """Return the texts of the messages that a build shows."""
+    return [str(item["content"]) for item in (await built(harness, cid)).messages]
+
+
+async def assert_alike(harness: Harness, source: str, copy: str) -> None:
+    """Both build the same payloads in all formats, and count them alike."""
+    for format in MODELS:
+        first, second = await built(harness, source, format), await built(harness, copy, format)
+        # The key by which a provider finds its cache is the conversation's own.
+        assert second.text.replace(copy.encode(), source.encode()) == first.text, format
+        for name in ("tokens_used", "budget", "pressure", "summary_used", "prefix_hash"):
+            assert second[name] == first[name], (format, name)
+
+
+# --- alike ------------------------------------------------------------------------------------
+
+
+async def plain(harness: Harness) -> str:
+    """Return a conversation with calls, of which one has no result yet."""
+    cid = await harness.conversation(
+        sections=[{"name": "base", "content": "Be brief."}],
+        tools=[{"name": "read_file", "input_schema": {"type": "object"}}],
+    )
+    await harness.append(cid, user("look"), asks("c1", "c2"), result("c1"), result("c2"))
+    await harness.append(cid, says("seen"), user("again"), asks("c1", "c3"), result("c3"))
+    return cid
+
+
+async def compacted(harness: Harness) -> str:
+    """Return a conversation that was compacted, pinned in, and went on."""
+    cid = await harness.conversation(SHORT)
+    await harness.talk(cid, 8, words=60)
+    assert (await harness.compact(cid)).compacted
+    await harness.pin(cid, 5)
+    await harness.append(cid, user("and on"), says("it goes"))
+    return cid
+
+
+async def twice_compacted(harness: Harness) -> str:
+    """Return a conversation that was compacted twice."""
+    cid = await compacted(harness)
+    await harness.talk(cid, 6, words=60)
+    assert (await harness.compact(cid)).compacted
+    return cid
+
+
+async def cleared_results(harness: Harness) -> str:
+    """Return a conversation whose large results are offloaded, and the first of them cleared."""
+    cid = await harness.conversation(CLEARING)
+    for number in range(6):
+        await harness.append(
+            cid, user(f"{number}"), asks("c"), result("c", f"{number} {LARGE}"), says("so")
+        )
+        await built(harness, cid)
+    assert (await harness.stored(cid)).head.trimmed_through
+    return cid
+
+
+async def cleared(harness: Harness) -> str:
+    """Return a conversation that was cleared, and went on."""
+    cid = await twice_compacted(harness)
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("anew"), asks("c"), result("c"), says("well"))
+    return cid
+
+
+async def rolled(harness: Harness) -> str:
+    """Return a conversation of an agent whose window rolled on by a step, with a late message."""
+    agent_id = await harness.agent(HOUR)
+    cid = await harness.conversation(SHORT, agent_id=agent_id)
+    for number in range(90):
+        late = {"timestamp": (harness.clock.utc() - timedelta(seconds=500)).isoformat()}
+        await harness.append(cid, user(f"{number}") | (late if number == 80 else {}), says("ok"))
+        await built(harness, cid)
+        harness.clock.pass_seconds(60)
+    assert (await harness.compact(cid)).compacted
+    harness.clock.pass_seconds(700)
+    assert (await harness.stored(cid)).is_outdated(harness.clock.utc())
+    return cid
+
+
+STORIES = (plain, compacted, twice_compacted, cleared_results, cleared, rolled)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, story: Any) -> None:
+    """The same payload byte for byte in every format, warm and in another process (I5, I6)."""
+    cid = await story(harness)
+    copy = await fork(harness, cid)
+    await assert_alike(harness, cid, copy)
+    cold = await harness.build(copy, service=harness.cold())
+    assert cold.text == (await built(harness, copy)).text
+    before, after = await harness.stored(cid), await harness.stored(copy)
+    assert (after.counter, after.settings, after.versions, after.agent_id, after.metadata) == (
+        *(before.counter, before.settings, before.versions, before.agent_id, before.metadata),
+    )
+    assert after.head == replace(
+        before.head,
+        open_calls=(),
+        kept=after.head.kept,
+        view_version=after.head.view_version,
+        view_cause=after.head.view_cause,
+    )
+    assert {*after.head.kept} >= {*before.head.kept}
+    await check_sums(harness, copy)
+
+
+async def test_the_log_is_the_same(harness: Harness, connection: asyncpg.Connection) -> None:
+    """Messages keep their ids, seqs, times and counts; versions and pins are there (A1, I6)."""
+    cid = await compacted(harness)
+    await harness.conversations.set_sections(TENANT, cid, [{"name": "base", "content": "New."}])
+    copy = await fork(harness, cid, 9)
+    for table, names in COPIED.items():
+        if table not in ("messages", "pins", "conversation_versions"):
+            continue
+        columns = ", ".join(f'"{name}"' for name in names)
+        upto = "AND seq <= 9" if "seq" in names else ""
+        first, second = [
+            await connection.fetch(
+                f"SELECT {columns} FROM {table} WHERE conversation_id = $1 {upto} ORDER BY 1", item
+            )
+            for item in (cid, copy)
+        ]
+        assert first == second and first, table
+    other = await fork(harness, cid, metadata={"branch": 2})
+    assert (await harness.stored(other)).metadata == '{"branch":2}'
+
+
+def test_every_column_is_copied() -> None:
+    """A column that is added later is copied, or left out on purpose (I6)."""
+    own = {
+        "conversations": {"metadata", "created_at", "updated_at"},
+        "compactions": {"undone_at"},
+        "blobs": {"object_key"},
+    }
+    for table, names in COPIED.items():
+        columns = {column.name for column in metadata.tables[table].columns}
+        assert {*names} | own.get(table, set()) | {"conversation_id"} == columns, table
+
+
+# --- at an earlier seq ------------------------------------------------------------------------
+
+
+async def test_a_fork_ends_where_it_was_asked_to(harness: Harness) -> None:
+    """The log up to and including the seq, and what came later is no part of it (I6)."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 3)
+    for at_seq in range(7):
+        copy = await fork(harness, cid, at_seq)
+        assert await harness.bodies(copy) == (await harness.bodies(cid))[:at_seq]
+        head = (await harness.stored(copy)).head
+        assert (head.head_seq, head.turns) == (at_seq, (at_seq + 1) // 2)
+    with pytest.raises(ValidationError, match="The log's head is 6") as refused:
+        await fork(harness, cid, 7)
+    assert refused.value.problems[0].pointer == "/at_seq"
+
+
+async def test_an_empty_fork(harness: Harness) -> None:
+    """A fork at 0 has the settings alone, and takes its first message (I6)."""
+    agent_id = await harness.agent()
+    cid = await harness.conversation(agent_id=agent_id)
+    await harness.append(cid, user("old"), says("yes"))
+    await harness.conversations.clear(TENANT, cid)
+    empty = await harness.conversation()
+    for source in (cid, empty):
+        copy = await fork(harness, source, 0)
+        with pytest.raises(ValidationError):
+            await built(harness, copy)
+        await harness.append(copy, user("first"))
+        assert await texts(harness, copy) == ["first"]
+
+
+async def test_open_calls_are_closed(harness: Harness) -> None:
+    """A result that comes later is refused, and payloads say that there is none (I6, A3)."""
+    cid = await plain(harness)
+    for at_seq, call_id in ((2, "c1"), (3, "c2"), (7, "c3"), (8, "c1")):
+        copy = await fork(harness, cid, at_seq)
+        assert (await harness.stored(copy)).head.open_calls == ()
+        with pytest.raises(UnpairedToolResult):
+            await harness.append(copy, result(call_id, "too late"))
+        for format in MODELS:
+            build = await built(harness, copy, format)
+            assert "no result recorded" in build.contents
+        await harness.append(copy, user("go on"))
+        build = await built(harness, copy)
+        assert build.count() == build["tokens_used"]
+    await harness.append(cid, result("c1", "in time"))
+    assert "in time" in (await built(harness, cid)).contents
+
+
+async def test_the_compaction_that_fits_is_shown(harness: Harness) -> None:
+    """The newest that says nothing of what came later, with those before it to undo (I5, E8)."""
+    cid = await twice_compacted(harness)
+    second = await harness.receipt(cid)
+    first_id = second.parent_id
+    assert first_id is not None and second.view.hidden is not None
+    shown = {}
+    for at_seq in range((await harness.stored(cid)).head.head_seq + 1):
+        copy = await fork(harness, cid, at_seq)
+        shown[at_seq] = (await harness.stored(copy)).head.compaction_id
+    first = (await harness.receipts.get(TENANT, cid, first_id)).compaction
+    assert first.view.hidden is not None
+    ends = (first.view.hidden.end - 1, second.view.hidden.end - 1)
+    assert shown == {
+        seq: None if seq < ends[0] else first_id if seq < ends[1] else second.compaction_id
+        for seq in shown
+    }
+
+
+async def test_what_was_compacted_is_undone_and_expanded_in_the_fork(harness: Harness) -> None:
+    """Receipts go along by their ids; what is done to them here is not done there (E8, I6)."""
+    cid = await twice_compacted(harness)
+    before = await texts(harness, cid)
+    copy = await fork(harness, cid)
+    active = await harness.receipt(copy)
+    for compaction_id in (active.compaction_id, active.parent_id):
+        assert compaction_id is not None
+        pages = [
+            (await harness.receipts.expand(TENANT, item, compaction_id, 0, 1000))[1]
+            for item in (cid, copy)
+        ]
+        assert pages[0] == pages[1] and pages[0]
+    assert await harness.receipts.state(TENANT, copy) == await harness.receipts.state(TENANT, cid)
+    await harness.undo(copy)
+    await check_sums(harness, copy)
+    await harness.undo(copy)
+    await check_sums(harness, copy)
+    assert (await texts(harness, copy))[0].startswith("question 0")
+    assert len(await texts(harness, copy)) == (await harness.stored(copy)).head.head_seq
+    assert await texts(harness, cid) == before
+    await harness.undo(cid)
+    await harness.talk(copy, 12, words=60)
+    assert (await harness.compact(copy)).compacted
+
+
+async def test_an_undone_compaction_does_not_go_along(harness: Harness) -> None:
+    """What was undone in the source is not there, and it is left alone as there (decision 24)."""
+    cid = await compacted(harness)
+    await harness.undo(cid)
+    copy = await fork(harness, cid)
+    assert await harness.receipts.page(TENANT, copy, 10, None) == []
+    heads = [(await harness.stored(item)).head for item in (cid, copy)]
+    assert heads[0].resume_at == heads[1].resume_at > 0
+    assert (await harness.stored(await fork(harness, cid, 4))).head.resume_at == 0
+    await assert_alike(harness, cid, copy)
+
+
+async def test_a_fork_before_a_clear(harness: Harness) -> None:
+    """What was cleared is put back for whoever goes on there, compacted as it was (B3, I6)."""
+    cid = await twice_compacted(harness)
+    before = await texts(harness, cid)
+    end = (await harness.stored(cid)).head.head_seq
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("anew"))
+    copy = await fork(harness, cid, end)
+    assert await texts(harness, copy) == before
+    await check_sums(harness, copy)
+    await harness.append(copy, user("on from there"))
+    assert await texts(harness, copy) == [*before, "on from there"]
+    later = await fork(harness, cid)
+    assert await texts(harness, later) == await texts(harness, cid)
+    await harness.conversations.clear(TENANT, cid)
+    empty = await fork(harness, cid)
+    with pytest.raises(ValidationError, match="no messages in its active window"):
+        await built(harness, empty)
+    await harness.conversations.clear(TENANT, copy)
+    await harness.append(copy, user("once more"))
+    assert (await texts(harness, copy))[-1:] == ["once more"]
+    assert "question" not in (await built(harness, copy)).contents
+
+
+async def test_a_fork_outside_the_rolling_window(harness: Harness) -> None:
+    """All of it is shown for a window's length, though its source shows nothing of it (B2, I6)."""
+    agent_id = await harness.agent(HOUR)
+    cid = await harness.conversation(agent_id=agent_id)
+    await harness.append(cid, user("old"), says("yes"))
+    harness.clock.pass_seconds(2 * HOUR)
+    await harness.append(cid, user("new"))
+    copy = await fork(harness, cid, 2)
+    assert await texts(harness, copy) == ["old", "yes"]
+    await check_sums(harness, copy)
+    harness.clock.pass_seconds(HOUR - 1)
+    await harness.append(copy, user("later"))
+    assert await texts(harness, copy) == ["old", "yes", "later"]
+    harness.clock.pass_seconds(2)
+    assert (await texts(harness, copy))[-1:] == ["later"]
+    assert "old" not in (await built(harness, copy)).contents
+
+
+async def test_a_window_is_cut_with_its_parts(harness: Harness) -> None:
+    """Late messages stay outside, and restored ones inside, as far as the fork goes (B2, I4)."""
+    agent_id = await harness.agent(HOUR)
+    cid = await harness.conversation(agent_id=agent_id)
+    await harness.append(cid, user("1"), says("2"))
+    harness.clock.pass_seconds(2 * HOUR)
+    too_late = {"timestamp": (harness.clock.utc() - timedelta(hours=3)).isoformat()}
+    await harness.append(cid, user("3"), user("4") | too_late, user("5"), user("6") | too_late)
+    await harness.append(cid, user("7"))
+    await built(harness, cid)
+    async with harness.database.transaction() as records:
+        locked = await records.log.lock(TENANT, cid, None)
+        assert locked is not None
+        await harness.active.rejoin(records, locked, [Span(2, 3)])
+    assert (await texts(harness, cid))[1:] == ["2", "3", "5", "7"]
+    for at_seq, seen in ((7, "2357"), (6, "235"), (5, "235"), (4, "23"), (3, "23"), (2, "2")):
+        copy = await fork(harness, cid, at_seq)
+        assert (await texts(harness, copy))[1:] == [*seen]
+        await check_sums(harness, copy)
+    assert await texts(harness, await fork(harness, cid, 1)) == ["1"]
+
+
+async def test_own_tools_are_those_that_are_mentioned(harness: Harness) -> None:
+    """A fork from before a cut result does not reckon with the tools it names (L1, C1)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("look"), says("where?"), user("there"), asks("c"))
+    await harness.append(cid, result("c", 'x"mentions":["read_result"]' + "x" * 60_000))
+    mentions = (await harness.stored(cid)).head.mentions
+    assert mentions
+    for at_seq, named in ((5, mentions), (4, ()), (0, ())):
+        assert (await harness.stored(await fork(harness, cid, at_seq))).head.mentions == named
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("anew"))
+    for at_seq, named in ((6, ()), (5, mentions), (4, ())):
+        assert (await harness.stored(await fork(harness, cid, at_seq))).head.mentions == named
+
+
+async def test_promoted_tools_stay_so_for_their_turn(harness: Harness) -> None:
+    """What was found in a turn is so in a fork of it, and not in one that has yet to come (H2)."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 3)
+    async with harness.database.session() as records:
+        await records.log.promote(cid, ["found"])
+    copies = [await fork(harness, cid, at_seq) for at_seq in (6, 5, 4, 0)]
+    heads = [(await harness.stored(copy)).head for copy in copies]
+    assert [head.promoted_now for head in heads] == [("found",), ("found",), (), ()]
+    await harness.append(copies[2], user("the third turn, again"))
+    assert (await harness.stored(copies[2])).head.promoted_now == ()
+
+
+# --- sums -------------------------------------------------------------------------------------
+
+
+async def check_sums(harness: Harness, cid: str) -> None:
+    """Compare what a head says with what its rows say."""
+    found = await harness.stored(cid)
+    head = found.head
+    async with harness.database.session() as records:
+        entries = await records.log.entries(cid, 1, head.head_seq + 1)
+        page = await records.log.page(cid, 0, 10**9, "asc", 10_000)
+        pinned = await records.contexts.pinned(cid)
+        receipt = None
+        if head.compaction_id is not None:
+            receipt = await records.contexts.find_compaction(cid, head.compaction_id)
+            assert receipt is not None
+    assert [item.seq for item in entries] == list(range(1, head.head_seq + 1))
+    assert head.tokens == sum(item.tokens for item in entries)
+    assert head.turns == sum(message.role == "user" for message in page)
+    inside = [item for item in entries if head.window.holds(item.seq)]
+    assert head.outside_tokens == head.tokens - sum(item.tokens for item in inside)
+    assert head.outside_messages == head.head_seq - len(inside)
+    view = base_view(head, receipt.view if receipt else None, harness.frames.policy_of(found))
+    assert head.shown_tokens == sum(item.tokens for item in as_shown(entries, view))
+    assert head.shown_messages == len(as_shown(entries, view))
+    for item in pinned:
+        if head.window.holds(item.seq):
+            assert view.shows(item.seq)
+            assert item.role != "tool" or not view.trims(item.seq)
+
+
+KINDS = ["say", "say", "call", "part", "late", "pass", "clear", "compact", "pin", "undo", "build"]
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """Draw what happens to a conversation before it is forked."""
+    step = st.tuples(st.sampled_from(KINDS), st.integers(1, 2000))
+    return [("say", 1), *draw(st.lists(step, min_size=3, max_size=14))]
+
+
+async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None:
+    """Let a story happen; what cannot happen does not."""
+    for number, (kind, amount) in enumerate(story):
+        head: Head = (await harness.stored(cid)).head
+        try:
+            match kind:
+                case "say":
+                    await harness.talk(cid, amount % 5 + 1, words=amount % 50)
+                case "call":
+                    text = f"{number}" * (amount % 900)
+                    await harness.append(cid, user("?"), asks("c", "d"), result("c", text))
+                    await harness.append(cid, result("d", text))
+                case "part":
+                    await harness.append(cid, asks("c", "d"), result("d"))
+                case "late":
+                    own = harness.clock.utc() - timedelta(seconds=amount)
+                    await harness.append(cid, user("late") | {"timestamp": own.isoformat()})
+                case "pass":
+                    harness.clock.pass_seconds(amount)
+                case "clear":
+                    await harness.conversations.clear(TENANT, cid)
+                case "compact":
+                    await harness.compact(cid)
+                case "pin":
+                    await harness.pin(cid, amount % head.head_seq + 1)
+                case "undo":
+                    if head.compaction_id is not None:
+                        await harness.undo(cid)
+                case _:
+                    await built(harness, cid)
+        except ContextError:
+            pass
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(story=stories(), places=st.lists(st.integers(0, 10**6), min_size=3, max_size=3))
+async def test_a_fork_anywhere_counts_as_its_rows_say(
+    database: PostgresDatabase, story: Any, places: list[int]
+) -> None:
+    """Whatever happened before, and wherever it is forked, its sums are right (C1, I6)."""
+    harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
+    cid = await harness.conversation(SHORT, agent_id=await harness.agent(2400))
+    await live(harness, cid, story)
+    end = (await harness.stored(cid)).head.head_seq
+    for at_seq in {end, *(place % (end + 1) for place in places)}:
+        copy = await fork(harness, cid, at_seq)
+        await check_sums(harness, copy)
+        if (await harness.stored(copy)).head.shown_messages:
+            build = await built(harness, copy)
+            assert build.count() == build["tokens_used"]
+            assert (await harness.build(copy, service=harness.cold())).text == build.text
+        if at_seq == end and spans_through((await harness.stored(cid)).head.window.spans, end):
+            await assert_alike(harness, cid, copy)
+
+
+# --- on their own -----------------------------------------------------------------------------
+
+
+async def test_both_go_on_by_themselves(harness: Harness) -> None:
+    """Appends, pins, clears and searches of one are not seen in the other (I6, A6)."""
+    cid = await plain(harness)
+    copy = await fork(harness, cid)
+    await harness.append(copy, user("only in the fork"))
+    await harness.append(cid, result("c1", "only in the source"))
+    await harness.append(cid, user("only in the source"))
+    await harness.pin(copy, 1)
+    await harness.conversations.set_sections(TENANT, copy, [{"name": "base", "content": "Else."}])
+    assert "only in the fork" not in (await built(harness, cid)).contents
+    assert "only in the source" not in (await built(harness, copy)).contents
+    assert (await harness.stored(cid)).versions.sections == 1
+    assert (await harness.stored(copy)).versions.sections == 2
+    await harness.conversations.clear(TENANT, cid)
+    assert "look" in (await built(harness, copy)).contents
+    assert [kind for kind, _ in await harness.told(copy)] == ["pinned"]
+    nested = await fork(harness, copy, 4)
+    assert await harness.bodies(nested) == (await harness.bodies(cid))[:4]
+
+
+async def test_an_id_that_the_log_has_is_known_in_the_fork(harness: Harness) -> None:
+    """Message ids are unique for a conversation, and a fork has those it copied (A2)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("a") | {"id": "m1"})
+    copy = await fork(harness, cid)
+    again = await harness.append(copy, user("a") | {"id": "m1"})
+    assert (again.head_seq, again.messages[0].seq) == (1, 1)
+    with pytest.raises(Conflict):
+        await harness.append(copy, user("b") | {"id": "m1"})
+
+
+@pytest.fixture(params=["rows", "memory", "folder"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+    """Each place for the bytes in turn."""
+    if request.param == "rows":
+        return RowStore()
+    return ObjectStore("memory:///" if request.param == "memory" else f"file://{tmp_path}/kept")
+
+
+async def remove(process: Process, cid: str) -> dict[str, int]:
+    """Delete a conversation, and say how much went."""
+    return dict(await process.harness.conversations.remove(TENANT, cid))
+
+
+async def test_outputs_outlive_the_source(database: PostgresDatabase, kept: BlobStore) -> None:
+    """Offloaded results read back byte for byte, whichever of the two is deleted (A7, F1)."""
+    process = Process(database, kept)
+    harness, forks = process.harness, forks_of(process.harness, kept)
+    cid = await harness.conversation()
+    outputs = [f"{number} {LARGE * (1 + 99 * (number == 1))}" for number in range(4)]
+    refs = [await process.stored(cid, text) for text in outputs]
+    await process.upload(cid, b"never attached")
+    whole = await forks.fork(TENANT, cid, NewFork())
+    part = await forks.fork(TENANT, cid, NewFork(4))
+    small = await process.blobs.page(TENANT, part.conversation_id, 10, None)
+    assert {blob.id for blob in small} == {ref.id for ref in refs[:2]}
+    await remove(process, part.conversation_id)
+    for text, ref in zip(outputs, refs, strict=True):
+        assert await process.read(cid, ref.id) == text.encode()
+    await remove(process, cid)
+    for text, ref in zip(outputs, refs, strict=True):
+        assert await process.read(whole.conversation_id, ref.id) == text.encode()
+    originals = await process.transcript(whole.conversation_id, Content.FULL)
+    assert [item.piece["content"] for item in originals[1::2]] == outputs
+    await remove(process, whole.conversation_id)
+    assert await process.store.keys() == []
+
+
+async def test_a_copy_is_as_young_as_its_fork(database: PostgresDatabase, tmp_path: Path) -> None:
+    """No sweep takes an object that was copied and has no row yet, not even a folder's (29)."""
+    folder = ObjectStore(f"file://{tmp_path}")
+    process = Process(database, folder)
+    cid = await process.harness.conversation()
+    await process.stored(cid, LARGE)
+    (first,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    os.utime(first, (1, 1))
+    await forks_of(process.harness, folder).fork(TENANT, cid, NewFork())
+    old = [key async for key, _, _ in folder.orphans(process.now - timedelta(hours=1))]
+    assert old == [str(first.relative_to(tmp_path))]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_collected_outputs_stay_collected(
+    database: PostgresDatabase, meanwhile: bool
+) -> None:
+    """A tombstone goes along, also of what is collected while it is forked (F7, decision 29)."""
+    store = ObjectStore("memory:///")
+    process = Process(database, store)
+    cid, refs = await process.compacted({"gc": {"drop_compacted": True}})
+
+    async def collect() -> None:
+        await process.collect(cid)
+
+    if meanwhile:
+        process.database.before_transaction = collect
+    else:
+        await collect()
+    copied = await forks_of(process.harness, store).fork(TENANT, cid, NewFork())
+    copy = copied.conversation_id
+    with pytest.raises(Gone):
+        await process.read(copy, refs[0])
+    assert len(await process.read(copy, refs[2])) > 4096
+    before = [item.is_collected for item in await process.transcript(cid)]
+    assert [item.is_collected for item in await process.transcript(copy)] == before
+    await process.stored(copy, f"first\n{LARGE}")
+    assert len(await process.read(copy, refs[0])) > 4096
+
+
+async def test_an_object_store_that_is_away(database: PostgresDatabase) -> None:
+    """Without the objects there is no fork, and it says so (F1, M)."""
+    process = Process(database, ObjectStore("memory:///"))
+    cid = await process.harness.conversation()
+    await process.stored(cid, LARGE)
+    with pytest.raises(ServiceUnavailable):
+        await forks_of(process.harness, RowStore()).fork(TENANT, cid, NewFork())
+    other = await forks_of(process.harness, RowStore()).fork(TENANT, cid, NewFork(1))
+    assert other.at_seq == 1
+
+
+async def test_a_deleted_fork_leaves_nothing(
+    harness: Harness, connection: asyncpg.Connection
+) -> None:
+    """Every table is empty of it, and the answer says how much that was (A7)."""
+    cid = await twice_compacted(harness)
+    await harness.append(cid, asks("c"), result("c", LARGE))
+    await harness.conversations.set_tools(TENANT, cid, [{"name": "a", "input_schema": {}}])
+    copy = await fork(harness, cid)
+    tables = [table.name for table in metadata.sorted_tables if "conversation_id" in table.columns]
+
+    async def counted(conversation_id: str) -> dict[str, int]:
+        query = "SELECT count(*) FROM {} WHERE conversation_id = $1"
+        return {
+            name: await connection.fetchval(query.format(name), conversation_id) for name in tables
+        }
+
+    there, before = await counted(copy), await counted(cid)
+    assert {name for name, rows in there.items() if rows} == {*COPIED, "heads"}
+    assert {name: before[name] for name in COPIED} == {name: there[name] for name in COPIED}
+    deleted = await harness.conversations.remove(TENANT, copy)
+    assert {name: deleted[name] for name in tables} == there
+    assert not any((await counted(copy)).values())
+    assert await counted(cid) == before
+
+
+# --- whoever comes between --------------------------------------------------------------------
+
+
+async def test_forks_while_appends_run(harness: Harness) -> None:
+    """Each fork is a prefix of the log with sums of its own, whoever writes meanwhile (A2, I6)."""
+    cid = await harness.conversation()
+    await harness.append(cid, user("begin"))
+
+    async def write() -> None:
+        for number in range(40):
+            await harness.append(cid, user(f"{number}"), asks("c"), result("c", f"{number}"))
+
+    async def read() -> list[str]:
+        return [await fork(harness, cid) for _ in range(8)]
+
+    copies, _ = await asyncio.gather(read(), write())
+    whole = await harness.bodies(cid)
+    for copy in copies:
+        bodies = await harness.bodies(copy)
+        assert bodies == whole[: len(bodies)] and len(bodies) % 3 == 1
+        await check_sums(harness, copy)
+
+
+async def test_a_fork_waits_for_nobody(harness: Harness, connection: asyncpg.Connection) -> None:
+    """It locks nothing of its source: whoever holds that is not in its way (I6)."""
+    cid = await compacted(harness)
+    async with connection.transaction():
+        await connection.execute("SELECT FROM heads, conversations FOR UPDATE")
+        async with asyncio.timeout(10):
+            copy = await fork(harness, cid)
+    await assert_alike(harness, cid, copy)
+
+
+async def test_in_pieces(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long log is copied with several statements, none of which takes long (I6)."""
+    monkeypatch.setattr(service, "PIECE_MESSAGES", 3)
+    cid = await compacted(harness)
+    for at_seq in (None, 2, 3, 4, 6):
+        copy = await fork(harness, cid, at_seq)
+        assert await harness.bodies(copy) == (await harness.bodies(cid))[:at_seq]
+
+
+@pytest.mark.parametrize("sentence", ["copy_messages", "set_head"])
+async def test_a_failure_leaves_nothing(
+    harness: Harness,
+    connection: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    sentence: str,
+) -> None:
+    """A fork is there as a whole or not at all, and its id and key are free again (A8, I6)."""
+    cid = await compacted(harness)
+    own = new_id()
+    asked: dict[str, Any] = {"conversation_id": own, "idempotency_key": "k", "request": {}}
+
+    async def fail(*_: Any) -> None:
+        raise ServiceUnavailable("The database does not answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ForkRecords, sentence, fail)
+        with pytest.raises(ServiceUnavailable):
+            await fork(harness, cid, **asked)
+    for table in metadata.sorted_tables:
+        if "conversation_id" in table.columns:
+            query = f"SELECT count(*) FROM {table.name} WHERE conversation_id = $1"
+            assert await connection.fetchval(query, own) == 0
+    assert await fork(harness, cid, **asked) == own
+
+
+async def between(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
+) -> list[Any]:
+    """Fork while something else is done once after the first rows were copied."""
+    copy_marks = ForkRecords.copy_marks
+    done: list[Any] = []
+
+    async def first(self: ForkRecords, *arguments: Any) -> None:
+        if not done:
+            done.append(None)
+            await work
+        await copy_marks(self, *arguments)
+
+    monkeypatch.setattr(ForkRecords, "copy_marks", first)
+    return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
+
+
+@pytest.mark.parametrize("with_agent", [False, True])
+async def test_the_source_is_deleted_meanwhile(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, with_agent: bool
+) -> None:
+    """Then there is no fork of it, not even of a part (A7, I6)."""
+    agent_id = await harness.agent()
+    cid = await harness.conversation(agent_id=agent_id)
+    await harness.talk(cid, 3)
+
+    async def remove() -> None:
+        if with_agent:
+            await harness.agents.remove(TENANT, agent_id)
+        else:
+            await harness.conversations.remove(TENANT, cid)
+
+    (refused,) = await between(harness, monkeypatch, cid, remove())
+    assert isinstance(refused, NotFound)
+    with pytest.raises(NotFound):
+        await fork(harness, cid)
+
+
+async def test_the_agent_is_cleared_meanwhile(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork comes after the clear, and knows of it (B3, I6)."""
+    agent_id = await harness.agent()
+    cid = await harness.conversation(agent_id=agent_id)
+    await harness.talk(cid, 3)
+    harness.clock.pass_seconds(5)
+    (made,) = await between(harness, monkeypatch, cid, harness.agents.clear(TENANT, agent_id))
+    heads = [(await harness.stored(item)).head for item in (cid, made.conversation_id)]
+    assert heads[0].cleared_at == heads[1].cleared_at == harness.clock.utc()
+    assert (heads[0].shown_messages, heads[1].shown_messages) == (0, 0)
+
+
+async def test_a_pin_that_is_set_meanwhile(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a pin of both, and shown in both (D8, I6)."""
+    cid = await compacted(harness)
+    (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
+    await check_sums(harness, made.conversation_id)
+    assert 8 in (await harness.stored(made.conversation_id)).head.kept
+
+
+async def test_a_compaction_that_is_undone_meanwhile(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork shows what was shown when it began, by a receipt that is active in it (E8)."""
+    cid = await compacted(harness)
+    before = await texts(harness, cid)
+    (made,) = await between(harness, monkeypatch, cid, harness.undo(cid))
+    assert await texts(harness, made.conversation_id) == before
+    (only,) = await harness.receipts.page(TENANT, made.conversation_id, 10, None)
+    assert only.status == "active"
+
+
+# --- asked for twice --------------------------------------------------------------------------
+
+
+async def test_a_repeated_key(harness: Harness) -> None:
+    """The first answer is given again, though the log went on or is gone (A2, decision 8)."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 2)
+    asked: dict[str, Any] = {"idempotency_key": "k", "request": {}}
+    first = await make(harness, cid, **asked)
+    assert first == Fork(first.conversation_id, cid, 4)
+    await harness.talk(cid, 1)
+    assert await make(harness, cid, **asked) == first
+    with pytest.raises(Conflict):
+        await make(harness, cid, idempotency_key="k", request={"at_seq": 2})
+    other = await harness.conversation()
+    with pytest.raises(Conflict):
+        await make(harness, other, **asked)
+    await harness.conversations.remove(TENANT, cid)
+    assert await make(harness, cid, **asked) == first
+    await harness.conversations.remove(TENANT, first.conversation_id)
+    with pytest.raises(Conflict, match="has been deleted"):
+        await make(harness, cid, **asked)
+
+
+async def test_equal_requests_at_once(harness: Harness) -> None:
+    """One fork is made, and all are told of it (A2)."""
+    cid = await harness.conversation()
+    await harness.talk(cid, 2)
+    made = await asyncio.gather(
+        *(make(harness, cid, idempotency_key="k", request={}) for _ in range(4))
+    )
+    assert len(set(made)) == 1
+
+
+async def test_ids_that_are_taken(harness: Harness) -> None:
+    """A fork takes no other conversation's place, nor that of its source (decision 7)."""
+    cid, other = await harness.conversation(), await harness.conversation()
+    for own in (cid, other):
+        with pytest.raises(Conflict, match="is taken"):
+            await fork(harness, cid, conversation_id=own)
+    with pytest.raises(Conflict, match="is taken"):
+        await forks_of(harness).fork(
+            TENANT, cid, NewFork(conversation_id=await of_another_tenant(harness))
+        )
+    with pytest.raises(NotFound):
+        await fork(harness, new_id())
+    with pytest.raises(NotFound):
+        await forks_of(harness).fork("another", cid, NewFork())
+
+
+async def of_another_tenant(harness: Harness) -> str:
+    """Return a conversation of another tenant."""
+    own = new_id()
+    async with harness.database.session() as records:
+        await records.conversations.add("another", own, None, "tokenizer", Settings(), "{}")
+    return own
+
+
+@pytest.mark.parametrize("name", ["COPY_MESSAGES", "REFS", "COPY_MARKS"])
+async def test_copies_go_by_their_keys(database_url: str, name: str) -> None:
+    """Cost model: a plan made for an empty table is kept, and must not walk a long one."""
+    plan = await plan_of(database_url, getattr(statements, name))
+    assert "Seq Scan" not in plan and "messages_by_id" not in plan, plan

@@ -1,0 +1,494 @@
+"""Snapshots over a real database: pages, batches, bounded recaps, failures midway (I1-I4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.domain.common.messages import FormatName
+from app.domain.prompt.resolved_settings import Ask
+from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY, Source
+from app.services.conversations.conversations import NewConversation
+from app.services.conversations.log import Append
+from app.services.prompt.settings_inheritance import OwnSettings
+from app.services.snapshots.restores import Restores, in_batches
+from app.services.snapshots.snapshot_summaries import FIRST_MESSAGES, LAST_MESSAGES, Recaps
+from app.services.snapshots.snapshots import SnapshotImport, SnapshotService
+from app.services.tool_output.stored_results import Content
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    MODEL,
+    SUMMARISER,
+    TENANT,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+
+AWAY = ServiceUnavailable("The database does not answer")
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """The services with a model that summarises."""
+    gateway = ScriptedGateway("<summary>They agreed on green tea.</summary>")
+    return Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
+
+
+class Appends:
+    """Appends as the log does, remembers the batches, and fails when told to."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self.batches: list[list[Mapping[str, Any]]] = []
+        self.fails_at: int | None = None
+        self.refuses = False
+
+    async def __call__(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        messages: Sequence[Mapping[str, Any]],
+        format: FormatName,
+    ) -> None:
+        """Append a batch, or raise what was asked for."""
+        if self.fails_at == len(self.batches):
+            raise AWAY
+        self.batches.append(list(messages))
+        if self.refuses:
+            raise Conflict("taken")
+        await self._harness.log.append(tenant_id, conversation_id, Append(messages, format))
+
+
+@pytest.fixture
+def appends(harness: Harness) -> Appends:
+    """What restores append with."""
+    return Appends(harness)
+
+
+@pytest.fixture
+def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
+    """The snapshots of one process, whose appends take ten messages at most."""
+
+    async def make(
+        tenant_id: str, conversation_id: str, agent_id: str | None, model: str | None
+    ) -> None:
+        new = NewConversation(conversation_id, agent_id, OwnSettings(model=model))
+        await harness.conversations.create(tenant_id, new)
+
+    restores = Restores(harness.database, harness.outputs, harness.active, appends, make, MODEL, 10)
+    recaps = Recaps(harness.database, harness.summariser)
+    return SnapshotService(
+        harness.database,
+        harness.frames,
+        recaps,
+        restores,
+        harness.outputs,
+        harness.active,
+        new_id,
+    )
+
+
+async def entries(
+    snapshots: SnapshotService, session_id: str, content: Content = Content.AUTO
+) -> list[dict[str, Any]]:
+    """Return all entries of a snapshot."""
+    _, pages = await snapshots.read(TENANT, session_id, content)
+    return [json.loads(entry) async for page in pages for entry in page]
+
+
+def of(conversation_id: str, text: str) -> dict[str, Any]:
+    """Return a user message as an import has it."""
+    return user(text) | {"conversation_id": conversation_id}
+
+
+async def texts_in(harness: Harness, conversation_id: str) -> list[str]:
+    """Return the texts of a log."""
+    return [json.loads(body)["content"] for body in await harness.bodies(conversation_id)]
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+async def test_messages_are_read_in_pages(harness: Harness, snapshots: SnapshotService) -> None:
+    """I2: a snapshot of any size is read a few hundred messages at a time, in order."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 250, words=1)
+    saved = await snapshots.save_conversation(TENANT, conversation_id)
+    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    sizes = [len(page) async for page in pages]
+    assert sum(sizes) == 500
+    assert max(sizes) <= 200
+    found = await entries(snapshots, saved.session_id)
+    assert [entry["seq"] for entry in found] == list(range(1, 501))
+
+
+async def test_a_reading_that_fails_midway_ends_in_an_error(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I2: a database that goes away, or a deletion, ends the pages with an error, not early."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 150, words=1)
+    saved = await snapshots.save_conversation(TENANT, conversation_id)
+    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    await anext(pages)
+    with harness.database.failing("page", AWAY), pytest.raises(ServiceUnavailable):
+        await anext(pages)
+    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    await anext(pages)
+    await harness.conversations.remove(TENANT, conversation_id)
+    with pytest.raises(ServiceUnavailable, match="changed"):
+        await anext(pages)
+
+
+async def test_a_reading_may_be_left_at_any_page(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I2: whoever goes away while a snapshot is read leaves no session open."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 150, words=1)
+    saved = await snapshots.save_conversation(TENANT, conversation_id)
+    for _ in range(10):  # more than there are connections
+        _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+        await anext(pages)
+        await pages.aclose()
+    assert len(await entries(snapshots, saved.session_id)) == 300
+
+
+async def test_an_import_that_lost_messages_is_not_read_as_if_whole(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I2, A7: messages that a deletion takes while they are read are an error, too."""
+    conversation_id = await harness.conversation()
+    messages = [of(conversation_id, "x") for _ in range(300)]
+    saved = await snapshots.add_import(TENANT, SnapshotImport([*messages, user("stays")]))
+    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    await anext(pages)
+    await harness.conversations.remove(TENANT, conversation_id)
+    with pytest.raises(ServiceUnavailable):
+        [page async for page in pages]
+    assert len(await entries(snapshots, saved.session_id)) == 1
+
+
+# --- recaps ----------------------------------------------------------------------------------
+
+
+async def test_a_recap_is_bounded(harness: Harness, snapshots: SnapshotService) -> None:
+    """I1: however large the window, a recap reads its ends, and asks the model a few times."""
+    conversation_id = await harness.conversation()
+    count = FIRST_MESSAGES + LAST_MESSAGES + 500
+    for start in range(0, count, 500):
+        batch = [user(f"<{seq}> {'word ' * 2_000}") for seq in range(start, start + 500)]
+        await harness.append(conversation_id, *batch[: count - start])
+    harness.gateway.calls.clear()
+    saved = await snapshots.save_conversation(TENANT, conversation_id)
+    assert saved.message_count == count
+    assert saved.summary == "They agreed on green tea."
+    asked = "".join(call.messages[-1]["content"] for call in harness.gateway.calls)
+    assert "500 messages in the middle are left out" in asked
+    assert "<0>" in asked
+    assert f"<{count - 1}>" in asked
+    assert f"<{FIRST_MESSAGES + 100}>" not in asked
+    assert len(harness.gateway.calls) <= 60
+    assert len(asked) < 1_000 * (FIRST_MESSAGES + LAST_MESSAGES) * 1.5
+
+
+async def test_a_recap_carries_on_over_its_calls(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I1, E5: each further call is told what the calls before it made of what came before."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 220, words=1)
+    await snapshots.save_conversation(TENANT, conversation_id)
+    first, *others = [call.messages[-1]["content"] for call in harness.gateway.calls]
+    assert "green tea" not in first
+    assert others
+    assert all("green tea" in asked for asked in others)
+
+
+async def test_what_is_deleted_during_the_recap_is_left_out(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """A7, I1: a conversation deleted while the model writes is in no part, nor is it told of."""
+    agent_id = await harness.agent()
+    gone, stays = [await harness.conversation(agent_id=agent_id) for _ in range(2)]
+    for conversation_id in (gone, stays):
+        await harness.talk(conversation_id, 1)
+    harness.gateway.release.clear()
+    saving = asyncio.create_task(snapshots.save_agent(TENANT, agent_id))
+    await harness.gateway.waiting.wait()
+    await harness.conversations.remove(TENANT, gone)
+    harness.gateway.release.set()
+    saved = await saving
+    assert saved.conversation_ids == (stays,)
+    assert saved.message_count == 2
+    assert saved.summary == FORGOTTEN_SUMMARY
+    assert len(await entries(snapshots, saved.session_id)) == 2
+
+
+@pytest.mark.parametrize("of_agent", [False, True])
+async def test_what_is_deleted_during_its_recap_leaves_no_snapshot(
+    harness: Harness, snapshots: SnapshotService, of_agent: bool
+) -> None:
+    """A7: nothing is stored of a conversation or an agent that is gone by then."""
+    agent_id = await harness.agent()
+    conversation_id = await harness.conversation(agent_id=agent_id)
+    await harness.talk(conversation_id, 1)
+    harness.gateway.release.clear()
+    if of_agent:
+        saving = asyncio.create_task(snapshots.save_agent(TENANT, agent_id))
+    else:
+        saving = asyncio.create_task(snapshots.save_conversation(TENANT, conversation_id))
+    await harness.gateway.waiting.wait()
+    if of_agent:
+        await harness.agents.remove(TENANT, agent_id)
+    else:
+        await harness.conversations.remove(TENANT, conversation_id)
+    harness.gateway.release.set()
+    with pytest.raises(NotFound):
+        await saving
+    assert await snapshots.page(TENANT, 10, None) == []
+
+
+async def test_a_database_that_is_away_for_the_recap_costs_only_that(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I1: whatever fails in making the summary, the snapshot itself is stored."""
+    harness.gateway.replies = [ServiceUnavailable("away", {"reason": "spend_guard"})]
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 2)
+    saved = await snapshots.save_conversation(TENANT, conversation_id)
+    assert saved.summary == FAILED_SUMMARY
+    assert len(await entries(snapshots, saved.session_id)) == 4
+
+
+# --- restoring -------------------------------------------------------------------------------
+
+
+async def test_batches_keep_call_groups_together(
+    harness: Harness, snapshots: SnapshotService, appends: Appends
+) -> None:
+    """I4: copies go in batches of what an append takes, each beginning outside a group."""
+    source, target = await harness.conversation(), await harness.conversation()
+    for number in range(6):
+        calls = [f"c{number}-{place}" for place in range(4)]
+        await harness.append(source, user("q"), asks(*calls), *map(result, calls))
+    saved = await snapshots.save_conversation(TENANT, source)
+    done = await snapshots.restore(TENANT, saved.session_id, target)
+    assert done.restored == 36
+    assert [len(batch) for batch in appends.batches] == [7, 6, 6, 6, 6, 5]
+    assert all(batch[0]["role"] != "tool" for batch in appends.batches)
+    assert await texts_in(harness, target) == await texts_in(harness, source)
+
+
+async def test_a_group_larger_than_a_batch_is_restored(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I4: a group that no batch holds is appended in several, all of it."""
+    source, target = await harness.conversation(), await harness.conversation()
+    calls = [f"c{place}" for place in range(25)]
+    await harness.append(source, user("q"), asks(*calls), *map(result, calls), says("done"))
+    saved = await snapshots.save_conversation(TENANT, source)
+    done = await snapshots.restore(TENANT, saved.session_id, target)
+    assert (done.restored, done.skipped) == (28, 0)
+    again = await snapshots.restore(TENANT, saved.session_id, target)
+    assert (again.restored, again.skipped) == (0, 28)
+
+
+async def test_a_restore_that_failed_midway_goes_on(
+    harness: Harness, snapshots: SnapshotService, appends: Appends
+) -> None:
+    """I4: what was broken off is finished by asking again, with nothing twice."""
+    source, target = await harness.conversation(), await harness.conversation()
+    await harness.talk(source, 15, words=1)
+    saved = await snapshots.save_conversation(TENANT, source)
+    appends.fails_at = 2
+    with pytest.raises(ServiceUnavailable):
+        await snapshots.restore(TENANT, saved.session_id, target)
+    appends.fails_at = None
+    done = await snapshots.restore(TENANT, saved.session_id, target)
+    assert (done.restored, done.skipped) == (10, 20)
+    assert await texts_in(harness, target) == await texts_in(harness, source)
+
+
+async def test_results_that_came_later_are_added_to_their_copies(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I4: a later snapshot brings the results of calls that an earlier one left open."""
+    source, target = await harness.conversation(), await harness.conversation()
+    await harness.append(target, user("own"), asks("c1"), result("c1"))
+    await harness.append(source, user("q"), asks("c1", "c2"))
+    early = await snapshots.save_conversation(TENANT, source)
+    await snapshots.restore(TENANT, early.session_id, target)
+    await harness.append(source, result("c1", "one"), result("c2", "two"))
+    late = await snapshots.save_conversation(TENANT, source)
+    done = await snapshots.restore(TENANT, late.session_id, target)
+    assert (done.restored, done.skipped) == (2, 2)
+    assert (await texts_in(harness, target))[-2:] == ["one", "two"]
+    assert (await harness.stored(target)).head.open_calls == ()
+
+
+async def test_results_whose_copied_call_was_closed_are_skipped(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I4, A3: where the copy's call is closed by then, its result has no place."""
+    source, target = await harness.conversation(), await harness.conversation()
+    await harness.append(source, user("q"), asks("c1"))
+    early = await snapshots.save_conversation(TENANT, source)
+    await snapshots.restore(TENANT, early.session_id, target)
+    await harness.append(target, user("never mind"))
+    await harness.append(source, result("c1", "one"))
+    late = await snapshots.save_conversation(TENANT, source)
+    done = await snapshots.restore(TENANT, late.session_id, target)
+    assert (done.restored, done.skipped) == (0, 3)
+
+
+async def test_every_format_is_restored_elsewhere(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I4, A5: copies of each format pair with their calls, and build like their sources."""
+    source, target = await harness.conversation(), await harness.conversation()
+    use = {"type": "tool_use", "id": "t1", "name": "read_file", "input": {}}
+    answered = {"type": "tool_result", "tool_use_id": "t1", "content": "anthropic says"}
+    said = [
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [answered, {"type": "text", "text": "thanks"}]},
+    ]
+    items = [
+        {"role": "user", "content": "q"},
+        {"type": "message", "role": "assistant", "content": "let me see"},
+        {"type": "function_call", "call_id": "r1", "name": "read_file", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "r1", "output": "responses says"},
+    ]
+    contents = [
+        {"role": "user", "parts": [{"text": "q"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "look", "response": {}}}]},
+    ]
+    await harness.append(source, user("hello"))
+    await harness.append(source, *said, format=ANTHROPIC)
+    for item in items:  # one by one, so that none is gathered
+        await harness.append(source, item, format=FormatName.OPENAI_RESPONSES)
+    await harness.append(source, *contents, format=FormatName.GEMINI)
+    saved = await snapshots.save_conversation(TENANT, source)
+    await harness.append(target, user("own"), asks("t1", "r1"), result("t1"), result("r1"))
+    done = await snapshots.restore(TENANT, saved.session_id, target)
+    assert done.restored == 11
+    payload = (await harness.build(target)).contents
+    for text in ("anthropic says", "thanks", "let me see", "responses says", "own"):
+        assert payload.count(text) == 1
+    assert "restored_from" not in payload
+    again = await snapshots.restore(TENANT, saved.session_id, target)
+    assert (again.restored, again.skipped) == (0, 11)
+    assert (await harness.stored(target)).head.open_calls == ()
+
+
+async def test_a_conversation_that_was_restored_into_starts_an_epoch(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """K3, decision 16: copies bring no reasoning along into a payload, nor does what was there."""
+    thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
+    spoken = {"role": "assistant", "content": [thought, {"type": "text", "text": "hello"}]}
+    source, target = await harness.conversation(), await harness.conversation()
+    for conversation_id in (source, target):
+        await harness.append(conversation_id, user("hi"))
+        await harness.append(conversation_id, spoken, format=ANTHROPIC)
+    await harness.append(target, user("go on"))
+    ask = Ask(format=ANTHROPIC, model=CLAUDE)
+    assert "c2lnbmVk" in (await harness.build(target, ask)).contents
+    saved = await snapshots.save_conversation(TENANT, source)
+    await snapshots.restore(TENANT, saved.session_id, target)
+    await harness.append(target, user("go on"))
+    built = await harness.build(target, ask)
+    assert built.raw["cache_break_reason"] == "restored"
+    assert "c2lnbmVk" not in built.contents
+    assert built.contents.count("hello") == 2
+    await snapshots.restore(TENANT, saved.session_id, target)
+    assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
+
+
+async def test_a_restore_that_meets_a_conflict_gives_up_at_last(
+    harness: Harness, snapshots: SnapshotService, appends: Appends
+) -> None:
+    """I4: a target that never holds still is a conflict, told after a few attempts."""
+    source, target = await harness.conversation(), await harness.conversation()
+    await harness.talk(source, 1)
+    saved = await snapshots.save_conversation(TENANT, source)
+    appends.refuses = True
+    with pytest.raises(Conflict):
+        await snapshots.restore(TENANT, saved.session_id, target)
+    assert len(appends.batches) == 3
+
+
+async def test_an_import_of_an_agent_comes_back_under_it(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """I4: conversations that an import needs are made for its agent, if that exists."""
+    agent_id = await harness.agent()
+    for given, expected in ((agent_id, agent_id), ("nobody", None)):
+        messages = [of(new_id(), "a"), of(new_id(), "b")]
+        made = await snapshots.add_import(TENANT, SnapshotImport(messages, agent_id=given))
+        done = await snapshots.restore(TENANT, made.session_id)
+        assert [item.restored for item in done.conversations] == [1, 1]
+        for item in done.conversations:
+            assert item.conversation_id == item.source_conversation_id
+            assert (await harness.stored(item.conversation_id)).agent_id == expected
+
+
+async def test_an_import_whose_conversation_is_anothers_gets_its_own(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """Decision 7: what another tenant's conversation is called is no way into it."""
+    theirs = await harness.conversation()
+    await harness.talk(theirs, 1)
+    given = SnapshotImport([of(theirs, "mine")])
+    made = await snapshots.add_import("another", given)
+    for expected in (1, 0):
+        done = await snapshots.restore("another", made.session_id)
+        assert done.restored == expected
+        assert done.conversations[0].conversation_id != theirs
+    assert len(await harness.bodies(theirs)) == 2
+    await harness.conversations.remove(TENANT, theirs)
+    _, pages = await snapshots.read("another", made.session_id, Content.AUTO)
+    assert len([entry async for page in pages for entry in page]) == 1
+
+
+async def sources_of(roles: str) -> AsyncIterator[Source]:
+    """Yield a message per letter: user, assistant with a call, tool."""
+    for number, role in enumerate(roles):
+        made = {"u": user("x"), "a": asks("c"), "t": result("c")}[role]
+        yield Source("conversation", str(number), CHAT, made, 10)
+
+
+@pytest.mark.parametrize(
+    ("roles", "most_messages", "most_bytes", "batches"),
+    [
+        ("", 3, 1_000, []),
+        ("u", 3, 1_000, ["u"]),
+        ("uuuuu", 2, 1_000, ["uu", "uu", "u"]),
+        ("uatuat", 4, 1_000, ["uatu", "at"]),
+        ("uattttu", 3, 1_000, ["u", "atttt", "u"]),
+        ("uatuat", 100, 30, ["uat", "uat"]),
+        ("atatat", 100, 5, ["at", "at", "at"]),
+    ],
+)
+async def test_batches_are_bounded_in_messages_and_bytes(
+    roles: str, most_messages: int, most_bytes: int, batches: list[str]
+) -> None:
+    """I4: a batch ends between groups, before it has too many messages or too much text."""
+    found = [batch async for batch in in_batches(sources_of(roles), most_messages, most_bytes)]
+    said = ["".join(roles[int(source.id)] for source in batch) for batch in found]
+    assert said == batches

@@ -1,0 +1,211 @@
+"""What has had its time is forgotten, and nothing else (architecture, operation)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.tenancy.retention import FORGET, IS_IDLE, WALK
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.tenancy.retention import Aged, Retention
+from app.services.tenancy.retention import RetentionService
+from tests.conftest import execute
+from tests.plans import plan_of
+from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """The services of one process."""
+    return Harness(WatchedDatabase(database))
+
+
+def retention_of(harness: Harness, retention: Retention) -> RetentionService:
+    """Return the retention by the real time of day, as rows have theirs from the database."""
+    return RetentionService(
+        harness.database, retention, harness.conversations.remove_idle, lambda: datetime.now(UTC)
+    )
+
+
+async def age(url: str, conversation_id: str, days: int) -> None:
+    """Make a conversation as old as if nothing had been done with it for so many days."""
+    for table, columns in (
+        ("conversations", ("created_at", "updated_at")),
+        ("messages", ("created_at",)),
+    ):
+        changes = ", ".join(f"{name} = {name} - make_interval(days => $2)" for name in columns)
+        await execute(
+            url,
+            f"UPDATE {table} SET {changes} WHERE conversation_id = CAST($1 AS uuid)",
+            conversation_id,
+            days,
+        )
+
+
+async def test_conversations_are_kept_for_ever_by_default(
+    harness: Harness, database_url: str
+) -> None:
+    """A6, A8: nobody who has not asked for it loses a message."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 2)
+    await age(database_url, conversation_id, 5_000)
+    assert await retention_of(harness, Retention()).forget_due() == {}
+    assert (await harness.stored(conversation_id)).head.head_seq == 4
+
+
+async def test_idle_conversations_go_with_everything(harness: Harness, database_url: str) -> None:
+    """Operation: those that were neither appended to nor changed, and not those in a snapshot."""
+    idle, young, touched, empty, kept = [await harness.conversation() for _ in range(5)]
+    for conversation_id in (idle, young, touched, kept):
+        await harness.talk(conversation_id, 2)
+    await execute(
+        database_url,
+        "INSERT INTO snapshot_parts (conversation_id, session_id, tenant_id, spans, message_count)"
+        " VALUES (CAST($1 AS uuid), gen_random_uuid(), $2, '{1,5}', 4)",
+        kept,
+        TENANT,
+    )
+    for conversation_id in (idle, touched, empty, kept):
+        await age(database_url, conversation_id, 31)
+    await age(database_url, young, 29)
+    await harness.append(touched, user("I am back"))
+    service = retention_of(harness, Retention(conversations=30 * DAY))
+    assert await service.forget_due() == {"conversations": 2}
+    left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
+    assert {row[0] for row in left} == {young, touched, kept}
+    rows = await execute(database_url, "SELECT DISTINCT conversation_id::text FROM messages")
+    assert {row[0] for row in rows} == {young, touched, kept}
+    assert await service.forget_due() == {}
+
+
+async def test_what_somebody_worked_with_is_not_idle(harness: Harness, database_url: str) -> None:
+    """Operation: compactions, clears, restores, uploads, jobs, usage and pins are work, too."""
+    rows = {
+        "events": "event_seq, type) VALUES ($1, 1, 'cleared'",
+        "blobs": "blob_id, content_id, byte_size, line_count, sha256, media_type)"
+        " VALUES ($1, 'b', gen_random_uuid(), 1, 1, 'x', 'text/plain'",
+        "blob_uploads": "content_id, tenant_id) VALUES ($1, gen_random_uuid(), 'tenant'",
+        "jobs": "job_id, tenant_id, kind) VALUES ($1, gen_random_uuid(), 'tenant', 'compact'",
+        "pins": "seq) VALUES ($1, 1",
+        "usage_reports": "report_id, model, format, input_tokens, output_tokens,"
+        " cache_creation_tokens, cache_read_tokens, usage)"
+        " VALUES ($1, gen_random_uuid(), 'm', 'openai_chat', 1, 1, 0, 0, '{}'",
+    }
+    worked = {table: await harness.conversation() for table in rows}
+    idle = await harness.conversation()
+    for conversation_id in (*worked.values(), idle):
+        await age(database_url, conversation_id, 31)
+    for table, conversation_id in worked.items():
+        insert = f"INSERT INTO {table} (conversation_id, {rows[table]})"
+        await execute(database_url, insert, conversation_id)
+    service = retention_of(harness, Retention(conversations=30 * DAY))
+    assert await service.forget_due() == {"conversations": 1}
+    left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
+    assert {row[0] for row in left} == set(worked.values())
+
+
+async def test_one_that_cannot_go_holds_up_nobody(
+    harness: Harness, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Operation: a deletion that takes too long is tried again, and the others go meanwhile."""
+    ids = sorted([await harness.conversation() for _ in range(3)])
+    for conversation_id in ids:
+        await age(database_url, conversation_id, 31)
+
+    async def remove(tenant_id: str, found: str, before: datetime) -> bool:
+        if found == ids[0]:
+            raise ServiceUnavailable("The database does not answer", {"reason": "QueryCanceled"})
+        return await harness.conversations.remove_idle(tenant_id, found, before)
+
+    service = RetentionService(
+        harness.database, Retention(conversations=30 * DAY), remove, lambda: datetime.now(UTC)
+    )
+    assert await service.forget_due() == {"conversations": 2}
+    assert "not_forgotten" in caplog.messages
+
+
+async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_url: str) -> None:
+    """A8: between the look and the deletion an append saves its conversation."""
+    conversation_id = await harness.conversation()
+    await harness.talk(conversation_id, 1)
+    await age(database_url, conversation_id, 31)
+
+    async def appended_first(tenant_id: str, found: str, before: datetime) -> bool:
+        await harness.append(found, user("wait"))
+        return await harness.conversations.remove_idle(tenant_id, found, before)
+
+    service = RetentionService(
+        harness.database,
+        Retention(conversations=30 * DAY),
+        appended_first,
+        lambda: datetime.now(UTC),
+    )
+    assert await service.forget_due() == {}
+    assert (await harness.stored(conversation_id)).head.head_seq == 3
+    assert not await harness.conversations.remove_idle(TENANT, new_id(), datetime.now(UTC))
+
+
+FILL = {
+    Aged.IDEMPOTENCY_KEYS: "INSERT INTO idempotency_keys"
+    " SELECT gen_random_uuid(), 'k', 'h', 'a', t FROM {times} AS t",
+    Aged.CREATIONS: "INSERT INTO creations SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
+    Aged.EVENTS: "INSERT INTO events"
+    " SELECT gen_random_uuid(), 1, 'due', '{{}}', t FROM {times} AS t",
+    Aged.JOBS: "INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, status, created_at,"
+    " updated_at) SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
+    " t - interval '1 hour', t FROM {times} AS t",
+    Aged.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
+    Aged.ALLOWANCES: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
+    Aged.SUMMARISER_CALLS: "INSERT INTO summariser_calls SELECT 'x', t, 5 FROM {times} AS t",
+}
+TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
+EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY)
+
+
+async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None:
+    """Operation: of every kind what is older goes, and what is younger stays, in batches too."""
+    assert set(FILL) == set(Aged) == set(FORGET)
+    for statement in FILL.values():
+        await execute(database_url, statement.format(times=TIMES))
+    await execute(
+        database_url, "UPDATE jobs SET status = 'queued' WHERE updated_at < now() - interval '80d'"
+    )
+    gone = await retention_of(harness, EVERYTHING).forget_due()
+    hours = 90 * 24 + 1
+    for kind, kept_for in EVERYTHING.aged.items():
+        kept = round(kept_for / timedelta(hours=1))
+        unfinished = 10 * 24 if kind is Aged.JOBS else 0
+        assert abs(gone[kind] - (hours - kept - unfinished)) <= 1, kind
+        ((left,),) = await execute(database_url, f"SELECT count(*) FROM {kind.value}")
+        assert left == hours - gone[kind]
+    assert await retention_of(harness, EVERYTHING).forget_due() == {}
+
+
+async def test_events_are_kept_unless_told(harness: Harness, database_url: str) -> None:
+    """L3: a stream can be resumed from any event, however old, by default."""
+    await execute(database_url, FILL[Aged.EVENTS].format(times=TIMES))
+    assert await retention_of(harness, Retention()).forget_due() == {}
+
+
+@pytest.mark.parametrize("statement", [WALK, IS_IDLE])
+async def test_what_is_idle_is_looked_up(database_url: str, statement: Statement) -> None:
+    """Performance: the walk reads what it asks for by indexes, and knows no table whole."""
+    plan = await plan_of(database_url, statement)
+    assert "Seq Scan" not in plan
+    assert "hashed" not in plan
+
+
+async def test_workers_forget_side_by_side(harness: Harness, database_url: str) -> None:
+    """Operation: what one worker is about to forget another passes by, without waiting for it."""
+    await execute(database_url, FILL[Aged.KEY_USES].format(times=TIMES))
+    before = datetime.now(UTC) - 20 * DAY
+    async with harness.database.transaction() as first, harness.database.session() as second:
+        taken = await first.retention.forget(Aged.KEY_USES, before, 100)
+        rest = await second.retention.forget(Aged.KEY_USES, before, 10_000)
+    assert taken == 100
+    assert abs(rest - (70 * 24 - 100)) <= 1

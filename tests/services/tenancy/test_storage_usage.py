@@ -1,0 +1,146 @@
+"""What tenants may store: true sums of what is there, and places that are shared."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.tenancy import storage_usage as statements
+from app.domain.common.errors import RateLimited, ServiceUnavailable, StorageLimitReached
+from app.domain.tenancy.quotas import Limits
+from app.services.common.tenant_shares import Shares
+from app.services.snapshots.forks import ForkService, NewFork
+from app.services.tenancy.storage_usage import Storage
+from tests.conftest import execute
+from tests.services.fakes import TENANT, Clock, Harness, WatchedDatabase, new_id, user
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services on this test's database."""
+    return Harness(WatchedDatabase(database))
+
+
+def storage_of(database: PostgresDatabase, clock: Clock, limit: int | None) -> Storage:
+    """Return the storage as a process of its own has it."""
+
+    async def limits_of(_tenant_id: str) -> Limits:
+        return Limits(storage_bytes=limit)
+
+    return Storage(database, limits_of, lambda: clock.now_ms() / 1000)
+
+
+async def measured(database: PostgresDatabase) -> int:
+    """Measure all, and return the sum of the tenant."""
+    async with database.session() as records:
+        while await records.storage.measure(TENANT):
+            pass
+        return await records.storage.total(TENANT)
+
+
+async def in_rows(database_url: str) -> int:
+    """Return what the rows hold by adding up each of them."""
+    ((total,),) = await execute(
+        database_url,
+        "SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(fragment), 0)), 0)"
+        " FROM messages",
+    )
+    return int(total)
+
+
+async def test_the_sum_is_what_the_rows_hold(
+    harness: Harness,
+    database: PostgresDatabase,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sum follows appends, forks and deletions, however often and by whom it is measured."""
+    cids = [await harness.conversation() for _ in range(3)]
+    for number, cid in enumerate(cids):
+        await harness.append(cid, *[user("word " * 50 * (number + 1)) for _ in range(7)])
+        assert await measured(database) == await in_rows(database_url)
+    assert (
+        await asyncio.gather(*(measured(database) for _ in range(4)))
+        == [await in_rows(database_url)] * 4
+    )
+    forks = ForkService(database, harness.frames, harness.active, RowStore(), new_id)
+    await forks.fork(TENANT, cids[2], NewFork(at_seq=5))
+    assert await measured(database) == await in_rows(database_url)
+    await harness.conversations.remove(TENANT, cids[0])
+    assert await measured(database) == await in_rows(database_url)
+    ((left,),) = await execute(database_url, "SELECT count(*) FROM log_sizes")
+    assert left == 3
+
+
+async def test_a_long_log_is_measured_in_parts(
+    harness: Harness, database: PostgresDatabase, database_url: str
+) -> None:
+    """A log is measured some rows at a time, and none of them twice."""
+    cid = await harness.conversation()
+    await harness.append(cid, *[user(f"message {number}") for number in range(50)])
+    whole = statements.MEASURE.sql.replace("$1", ":tenant_id")
+    part = whole.replace(f"+ {statements.MAX_ROWS}", "+ 7")
+    assert part != whole
+    small = type(statements.MEASURE)(part)
+    rounds = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statements, "MEASURE", small)
+        async with database.session() as records:
+            while await records.storage.measure(TENANT):
+                rounds += 1
+            assert await records.storage.total(TENANT) == await in_rows(database_url)
+    assert rounds == 8
+
+
+async def test_what_is_over_the_limit_is_refused(
+    harness: Harness, database: PostgresDatabase
+) -> None:
+    """A tenant stores up to its limit; what it deletes makes room within a second."""
+    clock = Clock()
+    storage = storage_of(database, clock, 10_000)
+    cid = await harness.conversation()
+    await storage.take(TENANT, 6_000)
+    await harness.append(cid, user("x" * 6_000))
+    with pytest.raises(StorageLimitReached) as refused:
+        await storage.take(TENANT, 6_000)
+    assert refused.value.facts["limit"] == 10_000
+    await storage.take(TENANT, 3_000)
+    await harness.conversations.remove(TENANT, cid)
+    clock.pass_seconds(1.1)
+    await storage.take(TENANT, 6_500)
+    await storage.take("another", 9_000)
+
+
+async def test_processes_know_of_each_other(harness: Harness, database: PostgresDatabase) -> None:
+    """What another process stored counts after some seconds at most."""
+    clock = Clock()
+    first, second = (storage_of(database, clock, 10_000) for _ in range(2))
+    await second.take(TENANT, 1)
+    cid = await harness.conversation()
+    await first.take(TENANT, 8_000)
+    await harness.append(cid, user("x" * 8_000))
+    clock.pass_seconds(10.1)
+    with pytest.raises(StorageLimitReached):
+        await second.take(TENANT, 3_000)
+
+
+async def test_without_a_limit_nothing_is_asked(database: PostgresDatabase) -> None:
+    """A tenant without a limit costs no statement."""
+    storage = storage_of(None, Clock(), None)  # type: ignore[arg-type]
+    await storage.take(TENANT, 10**15)
+
+
+def test_a_tenant_has_its_share() -> None:
+    """Beyond its share a tenant is told to wait, and others still find a place."""
+    shares = Shares("things", "things", 3, 2)
+    with shares.held("a"), shares.held("a"):
+        with pytest.raises(RateLimited) as refused:
+            shares.require_place("a")
+        assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 5}
+        with shares.held("b"), pytest.raises(ServiceUnavailable):
+            shares.require_place("c")
+        shares.require_place("b")
+    shares.require_place("a")

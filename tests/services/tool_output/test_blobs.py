@@ -1,0 +1,1047 @@
+"""Blobs over a real database: uploaded, read, shared, collected, whoever comes between (F)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from app.adapters.blobs.chunks import RowStore
+from app.adapters.blobs.object_store import ObjectStore
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import (
+    Conflict,
+    ContextError,
+    Gone,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Chunk, StoredChunk, encode, show
+from app.services.conversations.conversations import ConversationService
+from app.services.conversations.log import LogService
+from app.services.ports import BlobStore, BlobWriter, Records
+from app.services.tool_output.blobs import BlobService
+from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, Content, Original, Outputs
+from tests.services.fakes import (
+    SUMMARISER,
+    TENANT,
+    Clock,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    _open_sessions,
+    asks,
+    new_id,
+    result,
+    says,
+    user,
+)
+
+LARGE = "line\n" * 2000
+HOUR = timedelta(hours=1)
+DROP = {"gc": {"drop_compacted": True}}
+
+
+class WatchedStore:
+    """A store that notes what is opened, and can be away."""
+
+    def __init__(self, kept: BlobStore) -> None:
+        self.kept = kept
+        self.is_away = False
+        self.opened: list[int] = []
+        self.most_written = 0
+        self.before_write: Callable[[], Awaitable[Any]] | None = None
+        self.before_read: Callable[[], Awaitable[Any]] | None = None
+
+    def check(self) -> None:
+        """Raise while it is away; and never be asked while a session is open."""
+        assert _open_sessions.get() == 0
+        if self.is_away:
+            raise ServiceUnavailable("The object store does not answer", {"reason": "Away"})
+
+    @asynccontextmanager
+    async def writer(
+        self, tenant_id: str, conversation_id: str, content_id: str
+    ) -> AsyncIterator[BlobWriter]:
+        """Open a content for writing."""
+        async with self.kept.writer(tenant_id, conversation_id, content_id) as writer:
+            yield _WatchedWriter(self, writer)
+
+    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
+        """Return the raw bytes of chunks."""
+        hook, self.before_read = self.before_read, None
+        if hook is not None:
+            await hook()
+        self.check()
+        self.opened += [chunk.number for chunk in chunks]
+        return await self.kept.read(object_key, chunks)
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Copy an object."""
+        self.check()
+        return await self.kept.copy(tenant_id, conversation_id, content_id, object_key)
+
+    async def remove(self, object_keys: Sequence[str]) -> None:
+        """Delete objects."""
+        self.check()
+        await self.kept.remove(object_keys)
+
+    async def forget(self, tenant_id: str, conversation_id: str) -> None:
+        """Delete every object of a conversation."""
+        self.check()
+        await self.kept.forget(tenant_id, conversation_id)
+
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Delete what killed uploads have left."""
+        self.check()
+        return await self.kept.drop_parts(older_than)
+
+    async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
+        """Yield what was written before a time."""
+        self.check()
+        async for found in self.kept.orphans(older_than):
+            yield found
+
+    async def keys(self) -> list[str]:
+        """Return the keys of all objects."""
+        return [key async for key, _, _ in self.kept.orphans(datetime.now(UTC) + HOUR)]
+
+
+class _WatchedWriter:
+    def __init__(self, store: WatchedStore, writer: BlobWriter) -> None:
+        self._store = store
+        self._writer = writer
+
+    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
+        self._store.check()
+        self._store.most_written = max(self._store.most_written, len(chunks))
+        if self._store.before_write is not None:
+            await self._store.before_write()
+        return await self._writer.write(chunks)
+
+    async def finish(self) -> str | None:
+        self._store.check()
+        return await self._writer.finish()
+
+
+class GatedDatabase(WatchedDatabase):
+    """The real database, with a door before each transaction and a count of all sessions."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database)
+        self.before_transaction: Callable[[], Awaitable[Any]] | None = None
+        self.sessions = 0
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Records]:
+        """Open a session and count it."""
+        self.sessions += 1
+        async with super().session() as records:
+            yield records
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Records]:
+        """Let what waits at the door go first, once."""
+        gate, self.before_transaction = self.before_transaction, None
+        if gate is not None:
+            await gate()
+        async with super().transaction() as records:
+            yield records
+
+
+class Process:
+    """The services of one process that has blobs, over a store."""
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        store: BlobStore | None = None,
+        *,
+        most_bytes: int = 2**31,
+        **harness: Any,
+    ) -> None:
+        self.database = GatedDatabase(database)
+        self.store = WatchedStore(store or RowStore())
+        self.now = datetime.now(UTC)
+        self.harness = Harness(self.database, **harness)
+        self.outputs = Outputs(self.database, self.store, new_id)
+        frames = self.harness.frames
+        self.log = LogService(
+            self.database,
+            frames,
+            self.harness.queue,
+            self.outputs,
+            self.harness.active,
+            new_id,
+            1000,
+        )
+        self.harness.log = self.log
+        self.harness.conversations = ConversationService(
+            self.database,
+            frames,
+            {},
+            new_id,
+            self.harness.clock.utc,
+            self.outputs.forget,
+            self.harness.summariser.check_model,
+        )
+        self.blobs = BlobService(
+            self.database,
+            frames,
+            self.store,
+            self.outputs,
+            new_id,
+            lambda: self.now,
+            most_bytes=most_bytes,
+            upload_ttl_seconds=3600,
+        )
+
+    async def upload(
+        self, cid: str, *pieces: bytes, tenant: str = TENANT, tool: str | None = None
+    ) -> Any:
+        """Upload some pieces."""
+        return await self.blobs.upload(
+            tenant, cid, streamed(*pieces), media_type=TEXT, tool_name=tool
+        )
+
+    async def stored(self, cid: str, content: Any, **more: Any) -> Any:
+        """Append a call with its result, and return the result's ref."""
+        call = new_id()
+        done = await self.harness.append(cid, asks(call), result(call, content) | more)
+        return done.messages[-1].output_ref
+
+    async def read(self, cid: str, ref: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes of an output as they are downloaded."""
+        source = await self.blobs.find(TENANT, cid, ref)
+        last = source.ref.byte_size if end is None else end
+        async with aclosing(self.blobs.content(source, start, last)) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    async def transcript(self, cid: str, content: Content = Content.AUTO) -> list[Original]:
+        """Return all messages of a transcript."""
+        _, found = await self.log.page(
+            TENANT, cid, after_seq=0, before_seq=10**9, order="asc", limit=1000
+        )
+        return await self.log.originals(cid, found, content)
+
+    async def collect(self, cid: str, **how: Any) -> list[str]:
+        """Collect, and return the ids of what was taken."""
+        return [blob.id for blob in (await self.blobs.collect(TENANT, cid, **how)).blobs]
+
+    async def compacted(self, policy: Any = None) -> tuple[str, list[str]]:
+        """Return a conversation whose middle is compacted, and the refs of three large results.
+
+        The first two were in the middle, the last one is still shown.
+        """
+        sandwich = {"preserve_top": 1, "preserve_bottom": 3}
+        cid = await self.harness.conversation({"sandwich": sandwich, **(policy or {})})
+        await self.harness.append(cid, user("begin"), says("well"))
+        refs = []
+        for name in ("first", "second"):
+            await self.harness.append(cid, user(f"and the {name}?"), says("yes " * 200))
+            refs.append((await self.stored(cid, f"{name}\n{LARGE}")).id)
+        await self.harness.append(cid, user("and the last?"))
+        refs.append((await self.stored(cid, f"last\n{LARGE}")).id)
+        assert (await self.harness.compact(cid)).compacted
+        return cid, refs
+
+
+async def streamed(*pieces: bytes) -> AsyncIterator[bytes]:
+    """Yield pieces as a client sends them: no session is open meanwhile."""
+    for piece in pieces:
+        assert _open_sessions.get() == 0
+        await asyncio.sleep(0)
+        yield piece
+
+
+def refused(work: Awaitable[Any]) -> Awaitable[Any]:
+    """Return what comes of work that may be refused."""
+
+    async def run() -> Any:
+        try:
+            return await work
+        except ContextError as error:
+            return error
+
+    return run()
+
+
+@pytest.fixture(params=["rows", "objects"])
+def kept(request: pytest.FixtureRequest) -> BlobStore:
+    """Each place for the bytes in turn."""
+    return ObjectStore("memory:///") if request.param == "objects" else RowStore()
+
+
+def summarising(database: PostgresDatabase, kept: BlobStore) -> Process:
+    """Return one process's services with a model that summarises."""
+    clock = Clock()
+    return Process(
+        database, kept, gateway=ScriptedGateway(clock=clock), clock=clock, model=SUMMARISER
+    )
+
+
+@pytest.fixture
+def process(database: PostgresDatabase, kept: BlobStore) -> Process:
+    """One process's services with a model that summarises, over each kind of store."""
+    return summarising(database, kept)
+
+
+@pytest.fixture
+def rows(database: PostgresDatabase) -> Process:
+    """One process's services with a model that summarises, whose bytes are in rows."""
+    return summarising(database, RowStore())
+
+
+@pytest_asyncio.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A plain connection to this test's database."""
+    opened = await asyncpg.connect(database_url)
+    yield opened
+    await opened.close()
+
+
+async def left(connection: asyncpg.Connection) -> tuple[int, int, int]:
+    """Return how many blobs, chunks and uploads there are."""
+    tables = ("blobs", "blob_chunks", "blob_uploads")
+    numbers = [await connection.fetchval(f"SELECT count(*) FROM {name}") for name in tables]
+    return numbers[0], numbers[1], numbers[2]
+
+
+async def assert_whole(process: Process, cid: str) -> None:
+    """Every message that refers to a blob that was not collected can be read whole."""
+    for shown in await process.transcript(cid, Content.FULL):
+        ref = shown.message.output_ref
+        if ref is not None and not shown.is_collected:
+            assert not shown.is_truncated
+            assert len(await process.read(cid, ref.id)) == ref.byte_size
+
+
+# --- uploading --------------------------------------------------------------------------------
+
+
+UPLOADS = (b"", b"x", b"\xff\x00\xed\xa0\x80\r\n", bytes(CHUNK_BYTES), b"one line" * 300_000)
+
+
+async def test_an_upload_streams_in(process: Process) -> None:
+    """F1: whatever comes in, in pieces of any size, comes back byte for byte; memory is bounded."""
+    cid = await process.harness.conversation()
+    for data in UPLOADS:
+        cuts = sorted(Random(1).randrange(len(data) + 1) for _ in range(40))
+        ends = zip([0, *cuts], [*cuts, len(data)], strict=True)
+        pieces = [data[start:end] for start, end in ends]
+        process.store.most_written = 0
+        found = (await process.upload(cid, *pieces, tool="shell")).blob
+        assert (found.byte_size, found.tool_name, found.attached) == (len(data), "shell", False)
+        assert found.line_count == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+        assert await process.read(cid, found.id) == data
+        largest = max(map(len, pieces)) // CHUNK_BYTES
+        assert process.store.most_written <= CHUNKS_AT_ONCE + largest
+
+
+class Ended(Exception):
+    """The client went away."""
+
+
+async def test_an_upload_that_ends_early_leaves_nothing(
+    process: Process, connection: asyncpg.Connection
+) -> None:
+    """F1: a client that goes away in the middle leaves no blob, chunk, upload or object."""
+    cid = await process.harness.conversation()
+
+    async def pieces(chunks: int, rest: int) -> AsyncIterator[bytes]:
+        for _ in range(chunks):
+            yield b"x" * CHUNK_BYTES
+        yield b"x" * rest
+        raise Ended
+
+    for chunks, rest in ((0, 0), (0, 1), (1, 0), (40, 5)):
+        with pytest.raises(Ended):
+            await process.blobs.upload(TENANT, cid, pieces(chunks, rest), media_type=TEXT)
+        assert await left(connection) == (0, 0, 0)
+        assert await process.store.keys() == []
+
+
+async def test_a_cancelled_upload_leaves_nothing(
+    process: Process, connection: asyncpg.Connection
+) -> None:
+    """F1: an upload whose task is cancelled, as at a shutdown, cleans up as well."""
+    cid = await process.harness.conversation()
+    half = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"x" * 40 * CHUNK_BYTES
+        half.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(process.blobs.upload(TENANT, cid, pieces(), media_type=TEXT))
+    await half.wait()
+    assert (await left(connection))[2] == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await left(connection) == (0, 0, 0)
+    assert await process.store.keys() == []
+
+
+async def never_read() -> AsyncIterator[bytes]:
+    """Yield what nobody should ask for."""
+    yield pytest.fail("the body was read")
+
+
+async def test_an_upload_over_the_limit(
+    database: PostgresDatabase, connection: asyncpg.Connection
+) -> None:
+    """F1, decision 30: too much is refused with nothing stored, unread if it says so itself."""
+    rows = Process(database, most_bytes=200_000)
+    cid = await rows.harness.conversation()
+    assert (await rows.upload(cid, b"x" * 200_000)).blob.byte_size == 200_000
+    before = await left(connection)
+    for pieces in ([b"x" * 200_001], [b"x" * 150_000, b"x" * 50_001]):
+        with pytest.raises(PayloadTooLarge) as too_large:
+            await rows.upload(cid, *pieces)
+        assert too_large.value.facts == {"limit": 200_000}
+    with pytest.raises(PayloadTooLarge):
+        await rows.blobs.upload(TENANT, cid, never_read(), media_type=TEXT, declared_bytes=200_001)
+    assert await left(connection) == before
+
+
+async def test_an_upload_to_nowhere_is_not_read(
+    rows: Process, connection: asyncpg.Connection
+) -> None:
+    """F1, A7: no conversation, or another tenant's: NotFound before the body is read."""
+    cid = await rows.harness.conversation()
+    for tenant, conversation_id in ((TENANT, new_id()), ("another", cid)):
+        with pytest.raises(NotFound):
+            await rows.blobs.upload(tenant, conversation_id, never_read(), media_type=TEXT)
+    assert await left(connection) == (0, 0, 0)
+
+
+async def test_a_conversation_deleted_during_an_upload(
+    process: Process, connection: asyncpg.Connection
+) -> None:
+    """A7, F1: an upload into what is deleted meanwhile is NotFound, and leaves nothing."""
+
+    async def pieces(cid: str, at: int) -> AsyncIterator[bytes]:
+        for number in range(4):
+            if number == at:
+                await process.harness.conversations.remove(TENANT, cid)
+            yield b"x" * 20 * CHUNK_BYTES
+
+    for at in range(4):
+        cid = await process.harness.conversation()
+        with pytest.raises(NotFound):
+            await process.blobs.upload(TENANT, cid, pieces(cid, at), media_type=TEXT)
+        assert await left(connection) == (0, 0, 0)
+    process.now += 2 * HOUR
+    await process.blobs.collect_due()
+    assert await process.store.keys() == []
+
+
+async def test_uploads_of_the_same_bytes(process: Process, connection: asyncpg.Connection) -> None:
+    """F6: many who upload the same at once are answered alike, and it is kept once."""
+    cid = await process.harness.conversation()
+    found = await asyncio.gather(*(process.upload(cid, LARGE.encode()) for _ in range(6)))
+    assert len({(item.blob.id, item.blob.content_id, item.view) for item in found}) == 1
+    assert await left(connection) == (1, 1, 0)
+    assert len(await process.store.keys()) == isinstance(process.store.kept, ObjectStore)
+    assert await process.read(cid, found[0].blob.id) == LARGE.encode()
+
+
+@pytest.mark.parametrize("mode", ["truncate", "reference"])
+async def test_a_message_shows_what_the_upload_was_answered_with(rows: Process, mode: str) -> None:
+    """F1, F2: a message without content shows the very `view` of the upload, in both modes."""
+    cid = await rows.harness.conversation({"tool_output": {"view": mode}})
+    data = ("word " * 30 + "\n").encode() * 1000
+    found = await rows.upload(cid, data[:70_001], data[70_001:], tool="shell")
+    ref = await rows.stored(cid, None, output_ref={"id": found.blob.id})
+    assert ref == found.blob.ref
+    shown, view = (await rows.transcript(cid))[-1], found.view
+    assert (shown.piece["content"], shown.is_truncated) == (view, True)
+    full = (await rows.transcript(cid, Content.FULL))[-1]
+    assert (full.piece["content"].encode(), full.is_truncated) == (data, False)
+    # Stored under one tool's name it is shown under it, whoever uploads it again.
+    again = await rows.upload(cid, data, tool="other")
+    assert (again.blob.attached, again.view) == (True, view)
+
+
+async def test_an_upload_that_is_no_text_is_shown(rows: Process) -> None:
+    """F1: a message that names bytes of any kind is read back, shown as far as they are text."""
+    cid = await rows.harness.conversation()
+    data = b"\xff\xfe\x00 \xed\xa0\x80 line\n" * 8000
+    found = await rows.upload(cid, data)
+    await rows.stored(cid, None, output_ref={"id": found.blob.id})
+    full = (await rows.transcript(cid, Content.FULL))[-1]
+    assert full.piece["content"] == show(data)
+    assert await rows.read(cid, found.blob.id) == data
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def numbered(text: bytes, offset: int, limit: int, most: int) -> list[str]:
+    """Return lines as an editor shows them, made the plain way."""
+    lines = text.split(b"\n")
+    lines = lines[:-1] if not lines[-1] else lines
+    shown = []
+    for number, line in enumerate(lines[offset : offset + limit], offset + 1):
+        found = show(line.removesuffix(b"\r"))
+        shown.append(f"{number:6}\t{found[:most]}")
+    return shown
+
+
+def any_text(chance: Random) -> str:
+    """Return a text of up to a few chunks, with lines of every length."""
+    units = ("\n", "x", "xy\n", "é\r\n", "a longer line\n", "😀")
+    return "".join(
+        chance.choice(units) * chance.randint(0, 30_000) for _ in range(chance.randint(1, 5))
+    )
+
+
+async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
+    """F1, F4, F5: a text reads the same by lines, bytes and pattern, in its row or in a blob."""
+    chance = Random(7)
+    whole = await rows.harness.conversation({"tool_output": {"enabled": False}})
+    cut = await rows.harness.conversation({"tool_output": {"offload_threshold_bytes": 0}})
+    for _ in range(12):
+        text = any_text(chance)
+        data = encode(text)
+        refs = [(cid, (await rows.stored(cid, text)).id) for cid in (whole, cut)]
+        assert [ref.startswith("blob_") for _, ref in refs] == [False, bool(text)]
+        offset, limit = chance.randint(0, len(data) // 2), chance.randint(1, 5000)
+        lines = [await rows.blobs.read_lines(TENANT, *ref, offset // 9, limit) for ref in refs]
+        assert lines[0] == lines[1]
+        some = numbered(data, offset // 9, lines[0].line_count, 2000)
+        shown = lines[0].text.split("\n") if some else []
+        assert [line[:2007] for line in shown] == some
+        slices = [await rows.blobs.read_bytes(TENANT, *ref, offset, limit) for ref in refs]
+        assert slices[0] == slices[1]
+        for pattern in ("x{3}", "longer", "^$", "😀$"):
+            found = [await rows.blobs.grep(TENANT, *ref, pattern, after=1) for ref in refs]
+            assert found[0] == found[1]
+        for cid, ref in refs:
+            assert await rows.read(cid, ref) == data
+            assert await rows.read(cid, ref, offset, offset + limit) == data[offset:][:limit]
+
+
+async def test_one_long_line_in_a_row_ends(rows: Process) -> None:
+    """F4: a result kept in its row with lines cut short is read once, and not for ever."""
+    cid = await rows.harness.conversation({"tool_output": {"enabled": False}})
+    ref = (await rows.stored(cid, "x" * 100_000)).id
+    async with asyncio.timeout(5):
+        lines = await rows.blobs.read_lines(TENANT, cid, ref, 0, 10)
+    assert (lines.line_count, lines.next_offset) == (1, None)
+    assert lines.text == "     1\t" + "x" * 2000 + " … [line goes on at byte 2000]"
+
+
+async def test_bytes_add_up_to_the_whole(rows: Process) -> None:
+    """F4: slices that follow `next_offset` concatenate to the blob, whatever their size."""
+    cid = await rows.harness.conversation()
+    text = "é😀x\n" * 20_000
+    ref = (await rows.stored(cid, text)).id
+    for limit in (70_001, 100_000):
+        found, at = [], 0
+        while True:
+            piece = await rows.blobs.read_bytes(TENANT, cid, ref, at, limit)
+            found.append(piece.text)
+            if piece.next_offset is None:
+                break
+            at = piece.next_offset
+        assert "".join(found) == text
+
+
+async def test_past_the_end(rows: Process) -> None:
+    """F4: an offset at or past the end, however huge, gives an empty slice and no error."""
+    cid = await rows.harness.conversation()
+    for text in ("", "small\n", LARGE):
+        ref = await rows.stored(cid, text)
+        for offset in (ref.byte_size, ref.byte_size + 1, 2**53 - 1, 2**62):
+            piece = await rows.blobs.read_bytes(TENANT, cid, ref.id, offset, 2**20)
+            assert (piece.text, piece.byte_count, piece.next_offset) == ("", 0, None)
+        for offset in (ref.line_count, ref.line_count + 1, 2**53 - 1, 2**62):
+            lines = await rows.blobs.read_lines(TENANT, cid, ref.id, offset, 10_000)
+            assert (lines.text, lines.line_count, lines.next_offset) == ("", 0, None)
+            assert lines.total_lines == ref.line_count
+
+
+async def test_a_slice_costs_what_it_shows(rows: Process) -> None:
+    """F4: of 50 MB a slice reads the few chunks it stands in, and asks the database little."""
+    cid = await rows.harness.conversation()
+    one_line = await rows.upload(cid, *([b"x" * CHUNK_BYTES] * 800), b"end")
+    lines = await rows.upload(cid, *([b"a line of text\n" * 4000] * 800))
+
+    async def cost(work: Awaitable[Any]) -> tuple[Any, int, int]:
+        rows.store.opened.clear()
+        rows.database.sessions = 0
+        found = await work
+        return found, len(rows.store.opened), rows.database.sessions
+
+    read_lines, read_bytes = rows.blobs.read_lines, rows.blobs.read_bytes
+    ref = one_line.blob.id
+    found, chunks, sessions = await cost(read_lines(TENANT, cid, ref, 0, 2000))
+    assert found.text.startswith("     1\txxx") and found.next_offset is None
+    assert chunks <= 4 and sessions <= 8
+    for offset in (1, 2**40):
+        _, chunks, _ = await cost(read_lines(TENANT, cid, ref, offset, 2000))
+        assert chunks == 0
+    found, chunks, sessions = await cost(read_bytes(TENANT, cid, ref, 40_000_000, 4096))
+    assert (found.byte_count, found.offset) == (4096, 40_000_000)
+    assert chunks <= 2 and sessions <= 4
+    for offset in (0, 1_600_000, 3_199_950):
+        found, chunks, sessions = await cost(read_lines(TENANT, cid, lines.blob.id, offset, 100))
+        assert found.first_line == offset + 1 and found.line_count in (50, 100)
+        assert chunks <= 2 and sessions <= 5
+    found, chunks, _ = await cost(rows.read(cid, ref, 52_428_700, 52_428_803))
+    assert found == b"x" * 100 + b"end" and chunks == 2
+
+
+async def test_grep_stops_when_it_has_enough(rows: Process) -> None:
+    """F5: a search reads on only until its limit is passed."""
+    cid = await rows.harness.conversation()
+    data = [b"a line of text\n" * 4000] * 100
+    ref = (await rows.upload(cid, *data)).blob.id
+    rows.store.opened.clear()
+    found = await rows.blobs.grep(TENANT, cid, ref, "text$", limit=5)
+    assert [match.line for match in found.matches] == [1, 2, 3, 4, 5] and found.truncated
+    assert len(rows.store.opened) <= 2 * CHUNKS_AT_ONCE  # one run is read ahead
+    with pytest.raises(ValidationError):
+        await rows.blobs.grep(TENANT, cid, ref, "(")
+    around = await rows.blobs.grep(TENANT, cid, ref, "text$", before=50, after=49, limit=1000)
+    assert (len(around.matches), around.truncated) == (100, True)
+    everything = await rows.blobs.grep(TENANT, cid, ref, "no such text")
+    assert (everything.matches, everything.truncated) == ((), False)
+
+
+async def test_a_ref_is_known_in_its_conversation_alone(rows: Process) -> None:
+    """F6, F7: another conversation, or another tenant, finds nothing under a blob's id."""
+    cid, other = [await rows.harness.conversation() for _ in range(2)]
+    ref = (await rows.stored(cid, LARGE)).id
+    for tenant, conversation_id, name in (
+        (TENANT, other, ref),
+        ("another", cid, ref),
+        (TENANT, cid, "blob_unknown"),
+        (TENANT, cid, "seq-1"),
+        (TENANT, cid, "seq-99"),
+        (TENANT, cid, "seq-99999999999999999999"),
+        (TENANT, new_id(), ref),
+    ):
+        with pytest.raises(NotFound):
+            await rows.blobs.find(tenant, conversation_id, name)
+        with pytest.raises(NotFound):
+            await rows.blobs.grep(tenant, conversation_id, name, "x")
+    assert (await rows.stored(other, LARGE)).id == ref
+    await rows.harness.conversations.remove(TENANT, cid)
+    assert await rows.read(other, ref) == LARGE.encode()
+
+
+async def test_refs_of_small_results(rows: Process) -> None:
+    """F1: a small result is called for by its message's id, or its seq where that cannot be."""
+    cid = await rows.harness.conversation()
+    given_ids = ["m1", "m" * 37, "a/b#c", "seq-1", "blob_1"]
+    refs = [(await rows.stored(cid, f"text of {name}", id=name)).id for name in given_ids]
+    assert refs == ["m1", "seq-4", "seq-6", "seq-8", "seq-10"]
+    for name, ref in zip(given_ids, refs, strict=True):
+        source = await rows.blobs.find(TENANT, cid, ref)
+        assert await rows.read(cid, ref) == f"text of {name}".encode()
+        assert source.ref.id == ref
+        assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
+    with pytest.raises(Conflict):
+        await rows.blobs.remove(TENANT, cid, "m1")
+    with pytest.raises(NotFound):
+        await rows.blobs.remove(TENANT, cid, "m2")
+
+
+# --- collecting -------------------------------------------------------------------------------
+
+
+async def test_uploads_nobody_refers_to_are_taken(
+    rows: Process, connection: asyncpg.Connection
+) -> None:
+    """F7, L3: a collection takes uploads without a message, tells it, and a dry run takes none."""
+    cid = await rows.harness.conversation()
+    loose = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(3)]
+    ref = await rows.stored(cid, None, output_ref={"id": loose[1]})
+    expected = [loose[0], loose[2]]
+    before = await left(connection)
+    assert await rows.collect(cid, dry_run=True) == expected
+    assert (await left(connection), await rows.harness.told(cid)) == (before, [])
+    assert await rows.collect(cid, uploaded_before=rows.now - HOUR) == []
+    assert await rows.collect(cid) == expected
+    assert await rows.harness.told(cid) == [("gc", {"blobs": 2, "byte_size": 10_000})]
+    assert await rows.collect(cid) == []
+    assert len(await rows.harness.told(cid)) == 1
+    for gone in expected:
+        for work in (
+            rows.blobs.read_lines(TENANT, cid, gone, 0, 1),
+            rows.blobs.read_bytes(TENANT, cid, gone, 0, 1),
+            rows.blobs.grep(TENANT, cid, gone, "x"),
+            rows.blobs.find(TENANT, cid, gone),
+            rows.blobs.remove(TENANT, cid, gone),
+        ):
+            assert isinstance(await refused(work), Gone)
+    assert await rows.read(cid, ref.id) == b"1" * 5000
+    page = await rows.blobs.page(TENANT, cid, 10, None)
+    assert [blob.id for blob in page] == [loose[1]]
+    assert len(await rows.store.keys()) == isinstance(rows.store.kept, ObjectStore)
+
+
+async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Connection) -> None:
+    """F7: an upload without a message can be deleted; what a message refers to cannot."""
+    cid = await rows.harness.conversation()
+    loose, held = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(2)]
+    await rows.stored(cid, "own", output_ref={"id": held})
+    assert (await rows.blobs.remove(TENANT, cid, loose)).id == loose
+    with pytest.raises(Conflict):
+        await rows.blobs.remove(TENANT, cid, held)
+    assert await left(connection) == (2, 1, 0)
+    again = await rows.upload(cid, b"0" * 5000)
+    assert await rows.read(cid, again.blob.id) == b"0" * 5000
+
+
+async def test_compacted_away(process: Process) -> None:
+    """F7: with `drop_compacted` a blob goes when all its messages are hidden; pinned ones stay."""
+    cid, refs = await process.compacted()
+    assert await process.collect(cid) == []
+    await process.harness.set_policy(cid, DROP)
+    assert await process.collect(cid, dry_run=True) == refs[:2]
+    seq = next(
+        shown.message.seq
+        for shown in await process.transcript(cid)
+        if shown.message.output_ref is not None and shown.message.output_ref.id == refs[1]
+    )
+    await process.harness.pin(cid, seq)
+    assert await process.collect(cid) == refs[:1]
+    shown = {
+        item.message.output_ref.id: item
+        for item in await process.transcript(cid, Content.FULL)
+        if item.message.output_ref is not None
+    }
+    assert [shown[ref].is_collected for ref in refs] == [True, False, False]
+    assert not any(item.is_truncated for item in shown.values())
+    await process.harness.build(cid)
+    assert isinstance(await refused(process.read(cid, refs[0])), Gone)
+    # Stored again, by whoever, it is there again for all.
+    again = await process.stored(cid, f"first\n{LARGE}")
+    assert again.id == refs[0]
+    assert await process.read(cid, refs[0]) == f"first\n{LARGE}".encode()
+    assert await process.collect(cid) == []
+
+
+async def test_a_cut_result_whose_blob_is_gone_shows_its_view(rows: Process) -> None:
+    """F7: the transcript keeps the view of what was collected, and says so."""
+    cid, refs = await rows.compacted({**DROP, "tool_output": {"max_message_bytes": 300}})
+    assert await rows.collect(cid) == refs[:2]
+    for content in Content:
+        shown = [
+            (item.is_truncated, item.is_collected)
+            for item in await rows.transcript(cid, content)
+            if item.message.output_ref is not None and item.message.output_ref.id == refs[0]
+        ]
+        assert shown == [(True, True)]
+    views = [item.piece.get("content") or "" for item in await rows.transcript(cid)]
+    assert sum("Output cut" in view for view in views) == 2
+
+
+async def test_a_schedule_finds_what_is_due(
+    process: Process, connection: asyncpg.Connection
+) -> None:
+    """F7: the worker's collection finds old uploads, broken ones and compacted blobs anywhere."""
+    cid, refs = await process.compacted(DROP)
+    loose = await process.harness.conversation()
+    ref = (await process.upload(loose, b"x" * 5000)).blob.id
+    async with process.database.session() as records:
+        assert await records.blobs.begin_upload(TENANT, loose, new_id())
+    assert await process.blobs.collect_due() == 2
+    for gone in refs[:2]:
+        assert isinstance(await refused(process.read(cid, gone)), Gone)
+    assert await process.read(loose, ref) == b"x" * 5000
+    assert (await left(connection))[2] == 1
+    process.now += 2 * HOUR
+    assert await process.blobs.collect_due() == 1
+    assert (await left(connection))[2] == 0
+    assert isinstance(await refused(process.read(loose, ref)), Gone)
+    assert await process.blobs.collect_due() == 0
+    await assert_whole(process, cid)
+
+
+async def test_objects_that_no_row_has_are_swept(database: PostgresDatabase) -> None:
+    """Decision 29, A7: objects of refused appends and deleted conversations go, others stay."""
+    process = Process(database, ObjectStore("memory:///"))
+    cid, deleted, while_away = [await process.harness.conversation() for _ in range(3)]
+    for conversation_id in (deleted, while_away):
+        await process.stored(conversation_id, LARGE)
+    kept = await process.stored(cid, LARGE)
+    with pytest.raises(ContextError):
+        await process.harness.append(cid, result("no such call", "other\n" * 2000))
+    removed = await process.harness.conversations.remove(TENANT, deleted)
+    assert (removed["blobs"], removed["blob_chunks"], removed["blob_uploads"]) == (1, 1, 0)
+    process.store.is_away = True
+    await process.harness.conversations.remove(TENANT, while_away)
+    process.store.is_away = False
+    assert len(await process.store.keys()) == 3
+    await process.blobs.collect_due()
+    assert len(await process.store.keys()) == 3  # they may belong to an append under way
+    process.now += 2 * HOUR
+    await process.blobs.collect_due()
+    assert len(await process.store.keys()) == 1
+    assert await process.read(cid, kept.id) == LARGE.encode()
+
+
+# --- at the same time -------------------------------------------------------------------------
+
+
+async def test_collected_before_its_message_comes(rows: Process) -> None:
+    """F7: an append that names an upload which is collected meanwhile is refused as a whole."""
+    cid = await rows.harness.conversation()
+    ref = (await rows.upload(cid, b"x" * 5000)).blob.id
+
+    async def collection() -> None:
+        assert await rows.collect(cid) == [ref]
+
+    rows.database.before_transaction = collection
+    with pytest.raises(ValidationError) as error:
+        await rows.stored(cid, None, output_ref={"id": ref})
+    assert error.value.problems[0].pointer == "/messages/1/output_ref"
+    assert await rows.transcript(cid) == []
+    await rows.upload(cid, b"x" * 5000)
+    await rows.stored(cid, None, output_ref={"id": ref})
+    assert await rows.collect(cid) == []
+    await assert_whole(rows, cid)
+
+
+async def test_collected_while_its_view_is_made(process: Process) -> None:
+    """F7: what is collected while an append reads it is refused; stored again, it is shown."""
+    cid = await process.harness.conversation()
+    data = b"x" * 5000
+    ref = (await process.upload(cid, data, b"more")).blob.id
+
+    async def collection() -> None:
+        assert await process.collect(cid) == [ref]
+
+    async def and_upload() -> None:
+        await collection()
+        await process.upload(cid, data, b"more")
+
+    process.store.before_read = collection
+    refusal = await refused(process.stored(cid, None, output_ref={"id": ref}))
+    assert isinstance(refusal, ValidationError)
+    assert refusal.problems[0].pointer == "/messages/1/output_ref"
+    assert await process.transcript(cid) == []
+    await process.upload(cid, data, b"more")
+    process.store.before_read = and_upload
+    await process.stored(cid, None, output_ref={"id": ref})
+    shown = (await process.transcript(cid))[-1]
+    assert shown.piece["content"] == "x" * 5000 + "more"
+
+
+async def test_back_before_its_message_comes(rows: Process) -> None:
+    """F7: a message never shows nothing for a blob that was away while its view was made."""
+    cid = await rows.harness.conversation()
+    ref = (await rows.upload(cid, b"x" * 5000)).blob.id
+    await rows.collect(cid)
+    rows.database.before_transaction = lambda: rows.upload(cid, b"x" * 5000)
+    message = {"output_ref": {"id": ref}}
+    assert isinstance(await refused(rows.stored(cid, None, **message)), ValidationError)
+    assert await rows.transcript(cid) == []
+    await rows.stored(cid, None, **message)
+    await assert_whole(rows, cid)
+
+
+async def test_attached_before_a_collection_decides(rows: Process) -> None:
+    """F7: a collection that waits for an append does not take what the append refers to."""
+    cid = await rows.harness.conversation()
+    ref = (await rows.upload(cid, b"x" * 5000)).blob.id
+
+    async def attachment() -> None:
+        await rows.stored(cid, None, output_ref={"id": ref})
+
+    rows.database.before_transaction = attachment
+    assert await rows.collect(cid) == []
+    await assert_whole(rows, cid)
+
+
+@pytest.mark.parametrize("way", ["attach", "store", "upload"])
+async def test_collections_and_whoever_stores_at_once(
+    process: Process, connection: asyncpg.Connection, way: str
+) -> None:
+    """F7: however collections and appends of the same bytes interleave, no message lacks its blob.
+
+    An upload that is collected before a message names it is refused then, with nothing stored.
+    """
+    chance = Random(way)
+    cid = await process.harness.conversation()
+    ref = ""
+
+    async def come() -> Any:
+        for _ in range(chance.randint(0, 6)):
+            await asyncio.sleep(0)
+        if way == "attach":
+            return await process.stored(cid, None, output_ref={"id": ref})
+        if way == "upload":
+            return await process.upload(cid, data)
+        return await process.stored(cid, data.decode())
+
+    async def collection() -> Any:
+        for _ in range(chance.randint(0, 6)):
+            await asyncio.sleep(0)
+        return await process.collect(cid)
+
+    outcomes = set()
+    for number in range(10):
+        data = b"%d line\n" % number * 1000
+        ref = (await process.upload(cid, data)).blob.id
+        works = [come(), collection(), come(), collection()]
+        chance.shuffle(works)
+        found = await asyncio.gather(*map(refused, works))
+        outcomes |= {type(item) for item in found}
+        assert not any(isinstance(item, ServiceUnavailable) for item in found), found
+        await assert_whole(process, cid)
+    shown = [item.message for item in await process.transcript(cid)]
+    assert len(shown) == 2 * sum(item.role == "tool" for item in shown)
+    if way == "store":
+        assert outcomes == {list, type(shown[-1].output_ref)}
+    kept = await connection.fetchval(
+        "SELECT count(*) FROM blob_chunks c WHERE NOT EXISTS (SELECT FROM blobs b"
+        " WHERE b.content_id = c.content_id AND b.collected_at IS NULL)"
+    )
+    assert (kept, (await left(connection))[2]) == (0, 0)
+    if isinstance(process.store.kept, ObjectStore):
+        process.now += 2 * HOUR
+        await process.blobs.collect_due()
+        held = await connection.fetch("SELECT object_key FROM blobs WHERE collected_at IS NULL")
+        assert sorted(row[0] for row in held) == sorted(await process.store.keys())
+
+
+async def test_collected_while_it_is_read(process: Process) -> None:
+    """F7: a blob that is collected while it is read ends with Gone, never with other bytes."""
+    cid = await process.harness.conversation()
+    data = b"a line of text\n" * 4000 * 40
+    ref = (await process.upload(cid, data)).blob.id
+    source = await process.blobs.find(TENANT, cid, ref)
+    got = b""
+    with pytest.raises(Gone):
+        async with aclosing(process.blobs.content(source, 0, len(data))) as pieces:
+            async for piece in pieces:
+                got += piece
+                await process.collect(cid)
+    assert 0 < len(got) < len(data) and data.startswith(got)
+    ref = (await process.upload(cid, data)).blob.id
+    if isinstance(process.store.kept, ObjectStore):
+        process.store.before_read = lambda: process.collect(cid)
+        with pytest.raises(Gone):
+            await process.blobs.read_lines(TENANT, cid, ref, 0, 10)
+
+
+# --- when something fails ---------------------------------------------------------------------
+
+
+async def test_a_store_that_is_away(
+    database: PostgresDatabase, connection: asyncpg.Connection
+) -> None:
+    """F8: while the store is away what lies there is 503; rows, and what is inline, are read."""
+    process = Process(database, ObjectStore("memory:///"))
+    cid = await process.harness.conversation()
+    earlier = await process.stored(cid, LARGE)
+    loose = (await process.upload(cid, b"loose" * 2000)).blob.id
+    small = await process.stored(cid, "small")
+    before = await left(connection)
+    process.store.is_away = True
+    for work in (
+        process.blobs.read_lines(TENANT, cid, earlier.id, 0, 1),
+        process.blobs.read_bytes(TENANT, cid, earlier.id, 0, 1),
+        process.blobs.grep(TENANT, cid, earlier.id, "x"),
+        process.read(cid, earlier.id),
+        process.upload(cid, b"y" * 5000),
+        process.stored(cid, None, output_ref={"id": loose}),
+        process.read(cid, loose),
+    ):
+        assert isinstance(await refused(work), ServiceUnavailable)
+    assert await left(connection) == before
+    assert await process.read(cid, small.id) == b"small"
+    assert (await process.blobs.find(TENANT, cid, earlier.id)).ref == earlier
+    # What cannot be deleted now is an orphan, and goes later.
+    assert await process.collect(cid) == [loose]
+    process.store.is_away = False
+    assert len(await process.store.keys()) == 2
+    process.now += 2 * HOUR
+    await process.blobs.collect_due()
+    assert len(await process.store.keys()) == 1
+    await assert_whole(process, cid)
+
+
+async def test_a_store_that_goes_away_during_an_upload(
+    database: PostgresDatabase, connection: asyncpg.Connection
+) -> None:
+    """F8: an upload that the store takes no more of is 503, and leaves nothing anywhere."""
+    process = Process(database, ObjectStore("memory:///"))
+    cid = await process.harness.conversation()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for number in range(3):
+            process.store.is_away = number > 1
+            yield b"x" * 20 * CHUNK_BYTES
+
+    with pytest.raises(ServiceUnavailable):
+        await process.blobs.upload(TENANT, cid, pieces(), media_type=TEXT)
+    assert await left(connection) == (0, 0, 0)
+    assert await process.store.keys() == []
+
+
+async def test_a_folder_that_cannot_be(database: PostgresDatabase, tmp_path: Path) -> None:
+    """F8: a store that cannot even be opened refuses an upload with 503, and leaves nothing."""
+    (tmp_path / "file").write_text("no folder")
+    process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
+    cid = await process.harness.conversation()
+    with pytest.raises(ServiceUnavailable):
+        await process.upload(cid, b"y" * 5000)
+    assert await process.blobs.page(TENANT, cid, 10, None) == []
+
+
+async def test_any_appends_and_collections_in_any_order(database: PostgresDatabase) -> None:
+    """F7: after any appends, uploads, collections and deletions each message reads back whole."""
+    process = Process(database)
+    loop = asyncio.get_running_loop()
+    texts = [f"{number}\n" * 3000 for number in range(3)]
+    steps = st.tuples(
+        st.sampled_from(["store", "upload", "attach", "collect", "remove"]), st.integers(0, 2)
+    )
+
+    async def run(plan: list[tuple[str, int]]) -> None:
+        cid = await process.harness.conversation()
+        known: dict[int, str] = {}
+        for step, number in plan:
+            match step:
+                case "store":
+                    known[number] = (await process.stored(cid, texts[number])).id
+                case "upload":
+                    known[number] = (await process.upload(cid, texts[number].encode())).blob.id
+                case "attach" if number in known:
+                    await refused(process.stored(cid, None, output_ref={"id": known[number]}))
+                case "remove" if number in known:
+                    await refused(process.blobs.remove(TENANT, cid, known[number]))
+                case "collect":
+                    await process.collect(cid)
+            await assert_whole(process, cid)
+        for shown in await process.transcript(cid, Content.FULL):
+            assert shown.piece.get("content") in (None, *texts)
+
+    @hypothesis_settings(max_examples=15, suppress_health_check=list(HealthCheck))
+    @given(st.lists(steps, min_size=3, max_size=9))
+    def check(plan: list[tuple[str, int]]) -> None:
+        asyncio.run_coroutine_threadsafe(run(plan), loop).result(30)
+
+    await asyncio.to_thread(check)

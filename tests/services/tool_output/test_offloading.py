@@ -1,0 +1,518 @@
+"""Large results on append: by the policy of now, once, and inline when the store fails (F1, F8)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.adapters.blobs.object_store import ObjectStore
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import (
+    Conflict,
+    ServiceUnavailable,
+    UnpairedToolResult,
+    ValidationError,
+)
+from app.domain.common.messages import FormatName
+from app.domain.prompt.resolved_settings import Ask
+from app.domain.tool_output.preview import TOOL_NAMES
+from app.services.conversations.agents import AgentService, NewAgent
+from app.services.conversations.conversations import NewConversation
+from app.services.conversations.log import INLINE, Append, Appended
+from app.services.prompt.settings_inheritance import OwnSettings, Patch
+from app.services.tool_output.stored_results import Content
+from tests.services.fakes import ANTHROPIC, TENANT, asks, new_id, result, says, user
+from tests.services.tool_output.test_blobs import (
+    LARGE,
+    Process,
+    connection,
+    kept,
+    left,
+    process,
+    refused,
+)
+
+__all__ = ["connection", "kept", "process"]
+
+OFF = {"tool_output": {"enabled": False}}
+WIDE = {"tool_output": {"offload_threshold_bytes": 20_000}}
+LINES = "a line of output\n" * 300
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
+
+
+@pytest.fixture
+def rows(database: PostgresDatabase) -> Process:
+    """One process's services whose bytes are in rows."""
+    return Process(database)
+
+
+@pytest.fixture
+async def other(database_url: str) -> Any:
+    """Another process over the same database, with a memory of its own."""
+    store = Store(database_url, min_size=0, max_size=2)
+    yield Process(PostgresDatabase(store))
+    await store.close()
+
+
+def is_blob(ref: Any) -> bool:
+    """Whether a result is called for by a blob's id."""
+    return bool(ref.id.startswith("blob_"))
+
+
+def calls(name: str, *call_ids: str) -> dict[str, Any]:
+    """Return an assistant message that calls one tool under each id."""
+    message = asks(*call_ids)
+    for call in message["tool_calls"]:
+        call["function"] = {"name": name, "arguments": "{}"}
+    return message
+
+
+async def contents(process: Process, cid: str) -> list[Any]:
+    """Return the content of all messages of the transcript, whole."""
+    shown = await process.transcript(cid, Content.FULL)
+    assert not any(item.is_truncated or item.is_collected for item in shown)
+    return [item.piece.get("content") for item in shown]
+
+
+# --- by the policy of now ---------------------------------------------------------------------
+
+
+async def test_the_threshold(process: Process) -> None:
+    """F1: 4096 bytes stay inline and 4097 do not; either reads back whole, under its ref."""
+    cid = await process.harness.conversation()
+    for size, offloaded in ((0, False), (4096, False), (4097, True)):
+        ref = await process.stored(cid, LINES[:size])
+        lines = len(LINES[:size].splitlines())
+        assert (is_blob(ref), ref.byte_size, ref.line_count) == (offloaded, size, lines)
+        assert await process.read(cid, ref.id) == LINES[:size].encode()
+    assert (await contents(process, cid))[1::2] == [LINES[:size] for size in (0, 4096, 4097)]
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_long_lines_of_a_small_result_are_cut(process: Process, format: str) -> None:
+    """F1, F2: 3 KB with one line of 3 000 characters are shown cut, and their ref reads them."""
+    cid = await process.harness.conversation()
+    text = "before\n" + "x" * 3000 + "\nafter\n"
+    ref = await process.stored(cid, text)
+    assert is_blob(ref) and ref.byte_size == len(text)
+    assert await process.read(cid, ref.id) == text.encode()
+    build = await process.harness.build(cid, Ask(FormatName(format)))
+    payload = build.text.decode()
+    assert "before\\n" + "x" * 2000 + "\\nafter" in payload
+    assert "x" * 2001 not in payload
+    assert f"[Long lines cut: 2,014 of {len(text):,} bytes shown." in payload
+    assert (await contents(process, cid))[-1] == text
+
+
+async def test_a_line_a_little_too_long_stays(process: Process) -> None:
+    """F2: a small result whose view would be no shorter is shown whole."""
+    cid = await process.harness.conversation()
+    for size, offloaded in ((2000, False), (2001, False), (2100, False), (2400, True)):
+        ref = await process.stored(cid, "x" * size)
+        assert is_blob(ref) == offloaded
+    quiet = await process.harness.conversation(OFF)
+    assert not is_blob(await process.stored(quiet, "x" * 4000))
+
+
+async def test_disabled(rows: Process, connection: asyncpg.Connection) -> None:
+    """F1: without `enabled` nothing is offloaded, and what is large reads back from its row."""
+    cid = await rows.harness.conversation(OFF)
+    ref = await rows.stored(cid, LARGE)
+    assert not is_blob(ref) and ref.byte_size == len(LARGE)
+    assert await rows.read(cid, ref.id) == LARGE.encode()
+    assert await left(connection) == (0, 0, 0)
+
+
+async def test_own_tools(rows: Process, connection: asyncpg.Connection) -> None:
+    """Decision 27: results of the service's own tools stay inline, wherever their call stands."""
+    cid = await rows.harness.conversation()
+    for name in TOOL_NAMES:
+        done = await rows.harness.append(cid, calls(name, "a", "b"), result("a", LARGE))
+        assert not is_blob(done.messages[1].output_ref)
+        done = await rows.harness.append(cid, result("b", LARGE))
+        assert not is_blob(done.messages[0].output_ref)
+        block = {"type": "tool_use", "id": "c", "name": name, "input": {}}
+        answer = {"type": "tool_result", "tool_use_id": "c", "content": LARGE}
+        done = await rows.harness.append(
+            cid,
+            {"role": "assistant", "content": [block]},
+            {"role": "user", "content": [answer]},
+            format=ANTHROPIC,
+        )
+        assert not is_blob(done.messages[1].output_ref)
+    assert await left(connection) == (0, 0, 0)
+
+
+async def test_own_tools_behind_a_small_result(rows: Process) -> None:
+    """Decision 27: the calls of an earlier batch are known to every result of the next one."""
+    cid = await rows.harness.conversation()
+    await rows.harness.append(cid, calls("read_result", "a", "b"))
+    done = await rows.harness.append(cid, result("a", "small"), result("b", LARGE))
+    assert not is_blob(done.messages[1].output_ref)
+    await rows.harness.append(cid, calls("shell", "a", "b"))
+    done = await rows.harness.append(cid, result("a", "small"), result("b", LARGE))
+    blob = (await rows.blobs.find(TENANT, cid, done.messages[1].output_ref.id)).blob  # type: ignore[union-attr]
+    assert blob is not None and (blob.tool_name, blob.tool_call_id) == ("shell", "b")
+
+
+@pytest.mark.parametrize("by", ["this", "other"])
+async def test_a_changed_policy_holds_for_the_next_append(
+    rows: Process, other: Process, by: str
+) -> None:
+    """F1: a PATCH holds for the very next append, also when another process made it."""
+    cid = await rows.harness.conversation()
+    who = rows if by == "this" else other
+    for policy, offloaded in ((OFF, False), ({"tool_output": {"enabled": True}}, True)) * 2:
+        await who.harness.set_policy(cid, policy)
+        assert is_blob(await rows.stored(cid, LARGE)) == offloaded
+    await who.harness.set_policy(cid, WIDE)
+    assert not is_blob(await rows.stored(cid, LARGE))
+
+
+async def test_a_conversation_never_seen(rows: Process, other: Process) -> None:
+    """F1: the first append of a process goes by the conversation's own policy."""
+    for policy in (OFF, WIDE):
+        cid = await rows.harness.conversation(policy)
+        assert not is_blob(await other.stored(cid, LARGE))
+    cid = await rows.harness.conversation()
+    assert is_blob(await other.stored(cid, LARGE))
+
+
+async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: Process) -> None:
+    """F1, B1: so does a PATCH of the agent that the conversation belongs to."""
+    agents = AgentService(
+        other.database,
+        other.harness.frames,
+        {},
+        new_id,
+        other.harness.clock.utc,
+        other.harness.outputs.forget,
+        other.harness.summariser.check_model,
+    )
+    await agents.create(TENANT, NewAgent("Agent", "agent"))
+    new = NewConversation(None, "agent", settings=OwnSettings(None, {}))
+    cid = (await rows.harness.conversations.create(TENANT, new)).conversation.conversation_id
+    for policy, offloaded in ((None, True), (OFF, False), ({"tool_output": None}, True)):
+        if policy is not None:
+            await agents.change(TENANT, "agent", Patch(frozenset({"policy"}), policy=policy))
+        assert is_blob(await rows.stored(cid, LARGE)) == offloaded
+
+
+async def test_a_policy_changed_while_a_batch_is_drafted(rows: Process, other: Process) -> None:
+    """F1: settings that this process learns of while it drafts are not mistaken for its own."""
+    cid = await rows.harness.conversation()
+    await rows.stored(cid, "known")
+    await rows.harness.append(cid, asks("c"))
+    await other.harness.set_policy(cid, OFF)
+
+    async def read_by_another_request() -> None:
+        await rows.harness.build(cid)
+
+    rows.store.before_write = read_by_another_request
+    done = await rows.harness.append(cid, result("c", LARGE))
+    assert not is_blob(done.messages[0].output_ref)
+
+
+# --- kept once --------------------------------------------------------------------------------
+
+
+async def test_the_same_result_is_kept_once(
+    process: Process, connection: asyncpg.Connection
+) -> None:
+    """F6: equal results are one blob, in one batch and in many that come at once."""
+    cid = await process.harness.conversation()
+    ids = [f"c{number}" for number in range(4)]
+    await process.harness.append(cid, asks(*ids, "d", "e"))
+    batch = [result("d", LARGE), result("e", LARGE)]
+    found = await asyncio.gather(
+        *(process.harness.append(cid, result(call_id, LARGE)) for call_id in ids),
+        process.harness.append(cid, *batch),
+    )
+    refs = {message.output_ref for done in found for message in done.messages}
+    assert len(refs) == 1
+    assert (await left(connection))[:2] == (1, 1)
+    assert await contents(process, cid) == [None] + [LARGE] * 6
+    elsewhere = await process.harness.conversation()
+    await process.stored(elsewhere, LARGE)
+    assert (await left(connection))[:2] == (2, 2)
+
+
+async def test_every_image_is_kept_once(process: Process, connection: asyncpg.Connection) -> None:
+    """F6: an image in several results, alone or beside text, is one blob with its media type."""
+    cid = await process.harness.conversation()
+    url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    image = {"type": "image_url", "image_url": {"url": url}}
+    both = [{"type": "text", "text": "seen"}, image]
+    refs = [await process.stored(cid, parts) for parts in ([image], both, [*both, image])]
+    assert (await left(connection))[0] == 3
+    png = (await process.blobs.find(TENANT, cid, refs[0].id)).blob
+    assert png is not None and (png.media_type, png.byte_size) == ("image/png", len(PNG))
+    assert await process.read(cid, refs[0].id) == PNG
+    main = (await process.read(cid, refs[1].id)).decode()
+    assert main == f"seen\n[image/png; {len(PNG):,} bytes; ref={refs[0].id}]"
+    assert (await contents(process, cid))[1::2] == [[image], both, [*both, image]]
+
+
+# --- again ------------------------------------------------------------------------------------
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+SHAPES: Mapping[str, Any] = {
+    "text": LARGE,
+    "parts": [{"type": "text", "text": LARGE}, IMAGE, {"type": "text", "text": LARGE}],
+    "attached": None,
+    "attached with content": "own words",
+}
+
+
+def message_of(shape: str, ref: str) -> dict[str, Any]:
+    """Return a message with an id whose result is large, in one of its shapes."""
+    message = {"id": "m", **result("c", SHAPES[shape])}
+    if shape.startswith("attached"):
+        message["output_ref"] = {"id": ref}
+    return message
+
+
+POLICIES: Sequence[dict[str, Any]] = (
+    {},
+    {"max_message_bytes": 50},
+    {"max_message_bytes": 10**6, "offload_threshold_bytes": 10**6},
+    {"view": "reference", "offload_threshold_bytes": 0},
+    {"enabled": False},
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_repeated_message(rows: Process, shape: str) -> None:
+    """A2: a large result sent again under its id is a no-op, whatever the policy is by then."""
+    cid = await rows.harness.conversation({"tool_output": {"max_message_bytes": 9000}})
+    ref = (await rows.upload(cid, LARGE.encode() * 2)).blob.id
+    await rows.harness.append(cid, asks("c"))
+    message = message_of(shape, ref)
+    first = await rows.harness.append(cid, message)
+    whole = await contents(rows, cid)
+    for number, policy in enumerate(POLICIES):
+        await rows.harness.set_policy(cid, {"tool_output": policy})
+        again = await rows.harness.append(cid, message)
+        assert (again.messages, again.head_seq) == (first.messages, 2)
+        kept = await rows.log.append(TENANT, cid, Append([message], idempotency_key=f"k{number}"))
+        assert isinstance(kept, Appended) and kept.messages == first.messages
+        for other in (message | {"content": LARGE + "more"}, message | {"extra": 1}):
+            with pytest.raises(Conflict):
+                await rows.harness.append(cid, other)
+        assert await contents(rows, cid) == whole
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) -> None:
+    """A2, F7: a message whose blob was collected is known again, and another is refused."""
+    policy = {
+        "gc": {"drop_compacted": True},
+        "tool_output": {"max_message_bytes": 3000},
+        "sandwich": {"preserve_top": 1, "preserve_bottom": 1},
+    }
+    cid = await rows.harness.conversation(policy)
+    ref = (await rows.upload(cid, LARGE.encode() * 2)).blob.id
+    await rows.harness.append(cid, user("begin"), says("well"), user("go"), asks("c"))
+    first = await rows.harness.append(cid, message_of(shape, ref))
+    for _ in range(4):
+        await rows.harness.append(cid, user("go on " * 100), says("yes " * 100))
+    assert (await rows.harness.compact(cid)).compacted
+    taken = await rows.collect(cid)
+    assert first.messages[0].output_ref is not None
+    assert first.messages[0].output_ref.id in taken
+    again = await rows.harness.append(cid, message_of(shape, ref))
+    assert again.messages == first.messages
+    for other in (
+        message_of(shape, ref) | {"content": LARGE + "more"},
+        message_of(shape, ref) | {"extra": 1},
+    ):
+        assert isinstance(await refused(rows.harness.append(cid, other)), Conflict)
+    # A batch may bring known messages whose blobs are gone beside new ones.
+    more = await rows.harness.append(cid, message_of(shape, ref), user("new"))
+    assert [message.seq for message in more.messages] == [5, 14]
+
+
+async def test_an_idempotency_key_replays(process: Process) -> None:
+    """A2: a key gives the first answer again for a large result, without an id of its own."""
+    cid = await process.harness.conversation()
+    await process.harness.append(cid, asks("c"))
+    key = Append([result("c", LARGE)], idempotency_key="k")
+    first = await process.log.append(TENANT, cid, key)
+    assert isinstance(first, Appended)
+    again = await process.log.append(TENANT, cid, key)
+    assert isinstance(again, dict) and first.messages[0].output_ref is not None
+    assert again["messages"][0]["output_ref"]["id"] == first.messages[0].output_ref.id
+    with pytest.raises(Conflict):
+        other = Append([result("c", LARGE + "more")], idempotency_key="k")
+        await process.log.append(TENANT, cid, other)
+    assert await contents(process, cid) == [None, LARGE]
+
+
+async def test_many_repeats_at_once_need_one_connection_each(rows: Process) -> None:
+    """A2, A8: repeats of large results never wait for each other's connections."""
+    cids = []
+    for _ in range(8):
+        cids.append(await rows.harness.conversation({"tool_output": {"max_message_bytes": 90}}))
+        await rows.harness.append(cids[-1], asks("c"), message_of("text", ""))
+        await rows.harness.set_policy(cids[-1], {"tool_output": {"max_message_bytes": 50}})
+    async with asyncio.timeout(5):
+        repeats = (rows.harness.append(cid, message_of("text", "")) for cid in cids)
+        found = await asyncio.gather(*repeats)
+    assert [done.head_seq for done in found] == [2] * 8
+
+
+# --- refs that are none -----------------------------------------------------------------------
+
+
+async def test_a_ref_that_names_no_blob(rows: Process) -> None:
+    """F1, M: an unknown or collected blob, or one of elsewhere, is refused where it stands."""
+    cid, elsewhere = [await rows.harness.conversation() for _ in range(2)]
+    foreign = (await rows.upload(elsewhere, b"x" * 5000)).blob.id
+    gone = (await rows.upload(cid, b"y" * 5000)).blob.id
+    await rows.collect(cid)
+    small = await rows.stored(cid, "small", id="small")
+    await rows.harness.append(cid, asks("c"))
+    before = await contents(rows, cid)
+    for ref in (foreign, gone, small.id, "blob_unknown", "\ud800", "\x00"):
+        for shape in ({"id": ref}, ref):
+            for content in (None, "own words"):
+                message = {**result("c", content), "output_ref": shape}
+                with pytest.raises(ValidationError) as error:
+                    await rows.harness.append(cid, message)
+                assert error.value.problems[0].pointer == "/messages/0/output_ref", ref
+    assert await contents(rows, cid) == before
+
+
+async def test_a_refused_batch_stores_no_blob(
+    process: Process, connection: asyncpg.Connection
+) -> None:
+    """A2, A3: what is refused leaves no blob behind, attached or not."""
+    cid = await process.harness.conversation()
+    await process.harness.append(cid, asks("c"))
+    for error, batch in (
+        (UnpairedToolResult, [result("c", LARGE), result("c", LARGE)]),
+        (UnpairedToolResult, [result("unknown", LARGE)]),
+        (ValidationError, [result("c", LARGE), {"role": "system", "content": "x"}]),
+        (ValidationError, [result("c", LARGE), result("c", None) | {"output_ref": "blob_x"}]),
+    ):
+        with pytest.raises(error):
+            await process.harness.append(cid, *batch)
+    request = Append([result("c", LARGE)], expected_seq=7)
+    with pytest.raises(Conflict):
+        await process.log.append(TENANT, cid, request)
+    assert await left(connection) == (0, 0, 0)
+
+
+async def test_several_anthropic_results(process: Process) -> None:
+    """A5, F1: each result of one Anthropic message has its own ref, and all come back whole."""
+    cid = await process.harness.conversation()
+    uploaded = (await process.upload(cid, LARGE.encode() * 3)).blob.id
+    data = base64.b64encode(PNG).decode()
+    image = {"type": "base64", "media_type": "image/png", "data": data}
+    shapes: list[Any] = [
+        LARGE,
+        [{"type": "text", "text": LARGE}, {"type": "image", "source": image}],
+        [{"type": "image", "source": image}],
+        "small",
+        None,
+        [],
+    ]
+    uses = [
+        {"type": "tool_use", "id": f"t{number}", "name": "shell", "input": {}}
+        for number in range(len(shapes) + 1)
+    ]
+    blocks: list[dict[str, Any]] = [
+        {"type": "tool_result", "tool_use_id": f"t{number}", "content": shape}
+        for number, shape in enumerate(shapes)
+    ]
+    blocks.append({"type": "tool_result", "tool_use_id": "t6", "output_ref": {"id": uploaded}})
+    text = {"type": "text", "text": "and now?"}
+    done = await process.harness.append(
+        cid,
+        {"role": "assistant", "content": uses},
+        {"role": "user", "content": [*blocks, text], "id": "m", "custom": 1},
+        format=ANTHROPIC,
+    )
+    refs = [message.output_ref for message in done.messages[1:-1]]
+    assert [is_blob(ref) for ref in refs] == [True, True, True, False, False, False, True]
+    shown = (await process.transcript(cid, Content.FULL))[1:]
+    whole = [block for item in shown for block in item.piece["content"]]
+    assert whole == [*blocks[:-1], {**blocks[-1], "content": LARGE * 3}, text]
+    assert shown[0].piece["custom"] == 1
+    sizes = [len(LARGE), 0, len(PNG), 5, 0, 0, 3 * len(LARGE)]
+    for ref, size in zip(refs, sizes, strict=True):
+        assert ref is not None
+        assert len(await process.read(cid, ref.id)) == ref.byte_size == (size or ref.byte_size)
+    again = await process.harness.append(
+        cid,
+        {"role": "user", "content": [*blocks, text], "id": "m", "custom": 1},
+        format=ANTHROPIC,
+    )
+    assert (again.messages, again.head_seq) == (done.messages[1:], done.head_seq)
+
+
+# --- when the store fails ---------------------------------------------------------------------
+
+
+async def test_a_store_that_is_away_keeps_results_inline(
+    database: PostgresDatabase, connection: asyncpg.Connection
+) -> None:
+    """F8: while the store fails an append succeeds with a warning, and the result is inline."""
+    process = Process(database, ObjectStore("memory:///"))
+    cid = await process.harness.conversation()
+    earlier = await process.stored(cid, LARGE)
+    process.store.is_away = True
+    await process.harness.append(cid, asks("c"))
+    message = {"id": "m", **result("c", LARGE * 2)}
+    done = await process.harness.append(cid, message)
+    assert done.warnings == (INLINE,)
+    ref = done.messages[0].output_ref
+    assert ref is not None and (ref.id, ref.byte_size) == ("m", 2 * len(LARGE))
+    assert await process.read(cid, ref.id) == (LARGE * 2).encode()
+    lines = await process.blobs.read_lines(TENANT, cid, ref.id, 3999, 10)
+    assert (lines.text, lines.total_lines) == ("  4000\tline", 4000)
+    shown = (await process.transcript(cid, Content.VIEW))[-1]
+    assert (shown.piece["content"], shown.is_truncated) == (LARGE * 2, False)
+    assert isinstance(await refused(process.read(cid, earlier.id)), ServiceUnavailable)
+    assert (await left(connection))[0] == 1
+    # Again, whether the store is there or not, it is the same message.
+    assert (await process.harness.append(cid, message)).messages == done.messages
+    process.store.is_away = False
+    again = await process.harness.append(cid, message)
+    assert (again.messages, again.warnings) == (done.messages, ())
+    assert await process.read(cid, earlier.id) == LARGE.encode()
+    small = await process.harness.append(cid, user("hi"))
+    assert small.warnings == ()
+
+
+async def test_a_folder_below_a_file_keeps_results_inline(
+    database: PostgresDatabase, tmp_path: Path
+) -> None:
+    """F8: so it is when the store cannot even be opened; builds show the result as usual."""
+    (tmp_path / "file").write_text("no folder")
+    process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
+    cid = await process.harness.conversation()
+    await process.harness.append(cid, user("go"), asks("c"))
+    done = await process.harness.append(cid, result("c", LARGE), user("next"))
+    assert (done.warnings, len(done.messages)) == ((INLINE,), 2)
+    assert await contents(process, cid) == ["go", None, LARGE, "next"]
+    built = await process.harness.build(cid)
+    assert built.messages[2]["content"] == LARGE
+
+
+async def test_a_repeat_while_the_store_is_away(database: PostgresDatabase) -> None:
+    """A2, F8: a message that was offloaded is known again though its blob cannot be read."""
+    process = Process(database, ObjectStore("memory:///"))
+    cid = await process.harness.conversation()
+    await process.harness.append(cid, asks("c"))
+    first = await process.harness.append(cid, message_of("text", ""))
+    process.store.is_away = True
+    again = await process.harness.append(cid, message_of("text", ""))
+    assert again.messages == first.messages
