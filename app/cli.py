@@ -246,10 +246,12 @@ def limit_tenant(
     create: bool,
 ) -> None:
     """Give TENANT these limits; those left out are the settings' again. Takes effect in 10 s."""
-    from app.domain.tenancy.quotas import Limits
+    from app.domain.tenancy.quotas import TenantLimits
     from app.keys import set_limits, set_limits_of_known
 
-    limits = Limits(requests_per_minute, bytes_per_day, summarizer_calls_per_hour, storage_bytes)
+    limits = TenantLimits(
+        requests_per_minute, bytes_per_day, summarizer_calls_per_hour, storage_bytes
+    )
     work = set_limits if create else set_limits_of_known
     in_database(existing(), partial(work, tenant, limits))
     click.echo(f"Set the limits of tenant {tenant}.")

@@ -28,7 +28,7 @@ from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.adapters.telemetry.spans import Spans
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.secret_masking import DEFAULT_SECRET_PATTERNS
-from app.domain.tenancy.quotas import Limits
+from app.domain.tenancy.quotas import TenantLimits
 from app.domain.tenancy.retention import Retention
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.leases import Leases
@@ -38,14 +38,14 @@ from app.services.conversations.conversations import ConversationService
 from app.services.conversations.search import SearchService
 from app.services.models.registry import RegistryService
 from app.services.ports import BlobStore
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.quotas import Allowances
+from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.retention import RetentionService
-from app.services.tenancy.storage_usage import Storage
-from app.services.tenancy.summariser_quota import SpendGuard
+from app.services.tenancy.storage_usage import StorageQuota
+from app.services.tenancy.summariser_quota import SummariserQuota
 from app.services.tool_output.blobs import BlobService
-from app.services.tool_output.stored_results import Outputs
+from app.services.tool_output.stored_results import StoredResults
 from app.settings import Settings
 
 BLOB_STORE_SECONDS = 10.0
@@ -66,19 +66,19 @@ class Parts:
     registry: ModelRegistry
     models: RegistryService
     gateway: LiteLLMGateway
-    frames: Frames
+    frames: SettingsResolver
     summariser: Summariser
     active: ActiveWindows
     compaction: CompactionService
     blob_store: BlobStore
-    outputs: Outputs
+    outputs: StoredResults
     blobs: BlobService
     search: SearchService
     conversations: ConversationService
     retention: RetentionService
     keys: KeyService
-    allowances: Allowances
-    storage: Storage
+    allowances: QuotaService
+    storage: StorageQuota
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -115,11 +115,13 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     allowances = allowances_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-    frames = Frames(registry, tokenizer, settings.policy_overrides, settings.default_model)
+    frames = SettingsResolver(
+        registry, tokenizer, settings.policy_overrides, settings.default_model
+    )
     measured = MeasuredGateway(gateway, telemetry)
     # The breaker comes first: a call that is not made is not counted.
     guarded = CircuitBreaker(
-        SpendGuard(measured, database, allowances.limits_of, utc_now),
+        SummariserQuota(measured, database, allowances.limits_of, utc_now),
         settings.summarizer_breaker_failures,
         settings.summarizer_breaker_seconds,
     )
@@ -136,7 +138,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     blob_store: BlobStore = RowStore()
     if settings.blob_store_url is not None:
         blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
-    outputs = Outputs(database, blob_store, new_id)
+    outputs = StoredResults(database, blob_store, new_id)
     conversations = ConversationService(
         database,
         frames,
@@ -184,7 +186,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
         keys=keys_of(database),
         allowances=allowances,
-        storage=Storage(database, allowances.limits_of, time.monotonic),
+        storage=StorageQuota(database, allowances.limits_of, time.monotonic),
     )
 
 
@@ -217,15 +219,15 @@ def keys_of(database: PostgresDatabase) -> KeyService:
     return KeyService(database, utc_now, time.monotonic)
 
 
-def allowances_of(settings: Settings, database: PostgresDatabase) -> Allowances:
+def allowances_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
     """Return what tenants may do, by these settings unless it is said of them."""
-    limits = Limits(
+    limits = TenantLimits(
         settings.requests_per_minute,
         settings.bytes_per_day,
         settings.summarizer_calls_per_hour,
         settings.storage_bytes,
     )
-    return Allowances(database, limits, utc_now, time.monotonic)
+    return QuotaService(database, limits, utc_now, time.monotonic)
 
 
 def new_id() -> str:

@@ -13,9 +13,9 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.composition import allowances_of, keys_of, store_of, utc_now
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
-from app.domain.tenancy.quotas import Limits
+from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.quotas import Allowances
+from app.services.tenancy.quotas import QuotaService
 from app.settings import Settings
 
 _ID_CHARACTERS = string.digits + string.ascii_lowercase
@@ -26,7 +26,7 @@ _SECRET_BYTES = 32
 @dataclass(frozen=True, slots=True)
 class _Tenants:
     keys: KeyService
-    allowances: Allowances
+    allowances: QuotaService
 
 
 async def create(tenant_id: str, name: str, expires_in_days: int | None, settings: Settings) -> str:
@@ -107,13 +107,13 @@ async def table_of_tenants(settings: Settings) -> str:
     return _table(heads, rows)
 
 
-async def set_limits(tenant_id: str, limits: Limits, settings: Settings) -> None:
+async def set_limits(tenant_id: str, limits: TenantLimits, settings: Settings) -> None:
     """Give a tenant limits of its own; it is made when there is none."""
     async with _opened(settings) as tenants:
         await tenants.allowances.set_limits(tenant_id, limits)
 
 
-async def set_limits_of_known(tenant_id: str, limits: Limits, settings: Settings) -> None:
+async def set_limits_of_known(tenant_id: str, limits: TenantLimits, settings: Settings) -> None:
     """Give a tenant limits of its own; raises NotFound where there is none, as after a typo."""
     async with _opened(settings) as tenants:
         # Requests without a key are the default tenant's, which therefore needs no key to exist.

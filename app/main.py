@@ -34,10 +34,10 @@ from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.common.structure import StructureLimits
-from app.domain.tenancy.quotas import Kind
+from app.domain.tenancy.quotas import QuotaKind
 from app.services.common.read_permits import Reads
 from app.services.common.tenant_shares import Shares
-from app.services.compaction.compaction import CompactAsk
+from app.services.compaction.compaction import CompactRequest
 from app.services.compaction.jobs import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
@@ -47,9 +47,9 @@ from app.services.conversations.log import Append, LogService
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.transcripts import TranscriptService
-from app.services.payload.build_replay import EarlierBuilds
+from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
-from app.services.payload.payload_cache import Windows
+from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
 from app.services.payload.tool_calls import ToolCallService
@@ -57,8 +57,8 @@ from app.services.payload.validation import ValidationService
 from app.services.prompt.settings_inheritance import OwnSettings
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
-from app.services.snapshots.restores import Restores
-from app.services.snapshots.snapshot_summaries import Recaps
+from app.services.snapshots.restores import RestoreService
+from app.services.snapshots.snapshot_summaries import SnapshotSummaries
 from app.services.snapshots.snapshots import SnapshotService
 from app.settings import Settings, SettingsError
 from app.worker import worker_of
@@ -213,7 +213,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.blobs.check,
             search.search,
             lambda tenant_id, conversation_id: compaction.compact(
-                tenant_id, conversation_id, CompactAsk()
+                tenant_id, conversation_id, CompactRequest()
             ),
             parts.search.recall,
         ),
@@ -222,7 +222,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             database,
             frames,
             parts.summariser,
-            Windows(settings.window_cache_bytes),
+            PayloadCache(settings.window_cache_bytes),
             parts.active,
             compaction.compact_for_build,
             compaction.cut,
@@ -231,7 +231,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             new_id,
             parts.telemetry,
         ),
-        earlier=EarlierBuilds(database, frames),
+        earlier=BuildReplayService(database, frames),
         compaction=compaction,
         receipts=ReceiptService(database, frames, parts.active),
         pins=PinService(database, frames, parts.active),
@@ -265,7 +265,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
 async def _count_bytes(parts: Parts, tenant_id: str, size: int) -> None:
     """Count what the service copies for a tenant, as what the tenant sends is counted."""
     await parts.storage.take(tenant_id, size)
-    await parts.allowances.take(tenant_id, Kind.BYTES, size)
+    await parts.allowances.take(tenant_id, QuotaKind.BYTES, size)
 
 
 def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
@@ -291,7 +291,7 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         await parts.conversations.create(tenant_id, new)
 
     database, frames = parts.database, parts.frames
-    restores = Restores(
+    restores = RestoreService(
         database,
         parts.outputs,
         parts.active,
@@ -300,5 +300,5 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         frames.default_model,
         settings.max_batch,
     )
-    recaps = Recaps(database, parts.summariser)
+    recaps = SnapshotSummaries(database, parts.summariser)
     return SnapshotService(database, frames, recaps, restores, parts.outputs, parts.active, new_id)

@@ -39,13 +39,13 @@ GRACE_BESIDE_API_SECONDS = 1.0
 RETURN_SECONDS = 1.0
 """How long it may take to give work back to the queue."""
 SWEEP_BATCH = 100
-MOST_ATTEMPTS = 10
-MOST_DELAY_SECONDS = 60.0
+MAX_ATTEMPTS = 10
+MAX_DELAY_SECONDS = 60.0
 GIVEN_UP_SECONDS = 600.0
 """How long a conversation is left alone whose work was interrupted that often."""
 
 _FIRST_PAUSE_SECONDS = 0.5
-_MOST_PAUSE_SECONDS = 10.0
+_MAX_PAUSE_SECONDS = 10.0
 _FORGET_SECONDS = 3600.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
@@ -162,7 +162,7 @@ class Worker:
                     _log.warning("worker_disconnected", extra={"data": data})
                 is_away = True
                 await self._pause(pause)
-                pause = min(pause * 2, _MOST_PAUSE_SECONDS)
+                pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Consumer]:
@@ -192,9 +192,9 @@ class Worker:
                 "error": type(error).__name__,
                 "places": logs.places(error),
             }
-            if entry.attempts < MOST_ATTEMPTS:
+            if entry.attempts < MAX_ATTEMPTS:
                 _log.warning("job_interrupted", extra={"data": data})
-                return min(2.0**entry.attempts, MOST_DELAY_SECONDS)
+                return min(2.0**entry.attempts, MAX_DELAY_SECONDS)
             _log.error("job_given_up", extra={"data": data})
             await self._give_up(entry)
         else:

@@ -33,7 +33,7 @@ from benchmarks.workload import Message, conversation
 from tests.replay import Build
 
 SURCHARGE = 1.30
-MOST_REPORTS = 8
+MAX_REPORTS = 8
 ENOUGH_REPORTS = 5
 GOAL = 0.05
 BATCH = 12
@@ -93,11 +93,9 @@ SCENARIOS = (
 class Errors:
     """Relative errors of builds after so many reports, by model."""
 
-    same: list[list[float]] = field(default_factory=lambda: [[] for _ in range(MOST_REPORTS + 1)])
-    other: list[list[float]] = field(default_factory=lambda: [[] for _ in range(MOST_REPORTS + 1)])
-    factors: list[list[float]] = field(
-        default_factory=lambda: [[] for _ in range(MOST_REPORTS + 1)]
-    )
+    same: list[list[float]] = field(default_factory=lambda: [[] for _ in range(MAX_REPORTS + 1)])
+    other: list[list[float]] = field(default_factory=lambda: [[] for _ in range(MAX_REPORTS + 1)])
+    factors: list[list[float]] = field(default_factory=lambda: [[] for _ in range(MAX_REPORTS + 1)])
     epochs: list[int] = field(default_factory=list)
     reports: int = 0
     learnt: int = 0
@@ -197,7 +195,7 @@ def _learn(
     agent = _Agent(connection, model, scenario.messages(seed))
     build = agent.build()
     _check_uncorrected(build, provider)
-    for reports in range(MOST_REPORTS + 1):
+    for reports in range(MAX_REPORTS + 1):
         charged = provider.charge(build)
         errors.same[reports].append(_error(build, charged))
         errors.factors[reports].append(build.answer["estimate"]["factor"])
@@ -245,7 +243,7 @@ def _section(found: Mapping[str, Errors]) -> Section:
                     f"{_worst(errors.same[reports]):+.1%}",
                     f"{_worst(errors.other[reports]):+.1%}",
                 )
-                for reports in range(MOST_REPORTS + 1)
+                for reports in range(MAX_REPORTS + 1)
             ),
         )
     for name, errors in found.items():

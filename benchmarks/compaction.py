@@ -42,12 +42,12 @@ STRATEGIES = ("sandwich", "retain_summary", "tree_summary", "chain")
 WINDOWS = (8_192, 32_768)
 TRIGGERS = ("background", "proactive", "forced")
 COMPACTIONS = 5
-MOST_WINDOWS = 15
+MAX_WINDOWS = 15
 """A run ends, finished or not, once it appended so many windows' worth of tokens."""
 BATCH_SHARE = 0.05
 """Messages go in batches of about this share of the window."""
 CHARS_PER_TOKEN = 4
-MOST_BATCH = 1000
+MAX_BATCH = 1000
 TARGET = 0.5
 ENOUGH_TO_FORCE = 50
 """Percent of the window in use from which a compaction is forced."""
@@ -241,12 +241,12 @@ class _Driver:
 
     def _append(self) -> Any:
         """Append the next messages, up to where an agent would call its model."""
-        if self._conversation.tokens > MOST_WINDOWS * self._run.window:
+        if self._conversation.tokens > MAX_WINDOWS * self._run.window:
             raise Exhausted
         batch: list[dict[str, Any]] = []
         size = 0
         enough = BATCH_SHARE * self._run.window * CHARS_PER_TOKEN
-        while len(batch) < MOST_BATCH:
+        while len(batch) < MAX_BATCH:
             batch.append(self._next)
             size += len(orjson.dumps(self._next))
             self._next = next(self._messages)
@@ -499,7 +499,7 @@ def section_of(outcome: Outcome) -> Section:
     section.say(
         f"{total.runs:,} runs, summaries by {by}, {MAX_OUTPUT_TOKENS:,} tokens kept for the answer:"
         f" {total.messages:,} messages, {total.builds:,} builds, {outcome.seconds / 60:.0f} min. A"
-        f" run ends unfinished after {MOST_WINDOWS} windows of tokens. Calls, tokens and messages"
+        f" run ends unfinished after {MAX_WINDOWS} windows of tokens. Calls, tokens and messages"
         " are per run, along the receipts still shown; tokens before and after are medians."
     )
     section.table(

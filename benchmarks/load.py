@@ -25,7 +25,7 @@ import orjson
 import uvloop
 
 from app.domain.tenancy.api_keys import DEFAULT_TENANT
-from app.domain.tenancy.quotas import Limits
+from app.domain.tenancy.quotas import TenantLimits
 from app.keys import create, set_limits
 from app.settings import Settings
 from benchmarks import floors
@@ -67,7 +67,7 @@ def measure(quick: bool) -> Section:
 
 async def _key(url: str) -> str:
     settings = Settings(database_url=url)
-    await set_limits(DEFAULT_TENANT, Limits(requests_per_minute=10_000_000), settings)
+    await set_limits(DEFAULT_TENANT, TenantLimits(requests_per_minute=10_000_000), settings)
     return await create(DEFAULT_TENANT, "load", None, settings)
 
 

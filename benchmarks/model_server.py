@@ -19,7 +19,7 @@ from app.adapters.models.tokenizer import TiktokenTokenizer
 from tests.fake_llm import completion_body, unpaired
 
 SHARE = 0.1
-MOST_WORDS = 150
+MAX_WORDS = 150
 LONGEST_WORD = 24
 _EXCERPT = re.compile(r"<conversation>\n---\n(.*)\n---\n</conversation>", re.DOTALL)
 
@@ -28,7 +28,7 @@ def summary_of(prompt: str, max_tokens: int) -> str:
     """Return a summary of the transcript in a prompt: its words at even distances, in tags."""
     found = _EXCERPT.search(prompt)
     words = (found[1] if found else prompt).split()
-    count = max(1, min(int(len(words) * SHARE), max_tokens // 4, MOST_WORDS))
+    count = max(1, min(int(len(words) * SHARE), max_tokens // 4, MAX_WORDS))
     taken = (words[place * len(words) // count][:LONGEST_WORD] for place in range(count))
     summary = f"<summary>{' '.join(taken)}</summary>"
     return f"<retain>{words[0]}</retain>\n{summary}" if "<retain>" in prompt else summary

@@ -54,7 +54,7 @@ MARKS = (
     b"2026-01-02T00:00:00.000Z Fatal queue.worker stop /srv/queue/worker_1.py took=20000ms\n",
 )
 """Lines that stand once in a text: in its middle, and near its end."""
-LEAST_BLOCKS = 5
+MIN_BLOCKS = 5
 """A text of fewer blocks has none of them."""
 SLICE_LINES = 100
 SLICE_BYTES = 4_096
@@ -62,11 +62,11 @@ SLICES_FROM, SLICES_TO = 0.25, 0.75
 """The part of a blob that slices are taken out of."""
 WARM_UP = 10
 RECEIVED_BYTES = 2**18
-MOST_MATCHES = 1_000
+MAX_MATCHES = 1_000
 LOCALES = ("C.UTF-8", "C")
 ENDLESS = "(a+)+$"
 ALONE, BUSY = "nothing", "a busy process"
-MOST_STALL_SECONDS = 0.02
+MAX_STALL_SECONDS = 0.02
 FILLED = 100
 """Messages of a conversation before the steps beside a search begin."""
 LONGEST_MESSAGE = 4_000
@@ -168,7 +168,7 @@ def log_text(size: int) -> Iterator[bytes]:
     """Yield so many bytes of log-like text in large pieces; from some megabytes on with MARKS."""
     block = f"{pool('log')}\n".encode()
     blocks = size // len(block)
-    marks = {blocks // 2: MARKS[0], blocks - 2: MARKS[1]} if blocks >= LEAST_BLOCKS else {}
+    marks = {blocks // 2: MARKS[0], blocks - 2: MARKS[1]} if blocks >= MIN_BLOCKS else {}
     left, number = size, 0
     while left > 0:
         head = f"block {number:06} begins\n".encode()
@@ -401,7 +401,7 @@ def _searched(
 
 def _found(port: int, blob: Blob, search: Search) -> int:
     """Return how many lines of a blob the service finds."""
-    asked = {"pattern": search.pattern, "limit": MOST_MATCHES}
+    asked = {"pattern": search.pattern, "limit": MAX_MATCHES}
     if search.ignore_case:
         asked["ignore_case"] = "true"
     # A connection that is idle while another system searches is closed by the server.
@@ -434,7 +434,7 @@ def _timed_result(work: Callable[[], Result]) -> tuple[Result, float]:
 def _engine_seconds(file: Path, search: Search) -> float:
     """Return the time that the search itself takes, without storage and transport."""
     grep = Grep(
-        search.pattern, ignore_case=search.ignore_case, limit=MOST_MATCHES, max_line_length=2_000
+        search.pattern, ignore_case=search.ignore_case, limit=MAX_MATCHES, max_line_length=2_000
     )
     seconds = 0.0
     for chunk in _chunks(file):
@@ -491,7 +491,7 @@ def _beside_a_search(section: Section, bench: Bench, large: Blob) -> None:
         f"`{ENDLESS}` finishes and stalls nobody: the longest append or build beside it ≤ 20 ms"
         " (P7) over the longest beside nothing",
         f"{ms(beside_it)} ms and {ms(alone_longest)} ms",
-        beside_it - alone_longest <= MOST_STALL_SECONDS,
+        beside_it - alone_longest <= MAX_STALL_SECONDS,
     )
 
 

@@ -23,7 +23,7 @@ from app.demo import Client, Trace
 from benchmarks.figures import counts
 from tests.replay import Judge, Replay, Served, Tally, named_traces, trace_files, traces_dir
 
-_MOST_SHOWN = 40
+_MAX_SHOWN = 40
 _RARE = 10_000
 
 
@@ -124,8 +124,8 @@ def consecutive(total: Tally) -> int:
 def _listed(title: str, entries: Sequence[str]) -> list[str]:
     if not entries:
         return []
-    more = len(entries) - _MOST_SHOWN
-    shown = [f"  {entry[:300]}" for entry in entries[:_MOST_SHOWN]]
+    more = len(entries) - _MAX_SHOWN
+    shown = [f"  {entry[:300]}" for entry in entries[:_MAX_SHOWN]]
     return ["", f"{title}:", *shown, *([f"  … and {more:,} more"] if more > 0 else [])]
 
 

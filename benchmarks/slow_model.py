@@ -36,13 +36,13 @@ DELAY_SECONDS, QUICK_DELAY_SECONDS = 20.0, 2.0
 CALLS_PER_ROUND = 1.95
 """A round lasts as long as so many calls of the model, one after the other: the third is not begun,
 so that as many begin in a second as in the long run."""
-LEAST_ROUND_SECONDS = 6.0
+MIN_ROUND_SECONDS = 6.0
 PAIRS, QUICK_PAIRS = 4, 2
 STEPS_PER_SECOND = 2.5
 """Of each conversation; all of them together keep the service about a third busy."""
 EFFECTIVE_WINDOW = 128_000 - 4_096
 START_SHARE = 0.69
-MOST_SHARE = 0.93
+MAX_SHARE = 0.93
 LONGEST_MESSAGE = 4_000
 """Characters; a longer tool result would cross both lines at once."""
 TOKENS_PER_MESSAGE = 360
@@ -78,7 +78,7 @@ class Plan:
     @property
     def steps(self) -> int:
         """The steps of each conversation in a round."""
-        room = int((MOST_SHARE - START_SHARE) * EFFECTIVE_WINDOW / TOKENS_PER_MESSAGE)
+        room = int((MAX_SHARE - START_SHARE) * EFFECTIVE_WINDOW / TOKENS_PER_MESSAGE)
         return min(int(self.seconds * STEPS_PER_SECOND), room)
 
 
@@ -105,7 +105,7 @@ def measure(quick: bool) -> Section:
         "slow_model", f"appends and builds beside a summariser that takes {delay:g} s"
     )
     plan = Plan(
-        seconds=max(delay * CALLS_PER_ROUND, LEAST_ROUND_SECONDS),
+        seconds=max(delay * CALLS_PER_ROUND, MIN_ROUND_SECONDS),
         pairs=QUICK_PAIRS if quick else PAIRS,
         concurrency=1 if quick else 4,
     )

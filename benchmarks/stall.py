@@ -28,8 +28,8 @@ from app.composition import utc_now
 from app.domain.conversations.records import Settings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.log import Append, LogService
-from app.services.prompt.settings_resolver import Frames
-from app.services.tool_output.stored_results import Outputs
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.stored_results import StoredResults
 from benchmarks.figures import Section, ms, p50
 from benchmarks.stage import MODEL, database, report
 from benchmarks.workload import pool
@@ -105,13 +105,13 @@ async def _log(store: Store) -> tuple[LogService, str]:
     records = PostgresDatabase(store)
     registry = ModelRegistry()
     registry.find(MODEL)  # the service loads it at its start, beside the event loop
-    frames = Frames(registry, tokenizer, {}, None)
+    frames = SettingsResolver(registry, tokenizer, {}, None)
     conversation_id = _new_id()
     async with records.transaction() as session:
         await session.conversations.add(
             TENANT, conversation_id, None, "tokenizer", Settings(MODEL, "{}", "[]", "[]"), "{}"
         )
-    outputs = Outputs(records, RowStore(), _new_id)
+    outputs = StoredResults(records, RowStore(), _new_id)
     queue = PostgresQueue(store)
     active = ActiveWindows(records, frames, utc_now)
     return LogService(records, frames, queue, outputs, active, _new_id, 1000), conversation_id

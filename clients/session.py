@@ -26,9 +26,9 @@ from context_service_client.models import (
     AgentCreate,
     BudgetPolicyPatch,
     BuiltContext,
-    CompactionAsk,
+    CompactionRequest,
     CompactResult,
-    ContextAsk,
+    ContextRequest,
     ConversationCreate,
     Known,
     MessageObject,
@@ -39,7 +39,7 @@ from context_service_client.models import (
     SnapshotSave,
     StoredMessage,
     StreamedEvent,
-    TokensAsk,
+    TokensRequest,
     ToolObject,
 )
 from context_service_client.types import File
@@ -107,7 +107,7 @@ def append(client: Client | AuthenticatedClient, conversation_id: str, *messages
 
 
 def build(
-    client: Client | AuthenticatedClient, conversation_id: str, ask: ContextAsk
+    client: Client | AuthenticatedClient, conversation_id: str, ask: ContextRequest
 ) -> BuiltContext:
     """Return the payload for the next call."""
     return good(build_context.sync(conversation_id, client=client, body=ask))
@@ -154,19 +154,19 @@ def talk(client: Client | AuthenticatedClient) -> str:
     conversation_id = conversation.conversation_id
     tell("head", append(client, conversation_id, QUESTION, CALL, RESULT))
 
-    chat = build(client, conversation_id, ContextAsk())
+    chat = build(client, conversation_id, ContextRequest())
     tell("openai_chat", [item["role"] for item in chat.payload["messages"]], chat.pressure)
-    claude = ContextAsk(format_="anthropic", model="claude-3-5-sonnet")
+    claude = ContextRequest(format_="anthropic", model="claude-3-5-sonnet")
     other = build(client, conversation_id, claude)
     tell("anthropic", [item["role"] for item in other.payload["messages"]], other.budget.total)
 
     append(client, conversation_id, {"role": "assistant", "content": "It rains, 8 degrees."})
     known = Known(epoch=chat.epoch, through_seq=chat.through_seq, build_id=chat.build_id)
-    delta = build(client, conversation_id, ContextAsk(known=known))
+    delta = build(client, conversation_id, ContextRequest(known=known))
     tell("delta", delta.delta, delta.base_items, delta.payload["messages"])
 
     counted = good(
-        count_tokens.sync(client=client, body=TokensAsk(text="It rains.", model="gpt-4o"))
+        count_tokens.sync(client=client, body=TokensRequest(text="It rains.", model="gpt-4o"))
     )
     tell("tokens", counted.tokens, counted.counter)
     return conversation_id
@@ -182,7 +182,7 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
             {"role": "user", "content": words},
             {"role": "assistant", "content": "Noted."},
         )
-    result = good(compact.sync(conversation_id, client=client, body=CompactionAsk()))
+    result = good(compact.sync(conversation_id, client=client, body=CompactionRequest()))
     assert isinstance(result, CompactResult), "a job comes with wait=False only"
     receipts = good(list_compactions.sync(conversation_id, client=client)).data
     tell("compacted", result.compacted, [receipt.status for receipt in receipts])

@@ -77,7 +77,7 @@ async function append(
 async function build(
   service: Service,
   conversation_id: string,
-  body: Schemas["ContextAsk"],
+  body: Schemas["ContextRequest"],
 ): Promise<Schemas["BuiltContext"]> {
   return good(
     await service.POST("/v1/conversations/{conversation_id}/context", {

@@ -47,8 +47,8 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-MOST_TRIES = 4
-MOST_MESSAGES = 1000
+MAX_TRIES = 4
+MAX_MESSAGES = 1000
 
 TAKEN = ("model", "messages", "tools", "max_completion_tokens")
 
@@ -170,8 +170,8 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Append what was not in the state the last time; the log passes over what it has."""
         path = yield from self._opened()
         said = [_native(message) for message in messages if message.id not in self._logged[path]]
-        for start in range(0, len(said), MOST_MESSAGES):
-            batch = {"messages": said[start : start + MOST_MESSAGES]}
+        for start in range(0, len(said), MAX_MESSAGES):
+            batch = {"messages": said[start : start + MAX_MESSAGES]}
             yield from self._post(f"{path}/messages", batch)
         self._logged[path] = {message.id for message in messages}
         return path
@@ -191,17 +191,17 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _post(self, path: str, body: dict[str, Any]) -> Steps:
         """Return the answer; "not now" is asked again, messages also after a lost answer."""
-        for tries in range(1, MOST_TRIES + 1):
+        for tries in range(1, MAX_TRIES + 1):
             pause = 0.2
             try:
                 answer = yield path, body
                 if answer.is_success:
                     return answer.json()
-                if answer.status_code not in (429, 503) or tries == MOST_TRIES:
+                if answer.status_code not in (429, 503) or tries == MAX_TRIES:
                     raise ContextServiceError(answer)
                 pause = float(answer.headers.get("Retry-After", 1))
             except httpx.TransportError:
-                if not path.endswith("/messages") or tries == MOST_TRIES:
+                if not path.endswith("/messages") or tries == MAX_TRIES:
                     raise
             yield pause
 

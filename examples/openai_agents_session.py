@@ -36,7 +36,7 @@ from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from agents.tool_context import ToolContext
 
 FORMAT = {"format": "openai_responses"}
-MOST_TRIES = 4
+MAX_TRIES = 4
 GIVEN = (
     "system_instructions",
     "input",
@@ -75,18 +75,18 @@ class ContextClient(httpx.AsyncClient):
         self, method: str, path: str, body: dict[str, Any] | None = None, key: str | None = None
     ) -> Any:
         """Return the answer; "not now" is asked again, what has a `key` after a lost one too."""
-        for tries in range(1, MOST_TRIES + 1):
+        for tries in range(1, MAX_TRIES + 1):
             pause = 0.2
             try:
                 headers = {"Idempotency-Key": key} if key else {}
                 answer = await self.request(method, path, json=body, headers=headers)
                 if answer.is_success:
                     return answer.json()
-                if answer.status_code not in (429, 503) or tries == MOST_TRIES:
+                if answer.status_code not in (429, 503) or tries == MAX_TRIES:
                     raise ContextServiceError(answer)
                 pause = float(answer.headers.get("Retry-After", 1))
             except httpx.TransportError:
-                if key is None or tries == MOST_TRIES:
+                if key is None or tries == MAX_TRIES:
                     raise
             await asyncio.sleep(pause)
 

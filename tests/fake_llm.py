@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 GOOD_TEXT = "<summary>The user wants tea. Decided: green tea.</summary>"
-MOST_WAIT_SECONDS = 30.0
+MAX_WAIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class FakeLLM:
     def wait(self, event: Event) -> None:
         """Wait until the event is set or the server stops."""
         waited = 0.0
-        while waited < MOST_WAIT_SECONDS and not self._stopped.is_set():
+        while waited < MAX_WAIT_SECONDS and not self._stopped.is_set():
             if event.wait(0.05):
                 return
             waited += 0.05

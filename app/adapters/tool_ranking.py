@@ -22,9 +22,9 @@ from typing import Any
 
 from app.domain.formats import ToolDefinition
 
-MOST_HELD = 20_000
+MAX_HELD = 20_000
 """Tools whose indexes are kept: about 1.5 KiB each."""
-MOST_CHARACTERS = 8_192
+MAX_CHARACTERS = 8_192
 """What is read of a tool's description, and of its parameters: the rest says little more."""
 
 _NAME, _DESCRIPTION, _PARAMETERS = 2.0, 1.0, 0.25
@@ -39,7 +39,7 @@ _HUMPS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
 class Bm25Ranking:
     """Finds tools by words; building an index leaves the event loop."""
 
-    def __init__(self, most_held: int = MOST_HELD) -> None:
+    def __init__(self, most_held: int = MAX_HELD) -> None:
         self._known: OrderedDict[str, _Index] = OrderedDict()
         self._held = 0
         self._most_held = most_held
@@ -80,7 +80,7 @@ class _Index:
         self._exact = {tool.name: place for place, tool in enumerate(tools)}
         fields = (
             (_NAME, [words(tool.name) for tool in tools]),
-            (_DESCRIPTION, [words(tool.description[:MOST_CHARACTERS]) for tool in tools]),
+            (_DESCRIPTION, [words(tool.description[:MAX_CHARACTERS]) for tool in tools]),
             (_PARAMETERS, [words(_parameters_text(tool.parameters)) for tool in tools]),
         )
         self._fields = [(weight, _bm25(texts)) for weight, texts in fields if any(texts)]
@@ -149,9 +149,9 @@ def _parameters_text(schema: Mapping[str, Any]) -> str:
     for text in _described(schema):
         found.append(text)
         size += len(text) + 1
-        if size > MOST_CHARACTERS:
+        if size > MAX_CHARACTERS:
             break
-    return " ".join(found)[:MOST_CHARACTERS]
+    return " ".join(found)[:MAX_CHARACTERS]
 
 
 def _described(schema: Mapping[str, Any]) -> Iterator[str]:

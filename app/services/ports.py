@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.compaction.planning import CompactResult, DueLine
+from app.domain.compaction.planning import CompactionThreshold, CompactResult
 from app.domain.compaction.summaries import Completion, ModelCall
 from app.domain.conversations.events import Cursor, EventPage
 from app.domain.conversations.log import BatchShape, Draft, LogRow
@@ -18,14 +18,14 @@ from app.domain.conversations.records import (
     Compaction,
     ContextRead,
     Conversation,
+    ConversationState,
     Epoch,
     Failure,
-    Head,
     Job,
     Settings,
-    Shown,
     StoredMessage,
     Versioned,
+    VisibleState,
 )
 from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
 from app.domain.conversations.status import Activity
@@ -37,8 +37,8 @@ from app.domain.models.limits import ModelInfo
 from app.domain.payload.reported_usage import UsageReport
 from app.domain.snapshots.snapshots import Imported, Snapshot, SnapshotPart
 from app.domain.tenancy.api_keys import ApiKey, KeyUse
-from app.domain.tenancy.quotas import Kind, Limits
-from app.domain.tenancy.retention import Aged
+from app.domain.tenancy.quotas import QuotaKind, TenantLimits
+from app.domain.tenancy.retention import RetainedKind
 from app.domain.tool_output.blobs import Blob, Chunk, StoredChunk
 
 
@@ -105,7 +105,7 @@ class Observer(Protocol):
         ...
 
 
-class LogRecords(Protocol):
+class LogRepository(Protocol):
     """Sentences about the log of one conversation."""
 
     async def append(
@@ -121,7 +121,7 @@ class LogRecords(Protocol):
         now: datetime,
         expected_seq: int | None,
         default_model: str | None,
-        due: DueLine,
+        due: CompactionThreshold,
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
         as_held: bool = False,
     ) -> Conversation | None:
@@ -209,7 +209,7 @@ class LogRecords(Protocol):
         ...
 
 
-class ContextRecords(Protocol):
+class ContextRepository(Protocol):
     """Sentences about builds, epochs and compactions of one conversation."""
 
     async def read(
@@ -278,7 +278,7 @@ class ContextRecords(Protocol):
     async def show(
         self,
         conversation_id: str,
-        shown: Shown,
+        shown: VisibleState,
         *,
         view_version: int,
         cause: str,
@@ -339,7 +339,7 @@ class ContextRecords(Protocol):
         ...
 
 
-class WindowRecords(Protocol):
+class ActiveWindowRepository(Protocol):
     """Sentences about the active window of one conversation (B2, B3)."""
 
     async def start_after(
@@ -378,7 +378,7 @@ class WindowRecords(Protocol):
         """Return the tokens of the messages in these spans, from the log's running sums."""
         ...
 
-    async def move(self, conversation_id: str, head: Head) -> None:
+    async def move(self, conversation_id: str, head: ConversationState) -> None:
         """Store the window of a head, and what is shown of it.
 
         Call it in a transaction that holds the head's lock.
@@ -400,7 +400,7 @@ class WindowRecords(Protocol):
         ...
 
 
-class ConversationRecords(Protocol):
+class ConversationRepository(Protocol):
     """Sentences about conversations and their settings."""
 
     async def add(
@@ -460,7 +460,7 @@ class ConversationRecords(Protocol):
         ...
 
 
-class AgentRecords(Protocol):
+class AgentRepository(Protocol):
     """Sentences about agents."""
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
@@ -506,7 +506,7 @@ class AgentRecords(Protocol):
         ...
 
 
-class TenantRecords(Protocol):
+class TenantRepository(Protocol):
     """Sentences about what belongs to a tenant alone: its models and its creation keys."""
 
     async def kept_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
@@ -536,10 +536,10 @@ class TenantRecords(Protocol):
         ...
 
 
-class RetentionRecords(Protocol):
+class RetentionRepository(Protocol):
     """Sentences about what is old."""
 
-    async def forget(self, kind: Aged, before: datetime, limit: int) -> int:
+    async def forget(self, kind: RetainedKind, before: datetime, limit: int) -> int:
         """Delete up to `limit` rows from before a time, and return how many that were."""
         ...
 
@@ -555,7 +555,7 @@ class RetentionRecords(Protocol):
         ...
 
 
-class StorageRecords(Protocol):
+class StorageRepository(Protocol):
     """Sentences about how much tenants store."""
 
     async def measure(self, tenant_id: str) -> bool:
@@ -567,22 +567,22 @@ class StorageRecords(Protocol):
         ...
 
 
-class KeyRecords(Protocol):
+class ApiKeyRepository(Protocol):
     """Sentences about tenants, their keys and their allowances."""
 
     async def add_tenant(self, tenant_id: str) -> None:
         """Make a tenant without limits of its own, if there is none of that id."""
         ...
 
-    async def set_limits(self, tenant_id: str, limits: Limits) -> None:
+    async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Give a tenant limits of its own, which is made if there is none of that id."""
         ...
 
-    async def find_limits(self, tenant_id: str) -> Limits | None:
+    async def find_limits(self, tenant_id: str) -> TenantLimits | None:
         """Return a tenant's own limits; None for a tenant nobody made."""
         ...
 
-    async def list_limits(self) -> Mapping[str, Limits]:
+    async def list_limits(self) -> Mapping[str, TenantLimits]:
         """Return all tenants' own limits, by tenant."""
         ...
 
@@ -614,12 +614,14 @@ class KeyRecords(Protocol):
         """Return what is counted of a key from an hour on, the newest first."""
         ...
 
-    async def take(self, tenant_id: str, kind: Kind, window_start: datetime, asked: int) -> int:
+    async def take(
+        self, tenant_id: str, kind: QuotaKind, window_start: datetime, asked: int
+    ) -> int:
         """Add to what is taken in a window, and return how much that is then."""
         ...
 
 
-class JobRecords(Protocol):
+class JobRepository(Protocol):
     """Sentences about work in the background: due marks, leases, jobs a caller can poll."""
 
     async def list_due(self, limit: int) -> list[tuple[str, str]]:
@@ -677,7 +679,7 @@ class JobRecords(Protocol):
         ...
 
 
-class EventRecords(Protocol):
+class EventRepository(Protocol):
     """Sentences about what happened to a conversation (L3)."""
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
@@ -703,7 +705,7 @@ class EventRecords(Protocol):
         ...
 
 
-class UsageRecords(Protocol):
+class UsageRepository(Protocol):
     """Sentences about what providers reported, and what their models' counts are worth (J3, J4)."""
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
@@ -743,7 +745,7 @@ class UsageRecords(Protocol):
         ...
 
 
-class BlobRecords(Protocol):
+class BlobRepository(Protocol):
     """Sentences about the blobs of one conversation (F)."""
 
     async def find(self, conversation_id: str, ref: str) -> Blob | None:
@@ -843,7 +845,7 @@ class BlobRecords(Protocol):
         ...
 
 
-class SnapshotRecords(Protocol):
+class SnapshotRepository(Protocol):
     """Sentences about snapshots (I)."""
 
     async def hold(self, tenant_id: str, conversation_ids: Sequence[str]) -> list[str]:
@@ -915,7 +917,7 @@ class SnapshotRecords(Protocol):
         ...
 
 
-class SearchRecords(Protocol):
+class SearchRepository(Protocol):
     """Sentences about the words of one conversation's messages (A6, L1)."""
 
     async def unindexed(
@@ -970,7 +972,7 @@ class SearchRecords(Protocol):
         ...
 
 
-class ForkRecords(Protocol):
+class ForkRepository(Protocol):
     """Sentences about copying a conversation into another one (I6)."""
 
     async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
@@ -1008,7 +1010,7 @@ class ForkRecords(Protocol):
         """Copy the messages after one seq and up to another, and return how many there were."""
         ...
 
-    async def set_head(self, fork_id: str, head: Head) -> None:
+    async def set_head(self, fork_id: str, head: ConversationState) -> None:
         """Set the head of a log that was copied, but for its window and what is shown of it.
 
         Turns, tokens and the newest time are those of the log's last message. Tools stay promoted
@@ -1017,7 +1019,7 @@ class ForkRecords(Protocol):
         ...
 
 
-class TranscriptRecords(Protocol):
+class TranscriptRepository(Protocol):
     """Sentences about messages of several conversations at once (A6)."""
 
     async def of_agent(
@@ -1120,91 +1122,91 @@ class JobQueue(Protocol):
         ...
 
 
-class Records(Protocol):
+class Repositories(Protocol):
     """Everything that is stored, seen through one session."""
 
     @property
-    def agents(self) -> AgentRecords:
+    def agents(self) -> AgentRepository:
         """Agents and their settings."""
         ...
 
     @property
-    def conversations(self) -> ConversationRecords:
+    def conversations(self) -> ConversationRepository:
         """Conversations and their settings."""
         ...
 
     @property
-    def log(self) -> LogRecords:
+    def log(self) -> LogRepository:
         """The messages."""
         ...
 
     @property
-    def contexts(self) -> ContextRecords:
+    def contexts(self) -> ContextRepository:
         """Builds, epochs and compactions."""
         ...
 
     @property
-    def windows(self) -> WindowRecords:
+    def windows(self) -> ActiveWindowRepository:
         """Active windows."""
         ...
 
     @property
-    def jobs(self) -> JobRecords:
+    def jobs(self) -> JobRepository:
         """Work in the background."""
         ...
 
     @property
-    def events(self) -> EventRecords:
+    def events(self) -> EventRepository:
         """What happened."""
         ...
 
     @property
-    def usage(self) -> UsageRecords:
+    def usage(self) -> UsageRepository:
         """What providers reported."""
         ...
 
     @property
-    def blobs(self) -> BlobRecords:
+    def blobs(self) -> BlobRepository:
         """Full tool outputs."""
         ...
 
     @property
-    def snapshots(self) -> SnapshotRecords:
+    def snapshots(self) -> SnapshotRepository:
         """Active windows as they were."""
         ...
 
     @property
-    def search(self) -> SearchRecords:
+    def search(self) -> SearchRepository:
         """The words of messages."""
         ...
 
     @property
-    def transcripts(self) -> TranscriptRecords:
+    def transcripts(self) -> TranscriptRepository:
         """Messages of several conversations."""
         ...
 
     @property
-    def forks(self) -> ForkRecords:
+    def forks(self) -> ForkRepository:
         """Copies of conversations."""
         ...
 
     @property
-    def storage(self) -> StorageRecords:
+    def storage(self) -> StorageRepository:
         """How much tenants store."""
         ...
 
     @property
-    def tenants(self) -> TenantRecords:
+    def tenants(self) -> TenantRepository:
         """What belongs to a tenant alone."""
         ...
 
     @property
-    def retention(self) -> RetentionRecords:
+    def retention(self) -> RetentionRepository:
         """What is old."""
         ...
 
     @property
-    def keys(self) -> KeyRecords:
+    def keys(self) -> ApiKeyRepository:
         """Tenants and their API keys."""
         ...
 
@@ -1216,10 +1218,10 @@ class Database(Protocol):
         """Return the conversation as this process last read it, which may be outdated."""
         ...
 
-    def session(self) -> AbstractAsyncContextManager[Records]:
+    def session(self) -> AbstractAsyncContextManager[Repositories]:
         """Each sentence commits by itself."""
         ...
 
-    def transaction(self) -> AbstractAsyncContextManager[Records]:
+    def transaction(self) -> AbstractAsyncContextManager[Repositories]:
         """All sentences of the block commit together, or none."""
         ...

@@ -28,8 +28,8 @@ from app.domain.conversations.events import Cursor
 from app.domain.conversations.records import Compaction, Conversation
 from app.domain.formats import parse_tool
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.domain.prompt.resolved_settings import Ask
-from app.services.compaction.compaction import CompactAsk, CompactionService
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.compaction.compaction import CompactionService, CompactRequest
 from app.services.compaction.leases import Leases
 from app.services.compaction.receipts import ReceiptService
 from app.services.compaction.summariser import Summariser, SummariserSettings
@@ -40,11 +40,11 @@ from app.services.conversations.log import Append, Appended, LogService
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.payload.context import ContextService
-from app.services.payload.payload_cache import Windows
-from app.services.ports import ContextRecords, Database, LogRecords, Records
+from app.services.payload.payload_cache import PayloadCache
+from app.services.ports import ContextRepository, Database, LogRepository, Repositories
 from app.services.prompt.settings_inheritance import OwnSettings, Patch
-from app.services.prompt.settings_resolver import Frames
-from app.services.tool_output.stored_results import Outputs
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.stored_results import StoredResults
 
 TENANT = "default"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
@@ -155,14 +155,14 @@ class WatchedDatabase:
             self._open -= 1
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Records]:
+    async def session(self) -> AsyncIterator[Repositories]:
         """Open a session and remember it for this task."""
         async with self._database.session() as records:
             with _counted(), self._numbered():
-                yield cast(Records, _WatchedRecords(records, self))
+                yield cast(Repositories, _WatchedRecords(records, self))
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Records]:
+    async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction and remember it for this task."""
         async with self._database.transaction() as records:
             with _counted(), self._numbered():
@@ -178,7 +178,7 @@ class _counted:  # a context manager, named like a function
 
 
 class _WatchedRecords:
-    def __init__(self, records: Records, database: WatchedDatabase) -> None:
+    def __init__(self, records: Repositories, database: WatchedDatabase) -> None:
         self._records = records
         self._watched = database
 
@@ -186,16 +186,16 @@ class _WatchedRecords:
         return getattr(self._records, name)
 
     @property
-    def log(self) -> LogRecords:
-        return cast(LogRecords, _WatchedLog(self._records.log, self._watched))
+    def log(self) -> LogRepository:
+        return cast(LogRepository, _WatchedLog(self._records.log, self._watched))
 
     @property
-    def contexts(self) -> ContextRecords:
-        return cast(ContextRecords, _WatchedContexts(self._records.contexts, self._watched))
+    def contexts(self) -> ContextRepository:
+        return cast(ContextRepository, _WatchedContexts(self._records.contexts, self._watched))
 
 
 class _WatchedLog:
-    def __init__(self, log: LogRecords, database: WatchedDatabase) -> None:
+    def __init__(self, log: LogRepository, database: WatchedDatabase) -> None:
         self._log = log
         self._watched = database
 
@@ -206,7 +206,7 @@ class _WatchedLog:
 
 
 class _WatchedContexts:
-    def __init__(self, contexts: ContextRecords, database: WatchedDatabase) -> None:
+    def __init__(self, contexts: ContextRepository, database: WatchedDatabase) -> None:
         self._contexts = contexts
         self._watched = database
 
@@ -241,10 +241,10 @@ class Harness:
     def __post_init__(self) -> None:
         allowed = (self.model,) if self.model else ()
         settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
-        self.frames = Frames(MODELS, TOKENIZER, self.service_policy, MODEL)
+        self.frames = SettingsResolver(MODELS, TOKENIZER, self.service_policy, MODEL)
         self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
         self.queue = PostgresQueue(self.database.store)
-        self.outputs = Outputs(self.database, RowStore(), new_id)
+        self.outputs = StoredResults(self.database, RowStore(), new_id)
         self.active = ActiveWindows(self.database, self.frames, self.clock.utc)
         self.log = LogService(
             self.database, self.frames, self.queue, self.outputs, self.active, new_id, 1000
@@ -287,7 +287,7 @@ class Harness:
             self.database,
             self.frames,
             self.summariser,
-            Windows(self.window_bytes),
+            PayloadCache(self.window_bytes),
             self.active,
             self.compaction.compact_for_build,
             self.compaction.cut,
@@ -347,11 +347,14 @@ class Harness:
         await self.append(conversation_id, *batch)
 
     async def build(
-        self, conversation_id: str, ask: Ask | None = None, service: ContextService | None = None
+        self,
+        conversation_id: str,
+        ask: RequestSettings | None = None,
+        service: ContextService | None = None,
     ) -> Build:
         """Build a payload and return what a client sees of it."""
         service = service or self.context
-        built = await service.build(TENANT, conversation_id, ask or Ask())
+        built = await service.build(TENANT, conversation_id, ask or RequestSettings())
         return Build(built.body)
 
     async def work(self, conversation_id: str, job_id: str | None = None) -> None:
@@ -360,7 +363,7 @@ class Harness:
 
     async def compact(self, conversation_id: str, **ask: Any) -> CompactResult:
         """Compact now, as asked."""
-        return await self.compaction.compact(TENANT, conversation_id, CompactAsk(**ask))
+        return await self.compaction.compact(TENANT, conversation_id, CompactRequest(**ask))
 
     async def receipt(self, conversation_id: str) -> Compaction:
         """Return the active receipt."""

@@ -22,7 +22,7 @@ VOCABULARY_FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"
 """The name the library gives the downloaded vocabulary: the SHA-1 of its address."""
 VOCABULARY_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 SLICE_CHARS = 16 * 1024
-_LEAST_SLICE_CHARS = SLICE_CHARS * 3 // 4
+_MIN_SLICE_CHARS = SLICE_CHARS * 3 // 4
 
 Encode = Callable[[str], Sequence[int]]
 
@@ -70,7 +70,7 @@ def slices(text: str) -> Iterator[str]:
 
 
 def _slice_end(text: str, start: int) -> int:
-    least, most = start + _LEAST_SLICE_CHARS, start + SLICE_CHARS
+    least, most = start + _MIN_SLICE_CHARS, start + SLICE_CHARS
     for mark in ("\n", " "):
         found = text.rfind(mark, least, most)
         if found >= 0:

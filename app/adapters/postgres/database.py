@@ -7,29 +7,29 @@ from contextlib import asynccontextmanager
 
 from app.adapters.postgres.common.connections import Session, Store
 from app.adapters.postgres.common.rows import Layers
-from app.adapters.postgres.compaction.jobs import JobRecords
-from app.adapters.postgres.conversations.active_windows import WindowRecords
+from app.adapters.postgres.compaction.jobs import JobRepository
+from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.conversations import (
-    AgentRecords,
-    ConversationRecords,
-    TenantRecords,
+    AgentRepository,
+    ConversationRepository,
+    TenantRepository,
 )
-from app.adapters.postgres.conversations.events import EventRecords
-from app.adapters.postgres.conversations.log import LogRecords
-from app.adapters.postgres.conversations.search import SearchRecords
-from app.adapters.postgres.conversations.transcripts import TranscriptRecords
-from app.adapters.postgres.payload.contexts import ContextRecords
-from app.adapters.postgres.payload.reported_usage import UsageRecords
-from app.adapters.postgres.snapshots.forks import ForkRecords
-from app.adapters.postgres.snapshots.snapshots import SnapshotRecords
-from app.adapters.postgres.tenancy.api_keys import KeyRecords
-from app.adapters.postgres.tenancy.retention import RetentionRecords
-from app.adapters.postgres.tenancy.storage_usage import StorageRecords
-from app.adapters.postgres.tool_output.blobs import BlobRecords
+from app.adapters.postgres.conversations.events import EventRepository
+from app.adapters.postgres.conversations.log import LogRepository
+from app.adapters.postgres.conversations.search import SearchRepository
+from app.adapters.postgres.conversations.transcripts import TranscriptRepository
+from app.adapters.postgres.payload.contexts import ContextRepository
+from app.adapters.postgres.payload.reported_usage import UsageRepository
+from app.adapters.postgres.snapshots.forks import ForkRepository
+from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
+from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
+from app.adapters.postgres.tenancy.retention import RetentionRepository
+from app.adapters.postgres.tenancy.storage_usage import StorageRepository
+from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.records import Conversation
 
 
-class PostgresRecords:
+class PostgresRepositories:
     """All records, over one session."""
 
     __slots__ = ("_layers", "_session")
@@ -39,89 +39,89 @@ class PostgresRecords:
         self._layers = layers
 
     @property
-    def agents(self) -> AgentRecords:
+    def agents(self) -> AgentRepository:
         """Agents and their settings."""
-        return AgentRecords(self._session)
+        return AgentRepository(self._session)
 
     @property
-    def conversations(self) -> ConversationRecords:
+    def conversations(self) -> ConversationRepository:
         """Conversations and their settings."""
-        return ConversationRecords(self._session)
+        return ConversationRepository(self._session)
 
     @property
-    def log(self) -> LogRecords:
+    def log(self) -> LogRepository:
         """The messages."""
-        return LogRecords(self._session, self._layers)
+        return LogRepository(self._session, self._layers)
 
     @property
-    def contexts(self) -> ContextRecords:
+    def contexts(self) -> ContextRepository:
         """Builds, epochs and compactions."""
-        return ContextRecords(self._session, self._layers)
+        return ContextRepository(self._session, self._layers)
 
     @property
-    def windows(self) -> WindowRecords:
+    def windows(self) -> ActiveWindowRepository:
         """Active windows."""
-        return WindowRecords(self._session)
+        return ActiveWindowRepository(self._session)
 
     @property
-    def events(self) -> EventRecords:
+    def events(self) -> EventRepository:
         """What happened."""
-        return EventRecords(self._session)
+        return EventRepository(self._session)
 
     @property
-    def jobs(self) -> JobRecords:
+    def jobs(self) -> JobRepository:
         """Work in the background."""
-        return JobRecords(self._session)
+        return JobRepository(self._session)
 
     @property
-    def usage(self) -> UsageRecords:
+    def usage(self) -> UsageRepository:
         """What providers reported."""
-        return UsageRecords(self._session)
+        return UsageRepository(self._session)
 
     @property
-    def blobs(self) -> BlobRecords:
+    def blobs(self) -> BlobRepository:
         """Full tool outputs."""
-        return BlobRecords(self._session)
+        return BlobRepository(self._session)
 
     @property
-    def snapshots(self) -> SnapshotRecords:
+    def snapshots(self) -> SnapshotRepository:
         """Active windows as they were."""
-        return SnapshotRecords(self._session)
+        return SnapshotRepository(self._session)
 
     @property
-    def search(self) -> SearchRecords:
+    def search(self) -> SearchRepository:
         """The words of messages."""
-        return SearchRecords(self._session)
+        return SearchRepository(self._session)
 
     @property
-    def transcripts(self) -> TranscriptRecords:
+    def transcripts(self) -> TranscriptRepository:
         """Messages of several conversations."""
-        return TranscriptRecords(self._session)
+        return TranscriptRepository(self._session)
 
     @property
-    def forks(self) -> ForkRecords:
+    def forks(self) -> ForkRepository:
         """Copies of conversations."""
-        return ForkRecords(self._session)
+        return ForkRepository(self._session)
 
     @property
-    def retention(self) -> RetentionRecords:
+    def retention(self) -> RetentionRepository:
         """What is old."""
-        return RetentionRecords(self._session)
+        return RetentionRepository(self._session)
 
     @property
-    def keys(self) -> KeyRecords:
+    def keys(self) -> ApiKeyRepository:
         """Tenants and their API keys."""
-        return KeyRecords(self._session)
+        return ApiKeyRepository(self._session)
 
     @property
-    def storage(self) -> StorageRecords:
+    def storage(self) -> StorageRepository:
         """How much tenants store."""
-        return StorageRecords(self._session)
+        return StorageRepository(self._session)
 
     @property
-    def tenants(self) -> TenantRecords:
+    def tenants(self) -> TenantRepository:
         """What belongs to a tenant alone."""
-        return TenantRecords(self._session)
+        return TenantRepository(self._session)
 
 
 class PostgresDatabase:
@@ -136,13 +136,13 @@ class PostgresDatabase:
         return self._layers.held(tenant_id, conversation_id).conversation
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[PostgresRecords]:
+    async def session(self) -> AsyncIterator[PostgresRepositories]:
         """Each sentence commits by itself."""
         async with self._store.session() as session:
-            yield PostgresRecords(session, self._layers)
+            yield PostgresRepositories(session, self._layers)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PostgresRecords]:
+    async def transaction(self) -> AsyncIterator[PostgresRepositories]:
         """All sentences of the block commit together, or none."""
         async with self._store.transaction() as session:
-            yield PostgresRecords(session, self._layers)
+            yield PostgresRepositories(session, self._layers)

@@ -1,7 +1,7 @@
 """`/metrics` of a process that answers no other requests, such as a worker's.
 
 A thread answers, so that a loop that is busy or stuck is seen as well: what has to be asked there
-is waited for, for `MOST_SECONDS`.
+is waited for, for `MAX_SECONDS`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from app.adapters.telemetry.recorder import Telemetry
 
 PATH = "/metrics"
-MOST_SECONDS = 5.0
+MAX_SECONDS = 5.0
 _PLAIN = "text/plain; charset=utf-8"
 _log = logging.getLogger("app.metrics")
 
@@ -42,7 +42,7 @@ def answering(telemetry: Telemetry, host: str, port: int) -> Iterator[int | None
             return [b"The metrics need the token of the settings\n"]
         asked = asyncio.run_coroutine_threadsafe(telemetry.scrape(), loop)
         try:
-            body, media_type = asked.result(MOST_SECONDS)
+            body, media_type = asked.result(MAX_SECONDS)
         except LateError:
             asked.cancel()
             return _plain(start, "503 Service Unavailable", "The process is stuck")
@@ -77,7 +77,7 @@ class _Server6(_Server):
 
 
 class _Quiet(WSGIRequestHandler):
-    timeout = MOST_SECONDS
+    timeout = MAX_SECONDS
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""

@@ -13,7 +13,7 @@ from app.domain.common.policy import StrategyName
 from app.domain.conversations.records import Trigger
 
 
-class CompactionAsk(Asked):
+class CompactionRequest(Asked):
     """A compaction now, whatever the pressure."""
 
     model_config = ConfigDict(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from app.api.compaction.compaction_schemas import CompactionAsk, Receipt, ReceiptPage
+from app.api.compaction.compaction_schemas import CompactionRequest, Receipt, ReceiptPage
 from app.api.compaction.job_schemas import Job
 from app.api.compaction.jobs import shown as shown_job
 from app.api.conversations.message_schemas import MessagePage
@@ -36,7 +36,7 @@ from app.domain.common.errors import (
 )
 from app.domain.conversations.view import Span, Summary
 from app.services.compaction import receipts
-from app.services.compaction.compaction import CompactAsk
+from app.services.compaction.compaction import CompactRequest
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
 page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
@@ -75,7 +75,7 @@ CompactionPath = Annotated[
 async def compact(
     request: Request,
     conversation_id: ConversationPath,
-    body: CompactionAsk | None = None,
+    body: CompactionRequest | None = None,
     wait: Annotated[
         bool, Query(description="false: answer at once with a job, which a worker does.")
     ] = True,
@@ -86,9 +86,9 @@ async def compact(
     it was. The log never changes.
     """
     known_id = conversation_id_from(conversation_id)
-    ask = CompactAsk()
+    ask = CompactRequest()
     if body is not None:
-        ask = CompactAsk(
+        ask = CompactRequest(
             body.model, body.instructions, body.strategy, body.target_tokens, body.dry_run
         )
     if wait or ask.dry_run:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.api.http.fields import (
-    MOST_SEQ,
+    MAX_SEQ,
     Answered,
     AnyObject,
     Asked,
@@ -89,7 +89,7 @@ class MessagesAppend(Asked):
     )
     format: Format = FormatName.OPENAI_CHAT
     expected_seq: int | None = Field(
-        default=None, ge=0, le=MOST_SEQ, description="409 unless the log's head is this seq."
+        default=None, ge=0, le=MAX_SEQ, description="409 unless the log's head is this seq."
     )
 
 

@@ -33,7 +33,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.fields import MOST_SEQ
+from app.api.http.fields import MAX_SEQ
 from app.api.http.pacing import read_of
 from app.api.http.routing import DirectRoute, PageRoute, WireRoute
 from app.domain.common.errors import (
@@ -48,7 +48,7 @@ from app.domain.common.errors import (
 from app.domain.common.messages import is_sendable
 from app.domain.common.pages import Page
 from app.domain.conversations.records import Conversation, StoredMessage
-from app.domain.conversations.search import MOST_QUERY
+from app.domain.conversations.search import MAX_QUERY
 from app.services.conversations.log import Append
 from app.services.conversations.transcripts import Listed, Shown
 from app.services.tool_output.stored_results import Content
@@ -57,7 +57,7 @@ router = APIRouter(route_class=WireRoute, tags=["messages"])
 page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
 
-MOST_ID = 256
+MAX_ID = 256
 MessagePath = Annotated[
     str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
 ]
@@ -125,15 +125,15 @@ async def list_messages(
         Order, Query(description="By seq; a cursor keeps the order of its page.")
     ] = "asc",
     after_seq: Annotated[
-        int, Query(ge=0, le=MOST_SEQ, description="Only messages after this seq.")
+        int, Query(ge=0, le=MAX_SEQ, description="Only messages after this seq.")
     ] = 0,
     before_seq: Annotated[
-        int, Query(ge=0, le=MOST_SEQ, description="Only messages before this seq.")
-    ] = MOST_SEQ,
+        int, Query(ge=0, le=MAX_SEQ, description="Only messages before this seq.")
+    ] = MAX_SEQ,
     q: Annotated[
         str | None,
         Query(
-            max_length=MOST_QUERY,
+            max_length=MAX_QUERY,
             description="Only messages with these words, compacted away or not. All words are"
             ' needed, `"words in quotes"` in a row, `-word` and `-"words"` not at all. Case and'
             " accents do not matter. A word of three letters or more finds what begins with it, and"
@@ -261,7 +261,7 @@ async def unpin_message(
 
 def message_id_from(text: str) -> str:
     """Return the id of a path; what could be no message's id is found nowhere."""
-    if not 0 < len(text) <= MOST_ID or not is_sendable(text):
+    if not 0 < len(text) <= MAX_ID or not is_sendable(text):
         raise NotFound(f"No message {text!r}", {"id": text})
     return text
 

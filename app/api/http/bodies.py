@@ -38,7 +38,7 @@ _BYTES_OF_VALUE = 2  # with its comma
 _Asked = ParamSpec("_Asked")
 _Answer = TypeVar("_Answer")
 _SETTINGS = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
-_MOST_CODING = 40
+_MAX_CODING = 40
 NO_ANSWER = 499
 """The status told of a request whose sender went away first."""
 
@@ -208,7 +208,7 @@ def require_uncoded(request: Request) -> None:
     """Raise EncodedBody where the body is said to be coded, which nothing here undoes (rule 3)."""
     coding = request.headers.get("content-encoding", "").strip()
     if coding.lower() not in ("", "identity"):
-        detail = f"A body is sent as it is, without Content-Encoding: {coding[:_MOST_CODING]}"
+        detail = f"A body is sent as it is, without Content-Encoding: {coding[:_MAX_CODING]}"
         raise EncodedBody.at("/header/content-encoding", detail)
 
 

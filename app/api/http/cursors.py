@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from app.api.http.fields import AGENT_ID, MOST_SEQ, UUID
+from app.api.http.fields import AGENT_ID, MAX_SEQ, UUID
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import is_sendable
 
@@ -24,7 +24,7 @@ def encode(*values: str | int) -> str:
 def decode_seq(cursor: str) -> tuple[str, int]:
     """Read the order and the last seq of a page of messages."""
     match _values(cursor):
-        case ["messages", "asc" | "desc" as order, int(seq)] if 0 <= seq <= MOST_SEQ:
+        case ["messages", "asc" | "desc" as order, int(seq)] if 0 <= seq <= MAX_SEQ:
             return order, seq
     raise _bad()
 
@@ -34,7 +34,7 @@ def decode_moment(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
     match _values(cursor):
         case ["agent_messages", "asc" | "desc" as order, str(time), str(talk), int(seq)]:
             at = _time(time)
-            if at is not None and UUID.fullmatch(talk) and 0 <= seq <= MOST_SEQ:
+            if at is not None and UUID.fullmatch(talk) and 0 <= seq <= MAX_SEQ:
                 return order, (at, talk, seq)
     raise _bad()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Header, Path, Query, Request
 
-from app.api.http.fields import AGENT_ID, KEY_PATTERN, MOST_KEY, UUID
+from app.api.http.fields import AGENT_ID, KEY_PATTERN, MAX_KEY, UUID
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
 from app.domain.tenancy.api_keys import Caller
@@ -23,7 +23,7 @@ from app.services.conversations.pins import PinService
 from app.services.conversations.search import SearchService
 from app.services.conversations.transcripts import TranscriptService
 from app.services.models.registry import RegistryService
-from app.services.payload.build_replay import EarlierBuilds
+from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
@@ -32,10 +32,10 @@ from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
 from app.services.snapshots.snapshots import SnapshotService
-from app.services.tenancy.storage_usage import Storage
+from app.services.tenancy.storage_usage import StorageQuota
 from app.services.tool_output.blobs import BlobService
 
-_MOST_NAME = 256
+_MAX_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Services:
     conversations: ConversationService
     log: LogService
     context: ContextService
-    earlier: EarlierBuilds
+    earlier: BuildReplayService
     compaction: CompactionService
     receipts: ReceiptService
     pins: PinService
@@ -63,7 +63,7 @@ class Services:
     transcripts: TranscriptService
     usage: UsageService
     validation: ValidationService
-    storage: Storage
+    storage: StorageQuota
     is_ready: Callable[[], Awaitable[bool]]
     still_admits: Callable[[Caller], Awaitable[bool]]
 
@@ -101,7 +101,7 @@ IdempotencyKey = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=KEY_PATTERN,
-        max_length=MOST_KEY,
+        max_length=MAX_KEY,
         description="Repeating a request with its key and body gives the first answer, for 24 h.",
         examples=["0d2f7c1e"],
     ),
@@ -122,13 +122,13 @@ def conversation_id_from(text: str) -> str:
 
 def agent_id_from(text: str) -> str:
     """Return the id of a path; what could be no agent's id is found nowhere."""
-    if len(text) > _MOST_NAME or not AGENT_ID.fullmatch(text):
+    if len(text) > _MAX_NAME or not AGENT_ID.fullmatch(text):
         raise NotFound.agent(text)
     return text
 
 
 def model_from(text: str) -> str:
     """Return the model of a path; what could be no model's name is found nowhere."""
-    if not 0 < len(text) <= _MOST_NAME or not is_sendable(text) or not text.isprintable():
+    if not 0 < len(text) <= _MAX_NAME or not is_sendable(text) or not text.isprintable():
         raise NotFound(f"Nothing is known about the model {text!r}", {"model": text})
     return text

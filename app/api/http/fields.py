@@ -18,21 +18,21 @@ from app.domain.common.policy import StrategyName
 from app.domain.formats import ToolCategory
 from app.domain.formats.json_fields import TOOL_NAME_PATTERN
 
-MOST_TOKENS = 1_000_000_000
-MOST_SEQ = 2**53 - 1  # what every JSON reader holds exactly
-MOST_METADATA_BYTES = 65_536
-MOST_TOOLS = 1_000
+MAX_TOKENS = 1_000_000_000
+MAX_SEQ = 2**53 - 1  # what every JSON reader holds exactly
+MAX_METADATA_BYTES = 65_536
+MAX_TOOLS = 1_000
 
 NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
 UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 KEY_PATTERN = r"^[\x21-\x7e]+$"
-MOST_KEY = 255
+MAX_KEY = 255
 PATTERNS = {
     NAME_PATTERN: "must be one line of text, without control characters",
     AGENT_ID_PATTERN: "must be letters, digits and ._:@=+-, with a letter or digit first",
     UUID_PATTERN: "must be a UUID",
-    KEY_PATTERN: f"must be 1 to {MOST_KEY} visible ASCII characters",
+    KEY_PATTERN: f"must be 1 to {MAX_KEY} visible ASCII characters",
 }
 """What each pattern asks for, in words."""
 
@@ -63,8 +63,8 @@ def _metadata(value: Any) -> Any:
         size = len(orjson.dumps(value))
     except TypeError:  # lone surrogates, which ASCII escapes
         size = len(repr(value))
-    if size > MOST_METADATA_BYTES:
-        raise ValueError(f"must have at most {MOST_METADATA_BYTES:,} bytes of JSON")
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"must have at most {MAX_METADATA_BYTES:,} bytes of JSON")
     return value
 
 
@@ -107,7 +107,7 @@ Format = Annotated[FormatName, Field(strict=False, description="The provider's m
 Strategy = Annotated[
     StrategyName, Field(strict=False, description="Name of a strategy of `GET /v1/strategies`.")
 ]
-Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 AnyObject = TypeAliasType(
     "AnyObject", Annotated[dict[str, Any], Field(description="An object with fields of any kind.")]
 )
@@ -219,11 +219,11 @@ Threshold = TypeAliasType(
         Field(description="A level of use: the usage note, or the pressure that is next."),
     ],
 )
-Tools = Annotated[list[ToolObject], Field(max_length=MOST_TOOLS, description="Tool definitions.")]
+Tools = Annotated[list[ToolObject], Field(max_length=MAX_TOOLS, description="Tool definitions.")]
 StoredTools = Annotated[
     list[ToolObject],
     Field(
-        max_length=MOST_TOOLS,
+        max_length=MAX_TOOLS,
         description="Tool definitions, no two of one name.",
         json_schema_extra={"uniqueItems": True},
     ),

@@ -57,14 +57,14 @@ _WORDS: Mapping[str, str] = {
 _Place = tuple[int | str, ...]
 _UNKNOWN = "extra_forbidden"
 _MUST_BE = "must be "
-_MOST_PLACES = 100
+_MAX_PLACES = 100
 _MAX_ERRORS = 1_000
 """Errors of which objects are made in some milliseconds."""
 _MAX_SAMPLED = 10_000
 """Values that a body's beginnings have at most."""
 _MAX_STEP = 100
 """Characters of a name that a pointer shows."""
-_MOST_GUESSES = 10
+_MAX_GUESSES = 10
 """Comparing takes longer than all else."""
 
 
@@ -103,9 +103,9 @@ def _beginnings(value: Any, left: list[int]) -> Any:
     if left[0] <= 0:
         return value if not isinstance(value, dict | list) else type(value)()
     if isinstance(value, dict):
-        return {key: _beginnings(value[key], left) for key in islice(value, _MOST_PLACES)}
+        return {key: _beginnings(value[key], left) for key in islice(value, _MAX_PLACES)}
     if isinstance(value, list):
-        return [_beginnings(item, left) for item in value[:_MOST_PLACES]]
+        return [_beginnings(item, left) for item in value[:_MAX_PLACES]]
     return value
 
 
@@ -119,11 +119,11 @@ def invalid(
     found: dict[str, list[str]] = {}
     places = _Places(body)
     guesses = 0
-    for error in errors[:_MOST_PLACES]:
+    for error in errors[:_MAX_PLACES]:
         place = tuple(error["loc"])
         if error["type"] == _UNKNOWN:
             steps, names = places.unknown(place)
-            words = "is no field here" + _guess(place[-1], names if guesses < _MOST_GUESSES else ())
+            words = "is no field here" + _guess(place[-1], names if guesses < _MAX_GUESSES else ())
             guesses += 1
         else:
             steps, words = places.known(place), _in_words(error)
@@ -138,9 +138,9 @@ def refuse_unknown_query(request: Request, known: frozenset[str]) -> None:
     problems = tuple(
         Problem(
             pointer_to(("query", name)),
-            "is no parameter here" + _guess(name, known if place < _MOST_GUESSES else ()),
+            "is no parameter here" + _guess(name, known if place < _MAX_GUESSES else ()),
         )
-        for place, name in enumerate(unknown[:_MOST_PLACES])
+        for place, name in enumerate(unknown[:_MAX_PLACES])
     )
     if problems:
         raise UnknownParameter(_summed_up(problems, len(unknown)), problems=problems)
@@ -161,9 +161,9 @@ def _summed_up(problems: Sequence[Problem], count: int) -> str:
     if not problems:
         return f"The request is wrong in {count:,} places"
     first = problems[0].sentence
-    if len(problems) == 1 and count <= _MOST_PLACES:
+    if len(problems) == 1 and count <= _MAX_PLACES:
         return first
-    places = len(problems) if count <= _MOST_PLACES else count
+    places = len(problems) if count <= _MAX_PLACES else count
     return f"The request is wrong in {places:,} places; the first: {first}"
 
 

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.bodies import NO_ANSWER, THREAD_BYTES, WireRequest, beside, require_json
 from app.api.http.errors import answer_error, answer_unexpected
-from app.api.http.fields import KEY_PATTERN, MOST_KEY
+from app.api.http.fields import KEY_PATTERN, MAX_KEY
 from app.api.http.pacing import held
 from app.api.http.request_errors import checked, invalid, refuse_unknown_query
 from app.domain.common.errors import ContextError, ValidationError
@@ -171,7 +171,7 @@ def _direct(
 
 def _key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is not None and not (len(key) <= MOST_KEY and _KEY.fullmatch(key)):
-        detail = f"An Idempotency-Key has 1 to {MOST_KEY} visible ASCII characters"
+    if key is not None and not (len(key) <= MAX_KEY and _KEY.fullmatch(key)):
+        detail = f"An Idempotency-Key has 1 to {MAX_KEY} visible ASCII characters"
         raise ValidationError.at("/header/idempotency-key", detail)
     return key

@@ -46,7 +46,7 @@ INSTRUCTIONS: Final = (
 )
 UNEXPECTED: Final = "Something went wrong here; the log of the service has more"
 
-_MOST_ID = 64
+_MAX_ID = 64
 _CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
 _CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation, a UUID.", least=1)
 
@@ -120,7 +120,7 @@ async def _executed(
     request: Request, tool: AgentTool, named: str, arguments: dict[str, Any]
 ) -> CallToolResult:
     """Have the call answered as one of Anthropic's, whose results tell failures as MCP's do."""
-    conversation_id = conversation_id_from(named[:_MOST_ID])
+    conversation_id = conversation_id_from(named[:_MAX_ID])
     call = {"type": "tool_use", "id": tool.name, "name": tool.name, "input": arguments}
     answered = await services(request).tool_calls.answer(
         tenant_of(request), conversation_id, FormatName.ANTHROPIC, call

@@ -28,7 +28,7 @@ from app.api.http.bodies import MalformedRequest
 from app.api.http.errors import answer_error
 from app.domain.common.errors import ContextError, Forbidden
 from app.domain.tenancy.api_keys import Caller, is_address
-from app.domain.tenancy.quotas import Kind
+from app.domain.tenancy.quotas import QuotaKind
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
 """Paths for which nobody is asked for a key."""
@@ -50,7 +50,7 @@ class Keys(Protocol):
         ...
 
 
-Take = Callable[[str, Kind, int], Awaitable[None]]
+Take = Callable[[str, QuotaKind, int], Awaitable[None]]
 """Takes so much of a kind from a tenant's allowance; raises RateLimited and ServiceUnavailable."""
 
 
@@ -89,7 +89,7 @@ class Guard:
                 _require_own_page(headers.get("origin"), host)
                 self._require_allowed(host)
             scope["caller"] = caller
-            await self._take(caller.tenant_id, Kind.REQUESTS, 1)
+            await self._take(caller.tenant_id, QuotaKind.REQUESTS, 1)
         except ContextError as error:
             await answer_error(error)(scope, receive, send)
             return
@@ -97,7 +97,7 @@ class Guard:
         async def receive_counted() -> Message:
             message = await receive()
             if body := message.get("body"):
-                await self._take(caller.tenant_id, Kind.BYTES, len(body))
+                await self._take(caller.tenant_id, QuotaKind.BYTES, len(body))
             return message
 
         await self._app(scope, receive_counted, send)

@@ -8,9 +8,9 @@ from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
-from app.api.payload.stateless_schemas import TokenCount, TokensAsk
+from app.api.payload.stateless_schemas import TokenCount, TokensRequest
 from app.domain.common.errors import PayloadTooLarge, ValidationError
-from app.services.payload.stateless import CountAsk
+from app.services.payload.stateless import CountRequest
 
 router = APIRouter(route_class=WireRoute, tags=["models"])
 
@@ -22,13 +22,13 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
     response_model=TokenCount,
     responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge),
 )
-async def count_tokens(request: Request, body: TokensAsk) -> Response:
+async def count_tokens(request: Request, body: TokensRequest) -> Response:
     """Count messages, a text and tool definitions as a build counts them.
 
     Usage reported for `model` corrects the count. `margin` is the share to add for safety where
     the model's own tokenizer is another one.
     """
-    ask = CountAsk(
+    ask = CountRequest(
         messages=body.messages,
         text=body.text,
         tools=body.tools,

@@ -15,10 +15,10 @@ from app.api.http.routing import DirectRoute, WireRoute
 from app.api.payload.budget_schemas import Reading
 from app.api.payload.context_schemas import (
     BuiltContext,
-    ContextAsk,
+    ContextRequest,
     EarlierBuild,
     OverflowAnswer,
-    OverflowAsk,
+    OverflowRequest,
     StateShown,
 )
 from app.api.prompt.section_schemas import given
@@ -33,7 +33,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.compaction.overflow_errors import overflow_in
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
 from app.services.payload.build_state import Known
 from app.services.prompt import budget_status
@@ -43,7 +43,7 @@ hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _READ = problems_of(NotFound, ServiceUnavailable)
-_ASK = Ask()
+_ASK = RequestSettings()
 
 
 @hot_router.post(
@@ -63,7 +63,7 @@ _ASK = Ask()
     ),
 )
 async def build_context(
-    request: Request, conversation_id: ConversationPath, body: ContextAsk | None = None
+    request: Request, conversation_id: ConversationPath, body: ContextRequest | None = None
 ) -> Response:
     """Return a payload that is valid for the provider and inside the window.
 
@@ -162,7 +162,7 @@ async def get_state(request: Request, conversation_id: ConversationPath) -> Resp
     ),
 )
 async def overflow(
-    request: Request, conversation_id: ConversationPath, body: OverflowAsk | None = None
+    request: Request, conversation_id: ConversationPath, body: OverflowRequest | None = None
 ) -> Response:
     """Drop the oldest half of the turns, and return the payload to try again with.
 
@@ -181,13 +181,13 @@ async def overflow(
     return Json({**asdict(result), "context": built.body})
 
 
-def _ask(body: ContextAsk) -> Ask:
+def _ask(body: ContextRequest) -> RequestSettings:
     sections = given(body.sections)
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
     # A stored section of that name gives way, whatever its kind (decision 21).
     replaced = [{"name": raw["name"], "content": ""} for raw in dynamic]
-    return Ask(
+    return RequestSettings(
         format=body.format,
         model=body.model,
         max_output_tokens=body.max_output_tokens,
@@ -199,7 +199,7 @@ def _ask(body: ContextAsk) -> Ask:
     )
 
 
-def _reading(reading: budget_status.Reading | None) -> dict[str, Any]:
+def _reading(reading: budget_status.BudgetStatus | None) -> dict[str, Any]:
     if reading is None:
         names = ("budget", "pressure", "notice", "next_threshold", "tokens_to_next")
         return dict.fromkeys(names)

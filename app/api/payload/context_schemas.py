@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.api.http.fields import (
-    MOST_SEQ,
-    MOST_TOKENS,
+    MAX_SEQ,
+    MAX_TOKENS,
     Answered,
     AnyObject,
     Asked,
@@ -22,7 +22,7 @@ from app.api.http.fields import (
     Tools,
 )
 from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
-from app.api.prompt.section_schemas import MOST_CONTENT_CHARS, Sections
+from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.conversations.records import Trigger
@@ -118,8 +118,8 @@ _EARLIER: dict[str, Any] = {
 class Known(Asked):
     """What the caller already holds of an earlier build."""
 
-    epoch: int = Field(ge=0, le=MOST_SEQ, description="The epoch of that build.")
-    through_seq: int = Field(ge=0, le=MOST_SEQ, description="The newest message in it.")
+    epoch: int = Field(ge=0, le=MAX_SEQ, description="The epoch of that build.")
+    through_seq: int = Field(ge=0, le=MAX_SEQ, description="The newest message in it.")
     build_id: str | None = Field(
         default=None,
         max_length=256,
@@ -127,7 +127,7 @@ class Known(Asked):
     )
 
 
-class ContextAsk(Asked):
+class ContextRequest(Asked):
     """What the next call of a model needs; every field has a default."""
 
     model_config = ConfigDict(
@@ -143,8 +143,8 @@ class ContextAsk(Asked):
     )
     max_context_tokens: int | None = Field(
         default=None,
-        ge=-MOST_TOKENS,
-        le=MOST_TOKENS,
+        ge=-MAX_TOKENS,
+        le=MAX_TOKENS,
         description="A window for this call, where it should be smaller than the model's.",
     )
     sections: Sections = Field(
@@ -153,7 +153,7 @@ class ContextAsk(Asked):
     tools: Tools = Field(default_factory=list, description="Tools for this call, merged by name.")
     status: str | None = Field(
         default=None,
-        max_length=MOST_CONTENT_CHARS,
+        max_length=MAX_CONTENT_CHARS,
         description=(
             "What goes on elsewhere, in the place of the stored sections of kind `status`; it"
             " stands where `dynamic_position` says, by default in the tail."
@@ -296,7 +296,7 @@ class BuiltContext(EarlierBuild):
     delta: bool = Field(description="Whether the payload holds only what is new.")
 
 
-class OverflowAsk(ContextAsk):
+class OverflowRequest(ContextRequest):
     """The payload wanted after the cut, as for a build, and what the provider said."""
 
     model_config = ConfigDict(

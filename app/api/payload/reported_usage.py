@@ -11,7 +11,7 @@ from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import ConversationPath, conversation_id_from, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
-from app.api.payload.usage_schemas import UsageAnswer, UsageAsk
+from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
 from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.services.payload.reported_usage import Judged, Report
 
@@ -28,7 +28,7 @@ router = APIRouter(route_class=WireRoute, tags=["context"])
     ),
 )
 async def report_usage(
-    request: Request, conversation_id: ConversationPath, body: UsageAsk | None = None
+    request: Request, conversation_id: ConversationPath, body: UsageRequest | None = None
 ) -> Response:
     """Take in the usage of a model call, and say whether to compact.
 
@@ -37,8 +37,8 @@ async def report_usage(
     final answer. A compaction that is due starts in the background.
     """
     known_id = conversation_id_from(conversation_id)
-    asked = body or UsageAsk()
-    report = Report(**{name: getattr(asked, name) for name in UsageAsk.model_fields})
+    asked = body or UsageRequest()
+    report = Report(**{name: getattr(asked, name) for name in UsageRequest.model_fields})
     return Json(_answer(await services(request).usage.report(tenant_of(request), known_id, report)))
 
 

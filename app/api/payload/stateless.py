@@ -20,7 +20,7 @@ from app.api.payload.stateless_schemas import (
 from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.common.policy import SandwichPolicy
 from app.domain.compaction.summaries import ContextState
-from app.services.payload.stateless import StatelessAsk
+from app.services.payload.stateless import StatelessRequest
 
 router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
@@ -69,13 +69,13 @@ async def compress(request: Request, body: Compression) -> Response:
     return Json({"summary": made.text, "model": made.model})
 
 
-def _ask(body: StatelessMessages) -> StatelessAsk:
+def _ask(body: StatelessMessages) -> StatelessRequest:
     policy = SandwichPolicy(body.preserve_top, body.preserve_bottom, body.compression_threshold)
-    ask = StatelessAsk(body.messages, body.max_context_tokens, policy)
+    ask = StatelessRequest(body.messages, body.max_context_tokens, policy)
     if not isinstance(body, StatelessBuild):
         return ask
     state = _state(body.cached_state) if body.cached_state else None
-    return StatelessAsk(body.messages, body.max_context_tokens, policy, state, body.model)
+    return StatelessRequest(body.messages, body.max_context_tokens, policy, state, body.model)
 
 
 def _state(state: CachedState) -> ContextState:

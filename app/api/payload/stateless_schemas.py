@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from app.api.http.fields import (
-    MOST_TOKENS,
+    MAX_TOKENS,
     Answered,
     Asked,
     Format,
@@ -32,8 +32,8 @@ _STATE: dict[str, Any] = {
 _Limit = Annotated[
     int,
     Field(
-        ge=-MOST_TOKENS,
-        le=MOST_TOKENS,
+        ge=-MAX_TOKENS,
+        le=MAX_TOKENS,
         description="The model's context limit in tokens.",
         # The domain refuses what is not positive, in its own words.
         json_schema_extra={"minimum": 1},
@@ -160,7 +160,7 @@ class CompressedMessages(Answered):
     model: str = Field(description="Model that wrote it; `extractive` is built in.")
 
 
-class TokensAsk(Asked):
+class TokensRequest(Asked):
     """What to count."""
 
     model_config = ConfigDict(

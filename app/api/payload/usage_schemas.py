@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.api.http.fields import (
-    MOST_SEQ,
+    MAX_SEQ,
     NAME_PATTERN,
     Answered,
     Asked,
@@ -55,7 +55,7 @@ UncalibratedReason = TypeAliasType(
 )
 
 
-class UsageAsk(Asked):
+class UsageRequest(Asked):
     """What a provider reported for a call, and which build that call was made with."""
 
     model_config = ConfigDict(
@@ -83,12 +83,12 @@ class UsageAsk(Asked):
         default=None, description="Model of the call; the conversation's by default."
     )
     epoch: int | None = Field(
-        default=None, ge=0, le=MOST_SEQ, description="`epoch` of the build; the newest by default."
+        default=None, ge=0, le=MAX_SEQ, description="`epoch` of the build; the newest by default."
     )
     through_seq: int | None = Field(
         default=None,
         ge=0,
-        le=MOST_SEQ,
+        le=MAX_SEQ,
         description="`through_seq` of the build; the log's head by default.",
     )
     build_id: str | None = Field(

@@ -10,7 +10,7 @@ from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.validation_schemas import PayloadCheck, PayloadVerdict
 from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
-from app.services.payload.validation import ValidationAsk
+from app.services.payload.validation import ValidationRequest
 
 router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
@@ -29,7 +29,7 @@ async def validate_payload(request: Request, body: PayloadCheck) -> Response:
     window; with `previous`, whether it extends the payload of the build before. A payload without
     a list of items is `422`, every other one gets a verdict.
     """
-    ask = ValidationAsk(
+    ask = ValidationRequest(
         payload=body.payload,
         format=body.format,
         model=body.model,

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import MOST_TOKENS, Answered, Asked, Format, ModelName, PayloadObject
+from app.api.http.fields import MAX_TOKENS, Answered, Asked, Format, ModelName, PayloadObject
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation import MOST_VIOLATIONS, NOT_JUDGED
+from app.domain.payload.validation import MAX_VIOLATIONS, NOT_JUDGED
 
 _PAYLOAD: dict[str, Any] = {
     "model": "claude-3-5-sonnet",
@@ -50,14 +50,14 @@ class PayloadCheck(Asked):
     model: ModelName | None = Field(
         default=None, description="Model whose limits count (N7, A8, A16, A19)."
     )
-    max_context_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = Field(
+    max_context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         default=None, description="Window of the call in tokens, where it is below the model's."
     )
     previous: PayloadObject | None = Field(
         default=None,
         description="Payload of the build before; of one model, so that this one extends it (N9).",
     )
-    previous_stable_items: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(
+    previous_stable_items: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
         default=None,
         description="Its build's `stable_items`: how many of its items were promised to stay;"
         " all of them by default.",
@@ -96,7 +96,7 @@ class PayloadVerdict(Answered):
 
     valid: bool = Field(description="Whether no violation is an error.")
     violations: list[RuleViolation] = Field(
-        description=f"The violations, {MOST_VIOLATIONS:,} at most."
+        description=f"The violations, {MAX_VIOLATIONS:,} at most."
         f" Never among them: {', '.join(NOT_JUDGED)}."
     )
     tokens: int | None = Field(

@@ -14,10 +14,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypeAliasType
 
-from app.api.http.fields import MOST_TOKENS, NAME_PATTERN, Answered, Asked
+from app.api.http.fields import MAX_TOKENS, NAME_PATTERN, Answered, Asked
 from app.domain.common.policy import (
-    MOST_LEVELS,
-    MOST_VIEW_BYTES,
+    MAX_LEVELS,
+    MAX_VIEW_BYTES,
     OWN_TOOLS,
     AgentTools,
     Auto,
@@ -111,11 +111,11 @@ ABOUT: Mapping[str, str] = {
 }
 """What each setting means, by its path."""
 
-_MOST_TEXT = 32_000
-_MOST_DIRECTIVES = 100
+_MAX_TEXT = 32_000
+_MAX_DIRECTIVES = 100
 
 _LIST = Annotated[
-    list[Annotated[str, Field(max_length=_MOST_TEXT)]], Field(max_length=_MOST_DIRECTIVES)
+    list[Annotated[str, Field(max_length=_MAX_TEXT)]], Field(max_length=_MAX_DIRECTIVES)
 ]
 AddedTools = TypeAliasType(
     "AddedTools",
@@ -123,13 +123,13 @@ AddedTools = TypeAliasType(
 )
 _OWN_TOOLS = Annotated[
     list[Annotated[str, Field(json_schema_extra={"pattern": f"^({'|'.join(OWN_TOOLS)})$"})]],
-    Field(max_length=_MOST_DIRECTIVES),
+    Field(max_length=_MAX_DIRECTIVES),
 ]
 _LIMITS: Mapping[Any, Any] = {
-    int: Annotated[int, Field(le=MOST_TOKENS)],
-    int | None: Annotated[int, Field(le=MOST_TOKENS)],
+    int: Annotated[int, Field(le=MAX_TOKENS)],
+    int | None: Annotated[int, Field(le=MAX_TOKENS)],
     float: Annotated[float, Field(le=1_000_000)],
-    str | None: Annotated[str, Field(max_length=_MOST_TEXT)],
+    str | None: Annotated[str, Field(max_length=_MAX_TEXT)],
     tuple[str, ...]: _LIST,
     AgentTools | tuple[str, ...]: AddedTools | _OWN_TOOLS,
     tuple[ChainStep, ...]: Annotated[
@@ -142,14 +142,14 @@ _NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_
 _SHARE = {"exclusiveMinimum": 0, "maximum": 1}
 _COUNT = {"minimum": 0}
 _POSITIVE = {"minimum": 1}
-_VIEW = {"minimum": 1, "maximum": MOST_VIEW_BYTES}
+_VIEW = {"minimum": 1, "maximum": MAX_VIEW_BYTES}
 BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "sandwich.preserve_top": _COUNT,
     "sandwich.preserve_bottom": _POSITIVE,
     "sandwich.compression_threshold": _SHARE,
     "sliding_window.keep_last_n": _POSITIVE,
     "tree_summary.chunk_size": {"minimum": 2},
-    "tree_summary.levels": {"minimum": 1, "maximum": MOST_LEVELS},
+    "tree_summary.levels": {"minimum": 1, "maximum": MAX_LEVELS},
     "chain": {"uniqueItems": True},
     "compaction.threshold_ratio": _SHARE,
     "compaction.retain_last_turns": _COUNT,

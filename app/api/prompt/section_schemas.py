@@ -8,7 +8,7 @@ from fastapi import Query
 from pydantic import ConfigDict, Field
 
 from app.api.http.fields import (
-    MOST_SEQ,
+    MAX_SEQ,
     NAME_PATTERN,
     TOOL_EXAMPLE,
     Answered,
@@ -19,8 +19,8 @@ from app.api.http.fields import (
 from app.domain.common import json_text
 from app.domain.prompt.sections import SectionKind
 
-MOST_SECTIONS = 200
-MOST_CONTENT_CHARS = 2_000_000
+MAX_SECTIONS = 200
+MAX_CONTENT_CHARS = 2_000_000
 
 _EXAMPLE: dict[str, Any] = {
     "name": "base",
@@ -39,7 +39,7 @@ class Section(Asked):
         max_length=256,
         description="Unique in its list; later layers replace by it.",
     )
-    content: str = Field(max_length=MOST_CONTENT_CHARS, description="The text.")
+    content: str = Field(max_length=MAX_CONTENT_CHARS, description="The text.")
     kind: Annotated[SectionKind, Field(strict=False)] | None = Field(
         default=None, description="Where it stands in the prompt: static kinds first."
     )
@@ -55,12 +55,12 @@ class Section(Asked):
 
 
 Sections = Annotated[
-    list[Section], Field(max_length=MOST_SECTIONS, description="Parts of the system prompt.")
+    list[Section], Field(max_length=MAX_SECTIONS, description="Parts of the system prompt.")
 ]
 StoredSections = Annotated[
     list[Section],
     Field(
-        max_length=MOST_SECTIONS,
+        max_length=MAX_SECTIONS,
         description="Parts of the system prompt, no two of one name.",
         json_schema_extra={"uniqueItems": True},
     ),
@@ -68,7 +68,7 @@ StoredSections = Annotated[
 
 
 ExpectedVersion = Annotated[
-    int, Field(ge=0, le=MOST_SEQ, description="409 unless the newest version is this one.")
+    int, Field(ge=0, le=MAX_SEQ, description="409 unless the newest version is this one.")
 ]
 
 
@@ -130,7 +130,7 @@ class ShownTools(Answered):
 
 Version = Annotated[
     int | None,
-    Query(ge=0, le=MOST_SEQ, description="An earlier version; the newest by default."),
+    Query(ge=0, le=MAX_SEQ, description="An earlier version; the newest by default."),
 ]
 
 

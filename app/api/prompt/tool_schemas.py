@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from app.api.http.fields import TOOL_EXAMPLE, Answered, AnyTool, Asked, MessageObject, Tools
 from app.domain.common.messages import FormatName
 from app.domain.prompt.agent_tools import definitions_in
-from app.domain.prompt.tool_deferral import MOST_FOUND, MOST_QUERY, USUALLY_FOUND
+from app.domain.prompt.tool_deferral import MAX_FOUND, MAX_QUERY, USUALLY_FOUND
 
 _CALL: dict[str, Any] = {
     "id": "call_7",
@@ -64,7 +64,7 @@ class ToolDefinitions(Answered):
     )
 
 
-class ToolCallAsk(Asked):
+class ToolCallRequest(Asked):
     """One call of one of the service's tools, as the model made it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tool_call": _CALL}]})
@@ -102,19 +102,19 @@ class ToolCallAnswer(Answered):
     is_error: bool = Field(description="Whether it tells the model what is wrong with its call.")
 
 
-class ToolSearchAsk(Asked):
+class ToolSearchRequest(Asked):
     """What a tool should do."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"query": "weather forecast"}]})
 
     query: str = Field(
         min_length=1,
-        max_length=MOST_QUERY,
+        max_length=MAX_QUERY,
         pattern=r"\S",
         description="A few words on what the tool should do, or its exact name.",
         examples=["weather forecast"],
     )
-    limit: int = Field(default=USUALLY_FOUND, ge=1, le=MOST_FOUND, description="Most tools.")
+    limit: int = Field(default=USUALLY_FOUND, ge=1, le=MAX_FOUND, description="Most tools.")
     format: NativeFormat = FormatName.OPENAI_CHAT
     tools: Tools | None = Field(
         default=None,

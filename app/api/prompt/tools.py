@@ -12,10 +12,10 @@ from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.prompt.tool_schemas import (
     ToolCallAnswer,
-    ToolCallAsk,
+    ToolCallRequest,
     ToolDefinitions,
     ToolSearchAnswer,
-    ToolSearchAsk,
+    ToolSearchRequest,
 )
 from app.domain.common import json_text
 from app.domain.common.errors import (
@@ -66,7 +66,7 @@ async def list_tool_definitions(
     ),
 )
 async def answer_tool_call(
-    request: Request, conversation_id: ConversationPath, body: ToolCallAsk
+    request: Request, conversation_id: ConversationPath, body: ToolCallRequest
 ) -> Response:
     """Execute one call of a tool of `GET /v1/tool-definitions`, and return the tool message.
 
@@ -92,7 +92,7 @@ async def answer_tool_call(
     ),
 )
 async def search_tools(
-    request: Request, conversation_id: ConversationPath, body: ToolSearchAsk
+    request: Request, conversation_id: ConversationPath, body: ToolSearchRequest
 ) -> Response:
     """Return the definitions of the tools that match, best first, and promote them.
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from app.api.conversations.conversation_schemas import CONVERSATION, ShownConversation
-from app.api.http.fields import MOST_SEQ, Answered, Asked, ConversationId, Metadata
+from app.api.http.fields import MAX_SEQ, Answered, Asked, ConversationId, Metadata
 
 _FORKED_AT = "2026-01-05T09:45:00.123456+00:00"
 _EXAMPLE: dict[str, Any] = {
@@ -19,7 +19,7 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-class ForkAsk(Asked):
+class ForkRequest(Asked):
     """What to copy of a conversation, and into which."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"at_seq": 12}]})
@@ -27,7 +27,7 @@ class ForkAsk(Asked):
     at_seq: int | None = Field(
         default=None,
         ge=0,
-        le=MOST_SEQ,
+        le=MAX_SEQ,
         description="Seq of the last message of the fork; the head by default, 0 for an empty log.",
     )
     conversation_id: ConversationId | None = None

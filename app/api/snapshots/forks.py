@@ -15,7 +15,7 @@ from app.api.http.dependencies import (
 )
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute, heavy
-from app.api.snapshots.fork_schemas import Fork, ForkAsk
+from app.api.snapshots.fork_schemas import Fork, ForkRequest
 from app.domain.common.errors import (
     Conflict,
     NotFound,
@@ -49,7 +49,7 @@ router = APIRouter(route_class=WireRoute, tags=["conversations"])
 async def fork_conversation(
     request: Request,
     conversation_id: ConversationPath,
-    body: ForkAsk | None = None,
+    body: ForkRequest | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Copy a conversation up to a message into one of its own, which goes on from there.
@@ -60,7 +60,7 @@ async def fork_conversation(
     not in the window any more has all of them in its own. `409` when the id is taken, `422` for a
     seq beyond the head.
     """
-    asked = body if body is not None else ForkAsk()
+    asked = body if body is not None else ForkRequest()
     new = NewFork(
         at_seq=asked.at_seq,
         conversation_id=asked.conversation_id.lower() if asked.conversation_id else None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from app.api.http.fields import (
-    MOST_SEQ,
+    MAX_SEQ,
     UUID_PATTERN,
     AgentId,
     Answered,
@@ -21,7 +21,7 @@ from app.api.http.fields import (
 from app.api.http.pages import Page
 from app.domain.conversations.active_window import time_from
 
-MOST_DESCRIPTION = 10_000
+MAX_DESCRIPTION = 10_000
 _YEARS = range(2000, 9000)
 _SESSION_ID = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
 _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -49,7 +49,7 @@ class SnapshotSave(Asked):
     )
 
     description: str | None = Field(
-        default=None, max_length=MOST_DESCRIPTION, description="What the snapshot is for."
+        default=None, max_length=MAX_DESCRIPTION, description="What the snapshot is for."
     )
 
 
@@ -159,7 +159,7 @@ class SnapshotFile(Snapshot):
     )
 
 
-MOST_IMPORTED = 50_000
+MAX_IMPORTED = 50_000
 """Checking so many messages takes some seconds of a thread."""
 
 
@@ -201,11 +201,11 @@ class SnapshotImport(Asked):
     )
     timestamp: Time | None = Field(default=None, description="When it was taken; now by default.")
     description: str | None = Field(
-        default=None, max_length=MOST_DESCRIPTION, description="What it is for."
+        default=None, max_length=MAX_DESCRIPTION, description="What it is for."
     )
     summary: str = Field(default="", description="What happened in it.")
     message_count: int | None = Field(
-        default=None, ge=0, le=MOST_SEQ, description="Must be the number of messages, if given."
+        default=None, ge=0, le=MAX_SEQ, description="Must be the number of messages, if given."
     )
     window_start: Time | None = Field(
         default=None, description="Start of its window; `timestamp` by default."
@@ -220,13 +220,13 @@ class SnapshotImport(Asked):
     imported: bool | None = Field(default=None, description="What is said here does not matter.")
     models: list[ImportedModel] | None = Field(
         default=None,
-        max_length=MOST_IMPORTED,
+        max_length=MAX_IMPORTED,
         description="Models of the conversations that a restore makes. One without an entry has"
         " the model of its agent or of the service.",
     )
     messages: list[MessageObject] = Field(
         min_length=1,
-        max_length=MOST_IMPORTED,
+        max_length=MAX_IMPORTED,
         description="Messages as a snapshot shows them, or bare ones: OpenAI chat unless `format`"
         " names another. Those without `conversation_id` belong together; tool results must answer"
         " calls of their conversation.",

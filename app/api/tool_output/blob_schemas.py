@@ -152,7 +152,7 @@ class GrepMatches(Answered):
     truncated: bool = Field(description="Whether more lines match.")
 
 
-class CollectAsk(Asked):
+class CollectRequest(Asked):
     """How to collect."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"dry_run": True}]})

@@ -21,15 +21,15 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import MEDIA_TYPE, problem, problems_of
-from app.api.http.fields import MOST_SEQ, NAME_PATTERN
+from app.api.http.fields import MAX_SEQ, NAME_PATTERN
 from app.api.http.routing import WireRoute, heavy
 from app.api.tool_output.blob_schemas import (
     REF,
     Blob,
     BlobPage,
     ByteSlice,
-    CollectAsk,
     CollectedBlobs,
+    CollectRequest,
     GrepMatches,
     LineSlice,
     ToolOutputRef,
@@ -47,17 +47,17 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import is_sendable
 from app.domain.tool_output import blobs
-from app.domain.tool_output.grep import MOST_PATTERN_CHARACTERS
+from app.domain.tool_output.grep import MAX_PATTERN_CHARACTERS
 from app.services.tool_output.blobs import Source
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 
-MOST_LINES = 10_000
-MOST_SLICE_BYTES = 2**20
-MOST_MATCHES = 1000
-MOST_CONTEXT = 100
-_MOST_REF = 256
-_MOST_MEDIA_TYPE = 256
+MAX_LINES = 10_000
+MAX_SLICE_BYTES = 2**20
+MAX_MATCHES = 1000
+MAX_CONTEXT = 100
+_MAX_REF = 256
+_MAX_MEDIA_TYPE = 256
 _RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[\x20-\x7e]*)?")
 
@@ -179,7 +179,7 @@ async def list_blobs(
     ),
 )
 async def collect_blobs(
-    request: Request, conversation_id: ConversationPath, body: CollectAsk | None = None
+    request: Request, conversation_id: ConversationPath, body: CollectRequest | None = None
 ) -> Response:
     """Take the uploads that no message refers to, however young.
 
@@ -289,8 +289,8 @@ async def read_lines(
     request: Request,
     conversation_id: ConversationPath,
     ref: RefPath,
-    offset: Annotated[int, Query(ge=0, le=MOST_SEQ, description="Lines to skip.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=MOST_LINES, description="Lines at most.")] = 2000,
+    offset: Annotated[int, Query(ge=0, le=MAX_SEQ, description="Lines to skip.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_LINES, description="Lines at most.")] = 2000,
 ) -> Response:
     """Return numbered lines, at most `tool_output.max_message_bytes` of them.
 
@@ -314,8 +314,8 @@ async def read_bytes(
     request: Request,
     conversation_id: ConversationPath,
     ref: RefPath,
-    offset: Annotated[int, Query(ge=0, le=MOST_SEQ, description="Bytes to skip.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=MOST_SLICE_BYTES, description="Bytes at most.")] = 4096,
+    offset: Annotated[int, Query(ge=0, le=MAX_SEQ, description="Bytes to skip.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_SLICE_BYTES, description="Bytes at most.")] = 4096,
 ) -> Response:
     """Return the text of some bytes: from 0, following `next_offset`, the texts are the whole."""
     known_id = conversation_id_from(conversation_id)
@@ -341,18 +341,18 @@ async def grep_blob(
         str,
         Query(
             min_length=1,
-            max_length=MOST_PATTERN_CHARACTERS,
+            max_length=MAX_PATTERN_CHARACTERS,
             description="A regular expression (RE2).",
         ),
     ],
     ignore_case: Annotated[bool, Query(description="Whether case does not matter.")] = False,
     before: Annotated[
-        int, Query(ge=0, le=MOST_CONTEXT, description="Lines to show before each match.")
+        int, Query(ge=0, le=MAX_CONTEXT, description="Lines to show before each match.")
     ] = 0,
     after: Annotated[
-        int, Query(ge=0, le=MOST_CONTEXT, description="Lines to show after each match.")
+        int, Query(ge=0, le=MAX_CONTEXT, description="Lines to show after each match.")
     ] = 0,
-    limit: Annotated[int, Query(ge=1, le=MOST_MATCHES, description="Matches at most.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_MATCHES, description="Matches at most.")] = 100,
 ) -> Response:
     """Return the lines that a pattern matches, in time linear in the output, whatever it is.
 
@@ -379,7 +379,7 @@ async def _source(request: Request, conversation_id: str, ref: str) -> Source:
 
 def _ref_from(text: str) -> str:
     """Return the ref of a path; what could be none is found nowhere."""
-    if not 0 < len(text) <= _MOST_REF or not is_sendable(text):
+    if not 0 < len(text) <= _MAX_REF or not is_sendable(text):
         raise NotFound(f"No output {text!r} in this conversation", {"ref": text})
     return text
 
@@ -396,7 +396,7 @@ def _media_type(request: Request) -> str:
     given = request.headers.get("content-type", "").strip()
     if not given:
         return "application/octet-stream"
-    if len(given) > _MOST_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(given):
+    if len(given) > _MAX_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(given):
         raise ValidationError.at("/header/content-type", "This is no media type")
     return given
 

@@ -31,7 +31,7 @@ _NAMED: Mapping[ModelSource, str] = {
     "service": "the default model of the service",
 }
 _VERBS = frozenset({"is", "must", "cannot", "may", "has", "holds", "needs", "takes"})
-_MOST_PLACE = 200
+_MAX_PLACE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Problem:
     def sentence(self) -> str:
         """What is wrong as a sentence of its own, which needs no pointer beside it."""
         first, _, rest = self.detail.partition(" ")
-        place = f"{self.pointer[:_MOST_PLACE]}…" if self.pointer[_MOST_PLACE:] else self.pointer
+        place = f"{self.pointer[:_MAX_PLACE]}…" if self.pointer[_MAX_PLACE:] else self.pointer
         if first.lower() in _VERBS:
             return f"{place or 'The body'} {first.lower()} {rest}"
         return f"{place}: {self.detail}" if place and first.islower() else self.detail

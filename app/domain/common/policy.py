@@ -211,16 +211,16 @@ class Policy:
     preserve_user_messages: bool = False
 
 
-MOST_LEVELS = 10
+MAX_LEVELS = 10
 """A tree this high stands for more messages than a log can have."""
 
-MOST_TOKENS = 10**9
+MAX_TOKENS = 10**9
 """No window is larger; what is would be a mistake in the request."""
 
-MOST_VIEW_BYTES = 1_000_000
+MAX_VIEW_BYTES = 1_000_000
 """No view, and no slice that is read, is larger: memory follows it."""
 
-_LEAST_CHUNK = 2
+_MIN_CHUNK = 2
 _SHARE = "must be above 0 and at most 1"
 
 DEFAULTS: Mapping[str, Any] = asdict(Policy())
@@ -330,9 +330,9 @@ def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
     yield _is_share(sandwich.compression_threshold), "/sandwich/compression_threshold", _SHARE
     kept, place = policy.sliding_window.keep_last_n, "/sliding_window/keep_last_n"
     yield kept >= 1, place, "must be at least 1"
-    yield tree.chunk_size >= _LEAST_CHUNK, "/tree_summary/chunk_size", "must be at least 2"
-    wanted = f"must be from 1 to {MOST_LEVELS}"
-    yield 1 <= tree.levels <= MOST_LEVELS, "/tree_summary/levels", wanted
+    yield tree.chunk_size >= _MIN_CHUNK, "/tree_summary/chunk_size", "must be at least 2"
+    wanted = f"must be from 1 to {MAX_LEVELS}"
+    yield 1 <= tree.levels <= MAX_LEVELS, "/tree_summary/levels", wanted
     yield len(policy.chain) > 0, "/chain", "must have one step or more"
     yield len(set(policy.chain)) == len(policy.chain), "/chain", "No step may stand there twice"
     yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
@@ -355,7 +355,7 @@ def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
     window, output = budget.context_window, budget.max_output_tokens
     place = "/budget/context_window"
     yield window is None or window > 0, place, "Context limit must be positive"
-    yield (window or 0) <= MOST_TOKENS, place, f"must be at most {MOST_TOKENS}"
+    yield (window or 0) <= MAX_TOKENS, place, f"must be at most {MAX_TOKENS}"
     yield output > 0, "/budget/max_output_tokens", "must be positive"
     smaller = window is None or window <= 0 or output < window
     wanted = "max_output_tokens must be smaller than context_window"
@@ -370,8 +370,8 @@ def _tool_output_rules(output: ToolOutputPolicy) -> Iterator[tuple[bool, str, st
     threshold = "/tool_output/offload_threshold_bytes"
     yield output.offload_threshold_bytes >= 0, threshold, "must not be negative"
     for name in ("max_message_bytes", "max_line_length"):
-        wanted = f"must be from 1 to {MOST_VIEW_BYTES}"
-        yield 1 <= getattr(output, name) <= MOST_VIEW_BYTES, f"/tool_output/{name}", wanted
+        wanted = f"must be from 1 to {MAX_VIEW_BYTES}"
+        yield 1 <= getattr(output, name) <= MAX_VIEW_BYTES, f"/tool_output/{name}", wanted
     for name in ("context_budget_tokens", "clear_at_least"):
         value = getattr(output, name)
         yield value == "auto" or value >= 0, f"/tool_output/{name}", "must not be negative"

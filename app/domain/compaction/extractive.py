@@ -23,7 +23,7 @@ SCAN_CHARS = 2048
 ITEM_CHARS = 300
 LATEST_CHARS = 1200
 RECAP_CHARS = 160
-_MOST_ITEMS = 400
+_MAX_ITEMS = 400
 
 HEADING = "Digest of the earlier conversation, picked out without a model."
 
@@ -122,7 +122,7 @@ class Digest:
         known = self.items[section]
         known.pop(line, None)
         known[line] = None
-        if len(known) > _MOST_ITEMS:
+        if len(known) > _MAX_ITEMS:
             del known[next(iter(known))]
             self.folded[section] = self.folded.get(section, 0) + 1
 

@@ -18,13 +18,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-MOST_CHARS = 10_000
+MAX_CHARS = 10_000
 """How much of a text is looked at: errors are short, unless they quote the request."""
-LEAST_STRING_CHARS = 10_000
+MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
-LEAST_WINDOW, MOST_WINDOW = 256, 1_000_000_000
+MIN_WINDOW, MAX_WINDOW = 256, 1_000_000_000
 
-_MOST_DEPTH = 20
+_MAX_DEPTH = 20
 _PAYLOAD_TOO_LARGE, _TOO_MANY_REQUESTS = 413, 429
 
 _ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "param", "loc"})
@@ -116,7 +116,7 @@ def overflow_in(error: str | Mapping[str, object] | None, status: int | None = N
         return status == _PAYLOAD_TOO_LARGE
     found = [int(match[1] or match[2]) for text in texts for match in _STRING.finditer(text)]
     if found:
-        return max(found) >= LEAST_STRING_CHARS
+        return max(found) >= MIN_STRING_CHARS
     if any(_STRING_CODE in text or _NAMES_CONTEXT.search(text) for text in texts):
         return True
     if any(_OTHER_LIMIT.search(text) for text in texts):
@@ -129,7 +129,7 @@ def limit_in(error: str | Mapping[str, object] | None) -> int | None:
     if not overflow_in(error):
         return None
     found = (*_limit_fields(error, 0), *_limits_told(error))
-    return next((limit for limit in found if LEAST_WINDOW <= limit <= MOST_WINDOW), None)
+    return next((limit for limit in found if MIN_WINDOW <= limit <= MAX_WINDOW), None)
 
 
 def _limits_told(error: object) -> Iterator[int]:
@@ -144,7 +144,7 @@ def _limits_told(error: object) -> Iterator[int]:
 
 def _limit_fields(value: object, depth: int) -> Iterator[int]:
     value = _parsed(value) if isinstance(value, str) else value
-    if depth > _MOST_DEPTH:
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, Mapping):
         for name in _LIMIT_FIELDS:
@@ -160,14 +160,14 @@ def _limit_fields(value: object, depth: int) -> Iterator[int]:
 
 def _texts(value: object, depth: int = 0) -> Iterator[str]:
     """Yield the texts of an error, those of JSON inside a text as well."""
-    if depth > _MOST_DEPTH:
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, str):
         inner = _parsed(value)
         if inner is None:
-            yield value[:MOST_CHARS]
+            yield value[:MAX_CHARS]
         else:
-            yield value[: value.index("{")][:MOST_CHARS]
+            yield value[: value.index("{")][:MAX_CHARS]
             yield from _texts(inner, depth + 1)
     elif isinstance(value, Mapping):
         for name, item in value.items():

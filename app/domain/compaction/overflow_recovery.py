@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
-from app.domain.compaction.planning import Situation, as_shown, view_after, with_note
-from app.domain.compaction.strategies import Compact
-from app.domain.compaction.truncation import EMERGENCY, end_of, newest_ask, spans_kept
+from app.domain.compaction.planning import CompactionInput, as_shown, view_after, with_note
+from app.domain.compaction.strategies import CompactionPlan
+from app.domain.compaction.truncation import EMERGENCY, end_of, newest_request, spans_kept
 from app.domain.conversations.turns import (
     Entry,
     call_groups,
@@ -26,7 +26,7 @@ from app.domain.conversations.turns import (
 from app.domain.conversations.view import Span, View, overlap
 
 
-def view_after_emergency(situation: Situation, most_tokens: int) -> View | None:
+def view_after_overflow(situation: CompactionInput, most_tokens: int) -> View | None:
     """Return the view after as many cuts as it takes to have so few tokens; None if none do."""
     view = situation.view
     while (cut := _cut_once(situation, view)) is not None:
@@ -36,11 +36,11 @@ def view_after_emergency(situation: Situation, most_tokens: int) -> View | None:
     return None
 
 
-def _cut_once(situation: Situation, view: View) -> View | None:
+def _cut_once(situation: CompactionInput, view: View) -> View | None:
     shown = as_shown(situation.entries, view)
     through = last_results(shown, view.hidden)
     if through is not None:
-        clearing = Compact((EMERGENCY,), 0, trimmed_through=through)
+        clearing = CompactionPlan((EMERGENCY,), 0, trimmed_through=through)
         return view_after(view, clearing, view.summaries, view.retain, never_cleared(shown))
     spans = halved(shown, view.hidden)
     return with_note(replace(view, spans=overlap(spans, view.window))) if spans else None
@@ -64,7 +64,7 @@ def last_results(history: Sequence[Entry], covered: Span | None) -> int | None:
 
     None where there is something else to drop, or nothing to gain.
     """
-    newest, whole = newest_ask(history), never_cleared(history)
+    newest, whole = newest_request(history), never_cleared(history)
     units = _droppable(history, covered)
     if len(units) != 1 or (newest is not None and units[0][0].seq < newest.seq):
         return None
@@ -75,7 +75,7 @@ def last_results(history: Sequence[Entry], covered: Span | None) -> int | None:
 
 def _droppable(history: Sequence[Entry], covered: Span | None) -> list[list[Entry]]:
     """Return what an emergency may drop, oldest first: turns, or the last one's call groups."""
-    found = newest_ask(history)
+    found = newest_request(history)
     newest = found.seq if found is not None else None
     units = _droppable_turns(history, covered, newest)
     if len(units) == 1 and (newest is None or units[0][0].seq > newest):

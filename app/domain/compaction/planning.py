@@ -15,14 +15,20 @@ from dataclasses import dataclass, replace
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import CompactionMode, Policy, StrategyName, SummaryRole
-from app.domain.compaction.strategies import STRATEGIES, Compact, Keep, Room, Slide
+from app.domain.compaction.strategies import (
+    STRATEGIES,
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    SlidingCut,
+)
 from app.domain.compaction.summaries import EXTRACTIVE
-from app.domain.conversations.records import Compaction, Conversation, Head, Trigger
+from app.domain.conversations.records import Compaction, Conversation, ConversationState, Trigger
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import (
     SUMMARY_PREFIX,
     WHOLE,
-    Short,
+    ShortenedMessage,
     Span,
     Summary,
     View,
@@ -36,14 +42,14 @@ from app.domain.conversations.view import (
 )
 from app.domain.models.budget import Limits
 from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
-from app.domain.prompt.resolved_settings import Frame
+from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.domain.tool_output.preview import GREP, READ_BYTES, READ_LINES
 
-LEAST_SUMMARY_TOKENS = 64
-MOST_SUMMARY_TOKENS = 2048
+MIN_SUMMARY_TOKENS = 64
+MAX_SUMMARY_TOKENS = 2048
 SUMMARY_SHARE = 0.1
 TREE_SHARE = 0.2
-MOST_TREE_TOKENS = 8192
+MAX_TREE_TOKENS = 8192
 TREE_NODES = 8
 """So many summaries of a tree fit at their largest; more fold into the next level."""
 LABEL_TOKENS = 20
@@ -79,12 +85,12 @@ class CompactResult:
     degraded: tuple[str, ...] = ()
 
 
-class Pending:
+class CompactionPending:
     """A compaction of this conversation is running; nobody waits for it (decision 15)."""
 
 
 @dataclass(frozen=True, slots=True)
-class DueLine:
+class CompactionThreshold:
     """Where a compaction becomes due: raw tokens of history and summary, and messages (C3, E6).
 
     None is never.
@@ -93,35 +99,35 @@ class DueLine:
     tokens: int | None = None
     messages: int | None = None
 
-    def reached(self, head: Head) -> bool:
+    def reached(self, head: ConversationState) -> bool:
         """Whether a head is over the line, and not told to wait (decision 24)."""
         if head.tokens < head.resume_at:
             return False
         shown = head.shown_tokens + head.summary_tokens
         return (self.tokens is not None and shown >= self.tokens) or self.is_crowded(head)
 
-    def is_crowded(self, head: Head) -> bool:
+    def is_crowded(self, head: ConversationState) -> bool:
         """Whether a head shows more messages than it may: then any gain is worth it (E6)."""
         messages = head.head_seq - head.hidden_messages
         return self.messages is not None and messages > self.messages
 
 
-NEVER_DUE = DueLine()
+NO_THRESHOLD = CompactionThreshold()
 
 
-def due_line(frame: Frame) -> DueLine:
+def compaction_threshold(frame: ResolvedSettings) -> CompactionThreshold:
     """Return where a background compaction is due by this frame, nowhere if it never is."""
     policy, limits = frame.policy.compaction, frame.policy_limits
     if not (policy.enabled and policy.auto) or policy.mode is CompactionMode.INLINE:
-        return NEVER_DUE
+        return NO_THRESHOLD
     if limits is None or limits.due_at is None:
-        return NEVER_DUE
+        return NO_THRESHOLD
     used = limits.due_at * limits.effective_window
     tokens = math.ceil(used / frame.factor) - frame.raw_fixed.fixed
-    return DueLine(tokens, policy.max_messages)
+    return CompactionThreshold(tokens, policy.max_messages)
 
 
-def resume_at(head: Head, limits: Limits) -> int:
+def resume_at(head: ConversationState, limits: Limits) -> int:
     """Return how large the log has to grow before it is compacted by itself again."""
     return head.tokens + int(RESUME_SHARE * limits.effective_window)
 
@@ -136,12 +142,12 @@ def summary_room(limits: Limits) -> int:
 
 def tree_room(limits: Limits) -> int:
     """Return how many tokens the texts of all summaries of a tree may take together (D3)."""
-    return max(LEAST_SUMMARY_TOKENS, _tree_reserve(limits) - TREE_NODES * LABEL_TOKENS)
+    return max(MIN_SUMMARY_TOKENS, _tree_reserve(limits) - TREE_NODES * LABEL_TOKENS)
 
 
 def node_room(limits: Limits) -> int:
     """Return how many tokens the text of one summary of a tree may take."""
-    return max(LEAST_SUMMARY_TOKENS // 2, tree_room(limits) // TREE_NODES)
+    return max(MIN_SUMMARY_TOKENS // 2, tree_room(limits) // TREE_NODES)
 
 
 def reserve_for(strategy: StrategyName, limits: Limits) -> int:
@@ -152,12 +158,12 @@ def reserve_for(strategy: StrategyName, limits: Limits) -> int:
 
 def _summary_reserve(limits: Limits) -> int:
     share = int(limits.effective_window * SUMMARY_SHARE)
-    return max(LEAST_SUMMARY_TOKENS, min(share, MOST_SUMMARY_TOKENS))
+    return max(MIN_SUMMARY_TOKENS, min(share, MAX_SUMMARY_TOKENS))
 
 
 def _tree_reserve(limits: Limits) -> int:
     share = int(limits.effective_window * TREE_SHARE)
-    return max(2 * LEAST_SUMMARY_TOKENS, min(share, MOST_TREE_TOKENS))
+    return max(2 * MIN_SUMMARY_TOKENS, min(share, MAX_TREE_TOKENS))
 
 
 def expected_tokens(active: Compaction | None, strategy: StrategyName, most_tokens: int) -> int:
@@ -171,9 +177,11 @@ def expected_tokens(active: Compaction | None, strategy: StrategyName, most_toke
     return most_tokens // 2 + LABEL_TOKENS
 
 
-def room_for(limits: Limits, policy: Policy, fixed: int, summary: int, factor: float) -> Room:
+def room_for(
+    limits: Limits, policy: Policy, fixed: int, summary: int, factor: float
+) -> HistoryBudget:
     """Return the room of a history in raw counts, before the model's factor."""
-    return Room(
+    return HistoryBudget(
         capacity=int(limits.capacity / factor),
         target=int(limits.effective_window * policy.compaction.target / factor),
         fixed=fixed,
@@ -185,7 +193,7 @@ def room_for(limits: Limits, policy: Policy, fixed: int, summary: int, factor: f
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CompactionOptions:
     """What is asked of one compaction beyond the policy.
 
     `forced` takes any gain, `deep` goes as low as the strategy can, and `lowers` does so where
@@ -202,12 +210,12 @@ class Wish:
 
 def plan_for(
     entries: Sequence[Entry],
-    head: Head,
-    frame: Frame,
+    head: ConversationState,
+    frame: ResolvedSettings,
     used: int,
-    wish: Wish,
+    wish: CompactionOptions,
     view: View | None = None,
-) -> Keep | Compact:
+) -> NoCompaction | CompactionPlan:
     """Return what to compact of the visible entries, judged by the policy's own window.
 
     `used` are the payload's tokens, `view` is what it shows. Over the window any gain is worth
@@ -215,7 +223,7 @@ def plan_for(
     """
     policy, limits = frame.policy, frame.judging_limits()
     if not policy.compaction.enabled:
-        return Keep("compaction is disabled")
+        return NoCompaction("compaction is disabled")
     own = STRATEGIES[policy.strategy]
     strategy = STRATEGIES[wish.strategy or policy.strategy]
     if own.trigger(policy) is None:
@@ -237,28 +245,28 @@ def plan_for(
         room = replace(room, target=min(room.target, lowered))
     failures = 0 if wish.forced else head.failures
 
-    def plan_in(room: Room) -> Keep | Compact | Slide:
+    def plan_in(room: HistoryBudget) -> NoCompaction | CompactionPlan | SlidingCut:
         return strategy.plan(entries, head.span, room, policy, deep=deep, failures=failures)
 
     plan = plan_in(room)
-    if isinstance(plan, Slide):
-        return Keep(f"{strategy.name} keeps no summary: its window moves with each build")
+    if isinstance(plan, SlidingCut):
+        return NoCompaction(f"{strategy.name} keeps no summary: its window moves with each build")
     # Fewer chunks need less room, which leaves fewer messages to summarise.
-    while isinstance(plan, Compact) and plan.chunks and not deep:
+    while isinstance(plan, CompactionPlan) and plan.chunks and not deep:
         needed = _nodes_cost(plan, head, view, policy, limits)
         again = plan_in(replace(room, summary=needed)) if needed < reserve else plan
-        if again is plan or not isinstance(again, Compact):
+        if again is plan or not isinstance(again, CompactionPlan):
             break
         plan, reserve = again, needed
-    if isinstance(plan, Compact) and not is_free:
+    if isinstance(plan, CompactionPlan) and not is_free:
         gain = plan.freed_tokens - (reserve if plan.summarises and not head.summary_tokens else 0)
         if gain < least_gain:
-            return Keep("too little would be freed")
+            return NoCompaction("too little would be freed")
     return plan
 
 
 def _nodes_cost(
-    plan: Compact, head: Head, view: View | None, policy: Policy, limits: Limits
+    plan: CompactionPlan, head: ConversationState, view: View | None, policy: Policy, limits: Limits
 ) -> int:
     """Return the most that the summaries of a tree cost once a plan is carried out."""
     chunks: Sequence[Span] = plan.chunks
@@ -286,7 +294,7 @@ def fresh_spans(
     return list(overlap((part for part in parts if part.start < part.end), window))
 
 
-def chunks_for(plan: Compact, view: View, chunk_size: int) -> list[Span]:
+def chunks_for(plan: CompactionPlan, view: View, chunk_size: int) -> list[Span]:
     """Return the chunks of a tree: the plan's, and what was left out since its last summary.
 
     A tree grows at its end only, so nothing before its summaries is among them, nor is a chunk
@@ -306,7 +314,7 @@ def chunks_for(plan: Compact, view: View, chunk_size: int) -> list[Span]:
 # --- the view -------------------------------------------------------------------------------
 
 
-def base_view(head: Head, active: View | None, policy: Policy) -> View:
+def base_view(head: ConversationState, active: View | None, policy: Policy) -> View:
     """Return what a head shows when nothing has to be reduced: the active compaction's view.
 
     A window that was moved since shows less of it, or more: what was outside when the compaction
@@ -334,7 +342,7 @@ def _in_window(view: View) -> View:
     return with_note(replace(view, summaries=told, retain=retain))
 
 
-def unhidden(head: Head) -> Head:
+def unhidden(head: ConversationState) -> ConversationState:
     """Return the head as it is once its compaction is no longer shown."""
     return replace(
         head,
@@ -354,7 +362,7 @@ def unhidden(head: Head) -> Head:
 
 def view_after(
     view: View,
-    plan: Compact,
+    plan: CompactionPlan,
     summaries: Sequence[Summary],
     retain: str | None,
     whole: Iterable[int],
@@ -460,7 +468,7 @@ def as_shortened(entries: Iterable[Entry], view: View) -> Iterable[Entry]:
     ]
 
 
-def shorten(view: View, shorts: Iterable[Short]) -> View:
+def shorten(view: View, shorts: Iterable[ShortenedMessage]) -> View:
     """Return the view with more messages shortened, or shorter, and those not shown left out."""
     by_seq = {short.seq: short for short in (*view.shortened, *shorts) if view.shows(short.seq)}
     return replace(view, shortened=tuple(by_seq[seq] for seq in sorted(by_seq)))
@@ -485,7 +493,11 @@ def summary_cost(view: View, count: CountText) -> int:
 
 
 def own_tools_cost(
-    frame: Frame, head: Head, trimmed_through: int | None = None, *, shortens: bool = False
+    frame: ResolvedSettings,
+    head: ConversationState,
+    trimmed_through: int | None = None,
+    *,
+    shortens: bool = False,
 ) -> int:
     """Return what the agent's own tools cost in a payload, at the most, before the factor (L1).
 
@@ -497,14 +509,14 @@ def own_tools_cost(
     return frame.extra_tokens(frame.agent_tools((*mentions, *readers)))
 
 
-def own_mentions(head: Head, trimmed_through: int | None = None) -> tuple[str, ...]:
+def own_mentions(head: ConversationState, trimmed_through: int | None = None) -> tuple[str, ...]:
     """Return the own tools that a payload may mention, if all that was ever cut is shown."""
     through = head.trimmed_through if trimmed_through is None else trimmed_through
     return (*head.mentions, READ_LINES) if through else head.mentions
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class CompactionInput:
     """What a compaction is planned on: the conversation, its frame, what it shows.
 
     `active` is the receipt of the compaction that made the view, None where nothing is compacted.
@@ -512,13 +524,13 @@ class Situation:
 
     tenant_id: str
     conversation: Conversation
-    frame: Frame
+    frame: ResolvedSettings
     view: View
     entries: tuple[Entry, ...]
     active: Compaction | None = None
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ConversationState:
         """The head it was read with."""
         return self.conversation.head
 

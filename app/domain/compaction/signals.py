@@ -27,7 +27,7 @@ HUGE_RESULT_SHARE = 0.25
 PARALLEL_CALL_DENSITY = 0.6
 """Calls made one at a time give at most one call to two messages."""
 LONG_TURN_MESSAGES = 20
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """After so many in a row the summariser is not asked first any more."""
 
 GROUPS_KEPT = 3
@@ -84,7 +84,7 @@ def adjust(steps: Sequence[ChainStep], signals: ConversationSignals) -> tuple[St
     if signals.tool_share < LITTLE_TOOL_SHARE and len(names) > 1 and clear in names:
         names.remove(clear)
     late = names.index(truncate) if truncate in names else 0
-    if signals.failures >= MOST_FAILURES and summarize in names[:late]:
+    if signals.failures >= MAX_FAILURES and summarize in names[:late]:
         names.insert(names.index(summarize), names.pop(late))
     groups_kept = GROUPS_KEPT_DEEP if _wants_deep_clearing(signals) else GROUPS_KEPT
     inside_turns = signals.turn_length >= LONG_TURN_MESSAGES

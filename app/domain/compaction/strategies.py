@@ -27,7 +27,7 @@ from typing import Protocol, assert_never
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep, Policy, StrategyName
-from app.domain.compaction.signals import GROUPS_KEPT_DEEP, MOST_FAILURES, Step, adjust, signals_of
+from app.domain.compaction.signals import GROUPS_KEPT_DEEP, MAX_FAILURES, Step, adjust, signals_of
 from app.domain.conversations.turns import (
     Entry,
     call_groups,
@@ -40,7 +40,7 @@ from app.domain.conversations.view import Span, Summary
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class HistoryBudget:
     """What the history has to fit into, in tokens of the effective window.
 
     `fixed` is taken by sections and tools, `summary` is kept free for a summary's text,
@@ -72,20 +72,20 @@ class Room:
         return self.without_new_summary.aims_at(_cost(history))
 
     @property
-    def without_new_summary(self) -> Room:
+    def without_new_summary(self) -> HistoryBudget:
         """The room there is as long as no new summary is made."""
         return self if self.summary_now is None else replace(self, summary=self.summary_now)
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class NoCompaction:
     """Nothing to do; `reason` says why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Slide:
+class SlidingCut:
     """Show only the messages from `tail_start` on, and the pinned ones in `kept` before it."""
 
     tail_start: int
@@ -93,7 +93,7 @@ class Slide:
 
 
 @dataclass(frozen=True, slots=True)
-class Compact:
+class CompactionPlan:
     """One compaction as planned: what to clear, what to hide, and what stands for it.
 
     `hidden` is the whole range afterwards, the former one included, and None when nothing more
@@ -117,18 +117,18 @@ class Compact:
     summarises: bool = True
     chunks: tuple[Span, ...] = ()
     shrunk: bool = False
-    otherwise: Compact | None = None
+    otherwise: CompactionPlan | None = None
     released: tuple[int, ...] = ()
     drops: bool = False
 
 
-Plan = Keep | Slide | Compact
+Plan = NoCompaction | SlidingCut | CompactionPlan
 
 MIN_FILL = 0.75
 """A cut at a turn's start has to use this share of the target; else the turn is cut inside."""
-_EMPTY = Keep("no messages are shown")
-_WITHIN = Keep("already within the target")
-_TOO_LARGE = Keep("the last messages alone do not fit")
+_EMPTY = NoCompaction("no messages are shown")
+_WITHIN = NoCompaction("already within the target")
+_TOO_LARGE = NoCompaction("the last messages alone do not fit")
 """Hiding the rest would lose the newest user message, which alone may fit (E6)."""
 
 
@@ -149,7 +149,7 @@ class Strategy(Protocol):
         self,
         history: Sequence[Entry],
         covered: Span | None,
-        room: Room,
+        room: HistoryBudget,
         policy: Policy,
         *,
         deep: bool = False,
@@ -180,7 +180,7 @@ class Sandwich:
         self,
         history: Sequence[Entry],
         covered: Span | None,
-        room: Room,
+        room: HistoryBudget,
         policy: Policy,
         *,
         deep: bool = False,
@@ -194,16 +194,16 @@ class Sandwich:
             return _EMPTY
         few = len(history) <= policy.sandwich.preserve_top + policy.sandwich.preserve_bottom
         if covered is None and few and room.holds(_trimmed_cost(history)):
-            return Keep("not enough messages")
+            return NoCompaction("not enough messages")
         if not deep and room.is_within(history):
             return _WITHIN
-        scene = _scene(history, covered, room, policy)
+        scene = _plan_input(history, covered, room, policy)
         top, bottom = self._ends(scene)
         if not deep:
             bottom = scene.target_cut(top, latest=bottom)
         return _summary_plan(scene, top, bottom, self.name)
 
-    def _ends(self, scene: _Scene) -> tuple[int, int]:
+    def _ends(self, scene: _PlanInput) -> tuple[int, int]:
         """Return the cuts after the top and before the bottom, grown to safe boundaries."""
         history, ends = scene.history, scene.policy.sandwich
         if scene.covered is None:
@@ -242,7 +242,7 @@ class SlidingWindow:
         self,
         history: Sequence[Entry],
         covered: Span | None,
-        room: Room,
+        room: HistoryBudget,
         policy: Policy,
         *,
         deep: bool = False,
@@ -253,8 +253,8 @@ class SlidingWindow:
         pinned = pinned_seqs(history)
         kept = tuple(entry.seq for entry in history[:cut] if entry.seq in pinned)
         if len(kept) == cut:
-            return Keep("all messages are inside the window")
-        return Slide(history[cut].seq, kept)
+            return NoCompaction("all messages are inside the window")
+        return SlidingCut(history[cut].seq, kept)
 
 
 class FullHistory:
@@ -274,14 +274,14 @@ class FullHistory:
         self,
         history: Sequence[Entry],
         covered: Span | None,
-        room: Room,
+        room: HistoryBudget,
         policy: Policy,
         *,
         deep: bool = False,
         failures: int = 0,
     ) -> Plan:
         """Return that nothing is done, even when forced."""
-        return Keep("full_history never compacts")
+        return NoCompaction("full_history never compacts")
 
 
 class TreeSummary:
@@ -301,7 +301,7 @@ class TreeSummary:
         self,
         history: Sequence[Entry],
         covered: Span | None,
-        room: Room,
+        room: HistoryBudget,
         policy: Policy,
         *,
         deep: bool = False,
@@ -316,23 +316,23 @@ class TreeSummary:
             return _EMPTY
         if not deep and room.is_within(history):
             return _WITHIN
-        scene = _scene(history, covered, room, policy)
+        scene = _plan_input(history, covered, room, policy)
         top = scene.inner if covered is not None else 0
         cut = scene.target_cut(top)
         if deep:
             cut = max(cut, scene.turns_cut(policy.compaction.retain_last_turns))
         plan = _summary_plan(scene, top, cut, self.name)
-        if isinstance(plan, Compact) and not self._chunks(scene, plan):
+        if isinstance(plan, CompactionPlan) and not self._chunks(scene, plan):
             # What was released joins the first chunk, so there has to be one.
             further = scene.first_cut(scene.hides_after)
             if further is None:
-                return Keep("nothing is left to summarise but what was kept so far")
+                return NoCompaction("nothing is left to summarise but what was kept so far")
             plan = _summary_plan(scene, top, further, self.name)
-        if isinstance(plan, Compact):
+        if isinstance(plan, CompactionPlan):
             plan = replace(plan, chunks=self._chunks(scene, plan))
         return plan
 
-    def _chunks(self, scene: _Scene, plan: Compact) -> tuple[Span, ...]:
+    def _chunks(self, scene: _PlanInput, plan: CompactionPlan) -> tuple[Span, ...]:
         """Cut what is newly hidden, before and after the covered range, into chunks."""
         assert plan.hidden is not None
         parts = [plan.hidden]
@@ -367,7 +367,7 @@ class RetainSummary:
         self,
         history: Sequence[Entry],
         covered: Span | None,
-        room: Room,
+        room: HistoryBudget,
         policy: Policy,
         *,
         deep: bool = False,
@@ -378,7 +378,7 @@ class RetainSummary:
             return _EMPTY
         if not deep and room.is_within(history):
             return _WITHIN
-        scene = _scene(history, covered, room, policy)
+        scene = _plan_input(history, covered, room, policy)
         cut = scene.turns_cut(policy.compaction.retain_last_turns)
         if not deep:
             cut = scene.target_cut(0, latest=cut)
@@ -402,7 +402,7 @@ class Chain:
         self,
         history: Sequence[Entry],
         covered: Span | None,
-        room: Room,
+        room: HistoryBudget,
         policy: Policy,
         *,
         deep: bool = False,
@@ -415,7 +415,9 @@ class Chain:
         """
         if not history:
             return _EMPTY
-        start = _Progress(_scene(history, covered, room.without_new_summary, policy), room)
+        start = _ChainProgress(
+            _plan_input(history, covered, room.without_new_summary, policy), room
+        )
         failures = 0 if deep else failures
         steps = [
             step
@@ -423,11 +425,11 @@ class Chain:
             if policy.tool_output.enabled or step is not ChainStep.CLEAR_TOOL_RESULTS
         ]
         plan = _chain_plan(start, steps, deep, failures)
-        if isinstance(plan, Compact) and plan.summarises:
+        if isinstance(plan, CompactionPlan) and plan.summarises:
             rest = [step for step in steps if step is not ChainStep.SUMMARIZE]
             without = _chain_plan(start, rest, deep, failures)
-            plan = replace(plan, otherwise=without if isinstance(without, Compact) else None)
-        elif isinstance(plan, Compact) and failures >= MOST_FAILURES:
+            plan = replace(plan, otherwise=without if isinstance(without, CompactionPlan) else None)
+        elif isinstance(plan, CompactionPlan) and failures >= MAX_FAILURES:
             # Messages are left out before the summariser is asked again.
             wants = ChainStep.SUMMARIZE in _before(steps, ChainStep.TRUNCATE)
             plan = replace(plan, drops=plan.hidden is not None and wants)
@@ -499,7 +501,7 @@ def _chunked(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _PlanInput:
     """What a planner looks at, and what stays of it wherever it is cut (rule 4).
 
     `inner` is the index of the first entry in the covered range or after it, `tail` of the
@@ -508,7 +510,7 @@ class _Scene:
 
     history: Sequence[Entry]
     covered: Span | None
-    room: Room
+    room: HistoryBudget
     policy: Policy
     pinned: frozenset[int]
     inner: int
@@ -616,11 +618,13 @@ class _Scene:
         return stays
 
 
-def _scene(history: Sequence[Entry], covered: Span | None, room: Room, policy: Policy) -> _Scene:
+def _plan_input(
+    history: Sequence[Entry], covered: Span | None, room: HistoryBudget, policy: Policy
+) -> _PlanInput:
     inner = sum(entry.seq < covered.start for entry in history) if covered is not None else 0
     tail = sum(entry.seq < covered.end for entry in history) if covered is not None else 0
     last = max(tail, group_boundary_before(history, len(history) - 1))
-    return _Scene(history, covered, room, policy, pinned_seqs(history), inner, tail, last)
+    return _PlanInput(history, covered, room, policy, pinned_seqs(history), inner, tail, last)
 
 
 def _first(cuts: Sequence[int], wanted: Callable[[int], bool]) -> int | None:
@@ -649,28 +653,30 @@ def _trimmed_cost(history: Iterable[Entry]) -> int:
 # --- from what is shown to a plan -----------------------------------------------------------
 
 
-def _summary_plan(scene: _Scene, top: int, bottom: int, name: StrategyName) -> Keep | Compact:
+def _summary_plan(
+    scene: _PlanInput, top: int, bottom: int, name: StrategyName
+) -> NoCompaction | CompactionPlan:
     """Return the plan that has a summary stand for what lies between two cuts."""
     fitted = scene.fitted(top, bottom)
     if fitted is None:
         return _TOO_LARGE
     shown, shrunk = fitted
     if len(shown) == len(scene.history):
-        return Keep("no messages between the preserved ends")
+        return NoCompaction("no messages between the preserved ends")
     return _compact(scene, shown, (name.value,), shrunk=shrunk)
 
 
 def _compact(
-    scene: _Scene, shown: Sequence[Entry], steps: tuple[str, ...], *, shrunk: bool
-) -> Compact:
+    scene: _PlanInput, shown: Sequence[Entry], steps: tuple[str, ...], *, shrunk: bool
+) -> CompactionPlan:
     """Return the plan after which these messages are shown, maybe at a lower cost."""
     left = {entry.seq for entry in shown}
     gone = [entry.seq for entry in scene.history if entry.seq not in left]
     freed = _cost(scene.history) - _cost(shown)
     hidden = _hull(gone, scene.covered)
     if not gone or hidden is None:
-        return Compact(steps, freed, summarises=False)
-    return Compact(
+        return CompactionPlan(steps, freed, summarises=False)
+    return CompactionPlan(
         steps,
         freed,
         hidden,
@@ -693,31 +699,31 @@ def _hull(gone: Sequence[int], covered: Span | None) -> Span | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Progress:
+class _ChainProgress:
     """How far the steps of a chain have come: what they leave, and which of them ran.
 
     `room` is what is left beside a new summary or note; the scene's is wider until then.
     """
 
-    scene: _Scene
-    room: Room
+    scene: _PlanInput
+    room: HistoryBudget
     steps: tuple[str, ...] = ()
     trimmed_through: int = 0
     shrunk: bool = False
 
-    def ran(self, step: Step, shown: Sequence[Entry], *, shrunk: bool = False) -> _Progress:
+    def ran(self, step: Step, shown: Sequence[Entry], *, shrunk: bool = False) -> _ChainProgress:
         """Return the progress once a step left these messages."""
         scene = self.scene
         left = {entry.seq for entry in shown}
         gone = [entry.seq for entry in scene.history if entry.seq not in left]
-        after = _scene(shown, _hull(gone, scene.covered), scene.room, scene.policy)
+        after = _plan_input(shown, _hull(gone, scene.covered), scene.room, scene.policy)
         steps = tuple(dict.fromkeys((*self.steps, step.name.value)))
         return replace(self, scene=after, steps=steps, shrunk=self.shrunk or shrunk)
 
 
 def _chain_plan(
-    start: _Progress, names: Sequence[ChainStep], deep: bool, failures: int
-) -> Keep | Compact:
+    start: _ChainProgress, names: Sequence[ChainStep], deep: bool, failures: int
+) -> NoCompaction | CompactionPlan:
     """Run the steps, adjusted to what is left each time, until they change nothing (rule 7)."""
     progress, before = start, None
     while progress != before:
@@ -727,7 +733,9 @@ def _chain_plan(
                 progress = _after(step, progress, deep)
     if not progress.steps:
         within = start.scene.room.aims_at(_cost(start.scene.history))
-        return Keep("already within the target" if within else "no step of the chain frees more")
+        return NoCompaction(
+            "already within the target" if within else "no step of the chain frees more"
+        )
     plan = _compact(start.scene, progress.scene.history, progress.steps, shrunk=progress.shrunk)
     summarises = ChainStep.SUMMARIZE in progress.steps
     return replace(plan, trimmed_through=progress.trimmed_through, summarises=summarises)
@@ -737,7 +745,7 @@ def _before(steps: Sequence[ChainStep], step: ChainStep) -> Sequence[ChainStep]:
     return steps[: steps.index(step)] if step in steps else ()
 
 
-def _after(step: Step, progress: _Progress, deep: bool) -> _Progress:
+def _after(step: Step, progress: _ChainProgress, deep: bool) -> _ChainProgress:
     match step.name:
         case ChainStep.CLEAR_TOOL_RESULTS:
             return _cleared(step, progress, deep)
@@ -749,7 +757,7 @@ def _after(step: Step, progress: _Progress, deep: bool) -> _Progress:
             assert_never(step.name)
 
 
-def _cleared(step: Step, progress: _Progress, deep: bool) -> _Progress:
+def _cleared(step: Step, progress: _ChainProgress, deep: bool) -> _ChainProgress:
     """Clear tool results, oldest first, never protected ones nor those of the newest groups."""
     scene = progress.scene
     groups = [start for start, end in call_groups(scene.history) if end - start > 1]
@@ -769,7 +777,7 @@ def _cleared(step: Step, progress: _Progress, deep: bool) -> _Progress:
     return replace(progress.ran(step, left), trimmed_through=through)
 
 
-def _cut_down(step: Step, progress: _Progress, deep: bool) -> _Progress:
+def _cut_down(step: Step, progress: _ChainProgress, deep: bool) -> _ChainProgress:
     """Hide all but a tail within the target, or but the last turns."""
     scene = progress.scene
     cut = scene.target_cut(0, inside_turns=step.inside_turns)

@@ -87,7 +87,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryAsk:
+class SummaryRequest:
     """What a caller wants of a summary beyond the default (E1, E7)."""
 
     prompt: str | None = None
@@ -253,7 +253,7 @@ _LEAVE_KEPT = (
 
 def summary_request(
     text: str,
-    ask: SummaryAsk,
+    ask: SummaryRequest,
     *,
     previous: str | None = None,
     retained: str | None = None,
@@ -288,7 +288,7 @@ def summary_request(
     )
 
 
-def prompt_hash(ask: SummaryAsk) -> str:
+def prompt_hash(ask: SummaryRequest) -> str:
     """Return a short hash of everything asked apart from the conversation (E8)."""
     parts = summary_request("", ask)
     text = "\0".join((PROMPT_VERSION, *(part["content"] for part in parts)))
@@ -315,7 +315,7 @@ def _earlier(kind: str, text: str | None) -> str:
     )
 
 
-def _retain_asked(ask: SummaryAsk) -> str:
+def _retain_asked(ask: SummaryRequest) -> str:
     if not ask.wants_retain:
         return ""
     asked = _bulleted(ask.retain_prompt or DEFAULT_RETAIN_PROMPT, ask.retain_directives)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
-from app.domain.compaction.truncation import newest_ask
+from app.domain.compaction.truncation import newest_request
 from app.domain.conversations.turns import Entry
-from app.domain.conversations.view import Short
+from app.domain.conversations.view import ShortenedMessage
 from app.domain.formats import labels, openai_chat
 from app.domain.models.tokens import CountText, count_message
 from app.domain.tool_output.blobs import encode
@@ -67,7 +67,7 @@ def oversized(entries: Sequence[Entry], left: int) -> dict[int, int]:
     """
     if left < MIN_TOKENS:
         return {}
-    newest = newest_ask(entries)
+    newest = newest_request(entries)
     found = [item for item in entries if item.role is not Role.TOOL and item.tokens > left]
     if len(found) > MAX_AT_ONCE:
         found = [*found[:_FIRST_AT_ONCE], *found[_FIRST_AT_ONCE - MAX_AT_ONCE :]]
@@ -111,7 +111,7 @@ def max_text(entries: Sequence[Entry]) -> Entry | None:
 
 def short_for(
     message: Message, seq: int, ref: str, most_tokens: int, most_bytes: int, count: CountText
-) -> Short | None:
+) -> ShortenedMessage | None:
     """Return how much of a clean message to show so that it costs at most `most_tokens`.
 
     At most `most_bytes` of its texts are shown. None where that would leave out nothing, or where
@@ -122,7 +122,7 @@ def short_for(
     for _ in range(_MAX_TRIES):
         if shown < 0:
             break
-        short = Short(seq, shown - shown // 2, shown // 2, 0)
+        short = ShortenedMessage(seq, shown - shown // 2, shown // 2, 0)
         tokens = _cost(preview_of(message, short, ref).message, count)
         if tokens <= most_tokens:
             return replace(short, tokens=tokens)
@@ -131,7 +131,9 @@ def short_for(
     return None
 
 
-def preview_of(message: Message, short: Short, ref: str, *, named: bool = True) -> Preview:
+def preview_of(
+    message: Message, short: ShortenedMessage, ref: str, *, named: bool = True
+) -> Preview:
     """Return a message with the middle of its texts left out, its tools named or not (rule 2)."""
     texts = {index: encode(text) for index, text in _texts(message.parts)}
     total = sum(map(len, texts.values()))
@@ -158,7 +160,7 @@ def preview_of(message: Message, short: Short, ref: str, *, named: bool = True) 
 
 
 def _note(
-    message: Message, texts: Mapping[int, bytes], short: Short, ref: str, *, named: bool
+    message: Message, texts: Mapping[int, bytes], short: ShortenedMessage, ref: str, *, named: bool
 ) -> tuple[str, tuple[str, ...]]:
     before = _before_cut(message, texts, short.head_bytes)
     whole = text_of(message)

@@ -16,13 +16,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep, ToolOutputPolicy
-from app.domain.compaction.strategies import Compact, Keep
+from app.domain.compaction.strategies import CompactionPlan, NoCompaction
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, pinned_seqs
 from app.domain.conversations.view import View
 
 BUDGET_SHARE = 0.25
-LEAST_BUDGET_TOKENS = 20_000
-MOST_BUDGET_TOKENS = 60_000
+MIN_BUDGET_TOKENS = 20_000
+MAX_BUDGET_TOKENS = 60_000
 BATCH_SHARE = 0.25
 """The share of the budget that one clearing frees at least."""
 
@@ -32,7 +32,7 @@ def tool_budget(policy: ToolOutputPolicy, window_total: int) -> int:
     if policy.context_budget_tokens != "auto":
         return policy.context_budget_tokens
     share = int(window_total * BUDGET_SHARE)
-    return max(LEAST_BUDGET_TOKENS, min(share, MOST_BUDGET_TOKENS))
+    return max(MIN_BUDGET_TOKENS, min(share, MAX_BUDGET_TOKENS))
 
 
 def clear_at_least(policy: ToolOutputPolicy, window_total: int) -> int:
@@ -68,11 +68,13 @@ def with_excluded(entries: Sequence[Entry], excluded: Collection[int]) -> list[E
     ]
 
 
-def plan_clearing(entries: Sequence[Entry], view: View, budget: int, least: int) -> Keep | Compact:
+def plan_clearing(
+    entries: Sequence[Entry], view: View, budget: int, least: int
+) -> NoCompaction | CompactionPlan:
     """Return which results to clear of the messages a view shows (rules 2 to 4)."""
     left = sum(output_tokens(item, view) for item in entries)
     if left <= budget:
-        return Keep("tool output is within its budget")
+        return NoCompaction("tool output is within its budget")
     pinned, hidden = pinned_seqs(entries), view.hidden
     freed = through = 0
     for item in entries[: _last_results(entries)]:
@@ -86,9 +88,9 @@ def plan_clearing(entries: Sequence[Entry], view: View, budget: int, least: int)
         freed += item.tokens - item.trimmed_tokens
         through = item.seq
     if not through or (freed < least and left > budget):
-        return Keep("too little of the tool output may be cleared")
+        return NoCompaction("too little of the tool output may be cleared")
     steps = (ChainStep.CLEAR_TOOL_RESULTS.value,)
-    return Compact(steps, freed, trimmed_through=through, summarises=False)
+    return CompactionPlan(steps, freed, trimmed_through=through, summarises=False)
 
 
 def _last_results(entries: Sequence[Entry]) -> int:

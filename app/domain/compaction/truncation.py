@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app.domain.common.messages import Role
-from app.domain.compaction.strategies import Room
+from app.domain.compaction.strategies import HistoryBudget
 from app.domain.conversations.turns import (
     Entry,
     group_boundary_after,
@@ -38,7 +38,7 @@ ALL_TRIMMED = "all_tool_results_cleared"
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class Truncation:
     """A reduction of the visible history.
 
     Tool results with `seq <= trimmed_through` give way to placeholders, but for the pinned and
@@ -52,16 +52,16 @@ class Fitted:
     untrimmed: tuple[int, ...] = ()
 
 
-def fit(
-    history: Sequence[Entry], trimmed_through: int, room: Room, covered: Span | None = None
-) -> Fitted | None:
+def truncate(
+    history: Sequence[Entry], trimmed_through: int, room: HistoryBudget, covered: Span | None = None
+) -> Truncation | None:
     """Return the smallest reduction of `history` that fits `room`, or None.
 
     `history` is what the view shows verbatim, in order; tool results up to `trimmed_through`
     are placeholders already, and stay so. `covered` is the range the view hides.
     """
     whole, end = never_cleared(history), end_of(history, covered)
-    newest = newest_ask(history)
+    newest = newest_request(history)
     stays = pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
     view = _Visible(tuple(history), stays, whole, end)
     trim = trimmed_through
@@ -85,19 +85,19 @@ def fit(
     return _only_newest(view, trim, trimmed_through, room, steps)
 
 
-def fit_with_note(
+def truncate_with_note(
     history: Sequence[Entry],
     trimmed_through: int,
-    room: Room,
+    room: HistoryBudget,
     note_tokens: int,
     covered: Span | None = None,
-) -> Fitted | None:
-    """Return what `fit` does, with room left for a note wherever messages are left out."""
-    fitted = fit(history, trimmed_through, room, covered)
+) -> Truncation | None:
+    """Return what `truncate` does, with room left for a note wherever messages are left out."""
+    fitted = truncate(history, trimmed_through, room, covered)
     if fitted is not None and fitted.shown is None:
         return fitted
     noted = replace(room, summary=room.summary + note_tokens)
-    return fit(history, trimmed_through, noted, covered)
+    return truncate(history, trimmed_through, noted, covered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +130,13 @@ class _Visible:
         """Return the tokens left after a cut, results up to a seq as placeholders."""
         return _cost(self.kept(cut), trimmed_through, self.whole)
 
-    def fitted(self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]) -> Fitted:
+    def fitted(
+        self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]
+    ) -> Truncation:
         """Return a cut and a trim as a reduction."""
         kept = self.kept(cut)
         shown = spans_kept(kept, self.end) if self.drops(cut) else None
-        return Fitted(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
+        return Truncation(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
 
     def untrimmed(self, kept: Sequence[Entry], trimmed_before: int, trim: int) -> tuple[int, ...]:
         """Return the seqs of pinned and excluded results that a new trim passes over."""
@@ -147,7 +149,7 @@ class _Visible:
         )
 
 
-def newest_ask(history: Sequence[Entry]) -> Entry | None:
+def newest_request(history: Sequence[Entry]) -> Entry | None:
     """Return the newest user message that is shown."""
     return next((entry for entry in reversed(history) if entry.role is Role.USER), None)
 
@@ -178,7 +180,7 @@ def _cost(history: Iterable[Entry], trimmed_through: int, whole: frozenset[int])
     )
 
 
-def _trim(view: _Visible, trimmed_through: int, room: Room) -> int:
+def _trim(view: _Visible, trimmed_through: int, room: HistoryBudget) -> int:
     """Return the seq up to which results are trimmed, oldest first, the last group kept."""
     last_group = group_boundary_before(view.history, len(view.history) - 1)
     cost = view.cost(0, trimmed_through)
@@ -194,7 +196,7 @@ def _trim(view: _Visible, trimmed_through: int, room: Room) -> int:
     return through
 
 
-def _halve(view: _Visible, trim: int, room: Room) -> int:
+def _halve(view: _Visible, trim: int, room: HistoryBudget) -> int:
     """Return the cut that drops the oldest half of the turns while over, then of the last's groups.
 
     The last call group stays.
@@ -216,12 +218,12 @@ def _halve(view: _Visible, trim: int, room: Room) -> int:
 
 
 def _only_newest(
-    view: _Visible, trim: int, trimmed_before: int, room: Room, steps: Sequence[str]
-) -> Fitted | None:
+    view: _Visible, trim: int, trimmed_before: int, room: HistoryBudget, steps: Sequence[str]
+) -> Truncation | None:
     """Return the last resort: the newest user message and the pins, if they fit."""
     kept = [entry for entry in view.history if entry.seq in view.stays]
-    if newest_ask(kept) is None or not room.holds(_cost(kept, trim, view.whole)):
+    if newest_request(kept) is None or not room.holds(_cost(kept, trim, view.whole)):
         return None
     shown = spans_kept(kept, view.end)
     named = tuple(dict.fromkeys((*steps, EMERGENCY)))
-    return Fitted(trim, shown, named, view.untrimmed(kept, trimmed_before, trim))
+    return Truncation(trim, shown, named, view.untrimmed(kept, trimmed_before, trim))

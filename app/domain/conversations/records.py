@@ -70,7 +70,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ConversationState:
     """The moving end of a conversation's log, and the state of its view.
 
     `tokens` sums the whole log in the conversation's counter, `hidden_tokens` those of it that no
@@ -147,7 +147,7 @@ class Conversation:
     metadata: str
     created_at: datetime
     updated_at: datetime
-    head: Head
+    head: ConversationState
     model_entry: str | None = None
     versions: Versions = Versions()
     calibration: Calibration | None = None
@@ -299,7 +299,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class VisibleState:
     """What a head is to show: a view, whose receipt made it, and what it takes out of the log.
 
     `kept` are the seqs it shows whole although the receipt hid or cleared them.

@@ -5,10 +5,10 @@
 2. Words joined by one or two of `-._/'` stand for themselves and for each of their ends, as do the
    humps of camelCase: `app/words.py` is indexed as `app_words_py`, `words_py` and `py`. A word of a
    query finds what begins with it, and so every part and every piece from one part to another.
-   Words of less than LEAST_PREFIX characters find only themselves.
+   Words of less than MIN_PREFIX characters find only themselves.
 3. Scripts that put no spaces between words are indexed by pairs of neighbouring characters.
    A query for them needs all its pairs; a single character finds every pair it begins.
-4. Indexed are at most MOST_LEXEMES different lexemes of a message, each of LONGEST_LEXEME bytes at
+4. Indexed are at most MAX_LEXEMES different lexemes of a message, each of LONGEST_LEXEME bytes at
    most: longer words are told apart by their beginnings.
 5. Searched is what was said: texts, names of tools and their arguments, results as the log has
    them. Reasoning is not, because it never comes back once its prefix is gone (E10); neither is
@@ -37,13 +37,13 @@ from app.domain.conversations.records import StoredMessage
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.preview import RECALL
 
-LEAST_PREFIX: Final = 3
+MIN_PREFIX: Final = 3
 LONGEST_LEXEME: Final = 52
-MOST_LEXEMES: Final = 16_384
-MOST_QUERY: Final = 1000
-MOST_TERMS: Final = 64
+MAX_LEXEMES: Final = 16_384
+MAX_QUERY: Final = 1000
+MAX_TERMS: Final = 64
 
-_MOST_HUMPS = 10  # what has more is no name, but encoded bytes
+_MAX_HUMPS = 10  # what has more is no name, but encoded bytes
 _PIECE = 32_768  # characters at a time: one pass over 10 MB would hold the interpreter too long
 _LOOK_AHEAD = 4096
 _SPACELESS = (
@@ -176,8 +176,8 @@ def lexemes(*texts: str) -> tuple[str, ...]:
         for piece in _pieces(text):
             tokens = dict.fromkeys(_tokens(piece))
             found.update(dict.fromkeys(chain.from_iterable(map(_lexemes_of, tokens))))
-            if len(found) >= MOST_LEXEMES:
-                return tuple(islice(found, MOST_LEXEMES))
+            if len(found) >= MAX_LEXEMES:
+                return tuple(islice(found, MAX_LEXEMES))
     return tuple(found)
 
 
@@ -251,10 +251,10 @@ def _lexemes_of(token: str) -> tuple[str, ...]:
         for hump in reversed(_humps(part)):
             after = (_folded(hump) + after)[:LONGEST_LEXEME]
             found.append(_cut(after))
-            if len(hump) < LEAST_PREFIX:
+            if len(hump) < MIN_PREFIX:
                 found.append(_folded(hump))
         rest = after
-        if len(part) < LEAST_PREFIX:
+        if len(part) < MIN_PREFIX:
             found.append(_folded(part))
     return tuple(found)
 
@@ -267,7 +267,7 @@ def _humps(part: str) -> list[str]:
     if not _has_humps(part):
         return [part]
     found = _HUMPS.findall(part)
-    return found if len(found) <= _MOST_HUMPS else [part]
+    return found if len(found) <= _MAX_HUMPS else [part]
 
 
 def _simple(token: str) -> Iterable[str]:
@@ -304,8 +304,8 @@ def query_from(text: str, pointer: str = "/query/q") -> Query:
 
     Raises ValidationError at `pointer` for one that is too long, or that wants no word.
     """
-    if len(text) > MOST_QUERY:
-        raise ValidationError.at(pointer, f"A query has at most {MOST_QUERY:,} characters")
+    if len(text) > MAX_QUERY:
+        raise ValidationError.at(pointer, f"A query has at most {MAX_QUERY:,} characters")
     words: dict[Term, None] = {}
     excluded: list[tuple[Term, ...]] = []
     phrases: list[tuple[str, ...]] = []
@@ -323,8 +323,8 @@ def query_from(text: str, pointer: str = "/query/q") -> Query:
                 words.update(dict.fromkeys(_terms(" ".join(phrase))))
     if not words:
         raise ValidationError.at(pointer, "A query needs a word to look for")
-    if len(words) + sum(map(len, excluded)) > MOST_TERMS:
-        raise ValidationError.at(pointer, f"A query has at most {MOST_TERMS} words")
+    if len(words) + sum(map(len, excluded)) > MAX_TERMS:
+        raise ValidationError.at(pointer, f"A query has at most {MAX_TERMS} words")
     return Query(tuple(words), tuple(excluded), tuple(phrases), tuple(excluded_phrases))
 
 
@@ -344,24 +344,24 @@ def _of(token: str) -> Iterable[Term]:
 
 
 def _beginning(word: str) -> Term:
-    return Term(_cut(word[:LONGEST_LEXEME]), len(word) >= LEAST_PREFIX)
+    return Term(_cut(word[:LONGEST_LEXEME]), len(word) >= MIN_PREFIX)
 
 
 # --- recall ----------------------------------------------------------------------------------
 
-MOST_RECALLED: Final = 10
+MAX_RECALLED: Final = 10
 """Messages that `recall` shows (L1)."""
-MOST_RECALL_TERMS: Final = 24
+MAX_RECALL_TERMS: Final = 24
 EXCERPT: Final = 300
 """Characters of an excerpt."""
 
-_LEAST_INFLECTED = 6  # characters of a word that has an ending
+_MIN_INFLECTED = 6  # characters of a word that has an ending
 _BEFORE = 60  # characters of an excerpt before its first match
 _COMMON_SHARE = 0.1
-_LEAST_SHARE = 0.15  # of all that was asked for, by weight
+_MIN_SHARE = 0.15  # of all that was asked for, by weight
 _USUAL_SIZE = 128  # lexemes of a message that says one thing
-_MOST_READ = 1 << 20  # characters of a message that are looked at for its excerpt
-_MOST_MATCHES = 500  # places of one term among them
+_MAX_READ = 1 << 20  # characters of a message that are looked at for its excerpt
+_MAX_MATCHES = 500  # places of one term among them
 
 
 def recall_terms(text: str) -> tuple[Term, ...]:
@@ -381,14 +381,14 @@ def recall_terms(text: str) -> tuple[Term, ...]:
             if len(parts) > 1:
                 found.update(dict.fromkeys(_of(token)))
     longest = sorted(found, key=lambda term: -len(term.lexeme))
-    return tuple(found) if len(found) <= MOST_RECALL_TERMS else tuple(longest[:MOST_RECALL_TERMS])
+    return tuple(found) if len(found) <= MAX_RECALL_TERMS else tuple(longest[:MAX_RECALL_TERMS])
 
 
 def _stem(word: str) -> str:
-    if not word.isalpha() or len(word) <= LEAST_PREFIX:
+    if not word.isalpha() or len(word) <= MIN_PREFIX:
         return word
     plain = word.removesuffix("s") if not word.endswith("ss") else word
-    return plain[: len(plain) - len(plain) // 4] if len(plain) >= _LEAST_INFLECTED else plain
+    return plain[: len(plain) - len(plain) // 4] if len(plain) >= _MIN_INFLECTED else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,10 +444,10 @@ def ranked(
     answer, unless nothing else was asked for, or together they are much of it.
     """
     worth = weights(postings, head_seq)
-    common = max(MOST_RECALLED, _COMMON_SHARE * head_seq)
+    common = max(MAX_RECALLED, _COMMON_SHARE * head_seq)
     rare = {place for place, item in enumerate(postings) if item.estimate(head_seq) <= common}
     known = sum(bool(item.seqs) for item in postings)
-    least = _LEAST_SHARE * sum(worth) if rare else 0.0
+    least = _MIN_SHARE * sum(worth) if rare else 0.0
 
     def score(item: Candidate) -> float:
         return sum(worth[term] for term in item.terms)
@@ -462,7 +462,7 @@ def ranked(
 
 def excerpt(text: str, terms: Sequence[Term], worth: Sequence[float]) -> str:
     """Return about EXCERPT characters around the words of a text that matter most, on one line."""
-    start = max(0, _densest(_matches(text[:_MOST_READ], terms), worth) - _BEFORE)
+    start = max(0, _densest(_matches(text[:_MAX_READ], terms), worth) - _BEFORE)
     end = start + EXCERPT
     shown = " ".join(text[start:end].split())
     return f"{'…' if start else ''}{shown}{'…' if end < len(text) else ''}"
@@ -492,7 +492,7 @@ def _matches(text: str, terms: Sequence[Term]) -> list[tuple[int, int]]:
     for number, term in enumerate(terms):
         places = (match.start() for match in re.finditer(re.escape(term.lexeme), plain))
         begun = (at for at in places if _stands_at(text, at, term))
-        found += [(at, number) for at in islice(begun, _MOST_MATCHES)]
+        found += [(at, number) for at in islice(begun, _MAX_MATCHES)]
     return sorted(found)
 
 

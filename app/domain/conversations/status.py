@@ -16,10 +16,10 @@ from typing import Any
 
 from app.domain.common import json_text
 
-MOST_TOLD = 10
-MOST_LOOKED_AT = 50
+MAX_TOLD = 10
+MAX_LOOKED_AT = 50
 """So many of an agent's newest conversations are looked at: its cost must not grow with them."""
-_MOST_CHARS = 200
+_MAX_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Activity:
 
 def status_text(activities: Sequence[Activity], conversation_id: str) -> str | None:
     """Return what a conversation is told of the others, newest first; None without any."""
-    others = [item for item in activities if item.conversation_id != conversation_id][:MOST_TOLD]
+    others = [item for item in activities if item.conversation_id != conversation_id][:MAX_TOLD]
     if not others:
         return None
     return "\n".join(("Other conversations of this agent:", *map(_line, others)))
@@ -55,4 +55,4 @@ def _words(metadata: Mapping[str, Any], name: str) -> str | None:
     """Return a text of the metadata on one line; None for one that is empty or no text."""
     value = metadata.get(name)
     words = " ".join(value.split()) if isinstance(value, str) else ""
-    return words[:_MOST_CHARS] or None
+    return words[:_MAX_CHARS] or None

@@ -36,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class ShortenedMessage:
     """A user or assistant message of which only the beginning and the end are shown.
 
     `head_bytes` and `tail_bytes` are of all its texts together, `tokens` is what is left of its
@@ -145,7 +145,7 @@ class View:
     reasoning_of: tuple[str, ...] = ()
     summary_as_system: bool = False
     window: tuple[Span, ...] = WHOLE
-    shortened: tuple[Short, ...] = ()
+    shortened: tuple[ShortenedMessage, ...] = ()
 
     def shows(self, seq: int) -> bool:
         """Whether the message with this seq is shown verbatim."""
@@ -247,7 +247,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
         reasoning_of=tuple(raw.get("reasoning_of", ())),
         summary_as_system=raw["summary_as_system"],
         window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
-        shortened=tuple(Short(**item) for item in raw.get("shortened", ())),
+        shortened=tuple(ShortenedMessage(**item) for item in raw.get("shortened", ())),
     )
 
 

@@ -16,11 +16,11 @@ from app.domain.models.limits import INEXACT_MARGIN
 
 DECAY = 0.8
 """What is left of the sums when the next report comes: most of a factor is its last ten reports."""
-LEAST_COUNTED = 200
+MIN_COUNTED = 200
 """Tokens a payload has to have: in smaller ones the overhead of messages is most of it."""
-LEAST_RATIO, MOST_RATIO = 0.25, 4.0
+MIN_RATIO, MAX_RATIO = 0.25, 4.0
 """Between these lies what another tokenizer may make of the same text."""
-LEAST_MARGIN = 0.02
+MIN_MARGIN = 0.02
 ENOUGH_REPORTS = 3
 _DIGITS = 3
 
@@ -56,7 +56,7 @@ class Tally:
         factor = self.reported / self.counted if self.reports else 1.0
         margin = INEXACT_MARGIN
         if self.reports >= ENOUGH_REPORTS:
-            margin = min(max(self.deviation / self.reported, LEAST_MARGIN), INEXACT_MARGIN)
+            margin = min(max(self.deviation / self.reported, MIN_MARGIN), INEXACT_MARGIN)
         return Calibration(factor, margin, self.reports)
 
     def with_report(self, reported: int, counted: int) -> Tally:
@@ -72,9 +72,9 @@ class Tally:
 
 def doubt(reported: int, counted: int) -> str | None:
     """Return why a report says nothing about the counter, None when it does (rule 3)."""
-    if counted < LEAST_COUNTED:
+    if counted < MIN_COUNTED:
         return "payload_too_small"
-    if not LEAST_RATIO <= reported / counted <= MOST_RATIO:
+    if not MIN_RATIO <= reported / counted <= MAX_RATIO:
         return "implausible_ratio"
     return None
 

@@ -27,7 +27,7 @@ from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Rol
 from app.domain.compaction.text_shortening import preview_of
 from app.domain.conversations.log import LogRow
 from app.domain.conversations.turns import TRIMMED_TOKENS
-from app.domain.conversations.view import Short, View
+from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.formats.json_fields import sendable_id
 from app.domain.formats.reasoning_fields import in_format
 from app.domain.models.tokens import CountText
@@ -42,11 +42,11 @@ START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 MAX_KINDS = 16
 """Types of content that a payload names as not carried."""
-MOST_MARKS = 4
+MAX_BREAKPOINTS = 4
 """Providers take at most this many cache marks in a payload (A7, C8)."""
 
 
-class Mark(NamedTuple):
+class BreakpointPlace(NamedTuple):
     """A place for a cache mark: in which item, before which of its bytes, after how many tokens."""
 
     item: int
@@ -54,11 +54,11 @@ class Mark(NamedTuple):
     tokens: int
 
 
-class Point(NamedTuple):
+class StablePoint(NamedTuple):
     """How far the stable items reached after a row, and what was marked then, newest first."""
 
     stable: int
-    marks: tuple[Mark, ...]
+    marks: tuple[BreakpointPlace, ...]
 
 
 def placeholder_of(row: LogRow, *, named: bool = True) -> str:
@@ -164,10 +164,10 @@ class Assembler(ABC):
         if self._summary_texts:
             self._put_summary()
 
-    def point_at(self, seq: int) -> Point | None:
+    def point_at(self, seq: int) -> StablePoint | None:
         """Return what a payload through this seq promised, None where nothing was folded yet."""
         place = bisect_right(self._seqs, seq) - 1
-        return Point(self._stables[place], self._marks_at(place)) if place >= 0 else None
+        return StablePoint(self._stables[place], self._marks_at(place)) if place >= 0 else None
 
     def _note_point(self, seq: int) -> None:
         self._seqs.append(seq)
@@ -177,7 +177,7 @@ class Assembler(ABC):
     def _after_row(self) -> None:  # noqa: B027  # some have nothing to note
         """Note what `_marks_at` has to know of the payload that ends with this row."""
 
-    def _marks_at(self, place: int) -> tuple[Mark, ...]:
+    def _marks_at(self, place: int) -> tuple[BreakpointPlace, ...]:
         """Return the marks of a payload that ended with the row folded at this place."""
         return ()
 
@@ -245,7 +245,7 @@ class Assembler(ABC):
         message = row.message()
         return _plain(message, output_of(row)) if self._is_plain(row) else message
 
-    def _shortened(self, row: LogRow, short: Short) -> Message:
+    def _shortened(self, row: LogRow, short: ShortenedMessage) -> Message:
         """Return a message with the middle of its texts left out (rule 5)."""
         message, ref = row.message(), message_ref(row.id, row.seq)
         preview = preview_of(message, short, ref)
@@ -301,12 +301,12 @@ class Assembler(ABC):
         """How many items will stay as they are, whatever comes (decision 17)."""
 
     @abstractmethod
-    def items(self, tail: Tail = NO_TAIL) -> Items:
+    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
         """Return the payload's items as they stand, open calls closed, without changing it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class PayloadItems:
     """The wire items of a payload's history: the first `stable` of them are promised to stay.
 
     `tokens` counts the history without summary, opening and tail. The last `tail` items hold what
@@ -323,7 +323,7 @@ class Items:
     prefix_digest: str
     folded_through: int
     has_calls: bool
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[BreakpointPlace, ...] = ()
     mentions: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     tail: int = 0
@@ -339,15 +339,15 @@ def renamed(call_id: str, wire_id: str) -> dict[str, str]:
     return {call_id: wire_id, sendable_id(call_id): wire_id}
 
 
-class MisplacedMark(ValueError):
+class MisplacedBreakpoint(ValueError):
     """A cache mark would not stand at the end of a block."""
 
 
-def with_marks(item: bytes, mark: bytes, offsets: Collection[int]) -> bytes:
+def with_breakpoints(item: bytes, mark: bytes, offsets: Collection[int]) -> bytes:
     """Return an item with a mark put in before each of these bytes, the ends of its blocks."""
     for offset in sorted(offsets, reverse=True):
         if item[offset : offset + 1] != b"}":
-            raise MisplacedMark(f"No block of the item ends at byte {offset}")
+            raise MisplacedBreakpoint(f"No block of the item ends at byte {offset}")
         item = item[:offset] + mark + item[offset:]
     return item
 

@@ -16,7 +16,7 @@ from app.domain.common.policy import StrategyName
 from app.domain.compaction.text_shortening import MIN_TOKENS
 from app.domain.conversations.turns import Entry
 from app.domain.models.budget import Limits, Usage, scaled
-from app.domain.prompt.resolved_settings import Frame, Offer
+from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
 
 MAX_NAMED = 5
 """Contributors that an error names."""
@@ -63,7 +63,7 @@ class Suggestion:
 
 
 def contributors(
-    frame: Frame, offer: Offer, usage: Usage, entries: Iterable[Entry]
+    frame: ResolvedSettings, offer: PayloadTools, usage: Usage, entries: Iterable[Entry]
 ) -> list[Contributor]:
     """Return the largest parts of a payload that shows these entries, the largest first."""
     hidden = set(offer.deferred)
@@ -112,7 +112,7 @@ def overflow_detail(used: int, limits: Limits, largest: Sequence[Contributor]) -
 
 
 def suggestions(
-    frame: Frame, limits: Limits, usage: Usage, largest: Sequence[Contributor]
+    frame: ResolvedSettings, limits: Limits, usage: Usage, largest: Sequence[Contributor]
 ) -> list[Suggestion]:
     """Return what would help, what is simplest first."""
     return [Suggestion(action, detail) for action, detail in _suggested(frame, limits, largest)] + [
@@ -121,7 +121,7 @@ def suggestions(
 
 
 def _suggested(
-    frame: Frame, limits: Limits, largest: Sequence[Contributor]
+    frame: ResolvedSettings, limits: Limits, largest: Sequence[Contributor]
 ) -> Iterator[tuple[str, str]]:
     policy = frame.policy
     large = [part for part in largest if part.tokens >= _LARGE_SHARE * limits.effective_window]

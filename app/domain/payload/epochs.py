@@ -16,10 +16,16 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.compaction.text_shortening import SHORTENED
-from app.domain.conversations.records import Epoch, Head
+from app.domain.conversations.records import ConversationState, Epoch
 from app.domain.conversations.view import View, minus, view_from
 from app.domain.models.budget import Limits
-from app.domain.prompt.resolved_settings import NO_OFFER, STUB_TOOL, Ask, Frame, Offer
+from app.domain.prompt.resolved_settings import (
+    NO_PAYLOAD_TOOLS,
+    STUB_TOOL,
+    PayloadTools,
+    RequestSettings,
+    ResolvedSettings,
+)
 
 OWN_WINDOW = 0
 """The `window` of an epoch built for the policy's own window, not for a request's."""
@@ -45,7 +51,7 @@ class Start:
     view: View
     total: int
     max_output_tokens: int
-    offer: Offer = NO_OFFER
+    offer: PayloadTools = NO_PAYLOAD_TOOLS
     degraded: tuple[str, ...] = ()
     factor: float = 1.0
     dynamic: str = ""
@@ -70,14 +76,14 @@ def start_from(text: str) -> Start:
     )
 
 
-def _offer(raw: Mapping[str, Any]) -> Offer:
+def _offer(raw: Mapping[str, Any]) -> PayloadTools:
     """Read what became of the tools, as this version wrote it or an earlier one."""
     if "offer" in raw:
         given = raw["offer"]
-        return Offer(tuple(given["extra"]), tuple(given["deferred"]), given["native"])
+        return PayloadTools(tuple(given["extra"]), tuple(given["deferred"]), given["native"])
     if "extra_tools" in raw:
-        return Offer(tuple(raw["extra_tools"]))
-    return Offer((STUB_TOOL.name,)) if raw["stub_tools"] else NO_OFFER
+        return PayloadTools(tuple(raw["extra_tools"]))
+    return PayloadTools((STUB_TOOL.name,)) if raw["stub_tools"] else NO_PAYLOAD_TOOLS
 
 
 def factor_in(start: Start, current: float) -> float:
@@ -108,7 +114,7 @@ def build_name(build_id: str) -> BuildName | None:
     return BuildName(match["epoch_id"], int(match["through_seq"]), match["tail"])
 
 
-def lane_of(ask: Ask, model: str) -> str:
+def payload_stream_of(ask: RequestSettings, model: str) -> str:
     """Return the lane's name; the same text the build's select makes (rule 1)."""
     return f"{ask.format}:{model}"
 
@@ -118,12 +124,14 @@ def model_in(lane: str) -> str:
     return lane.partition(":")[2]
 
 
-def window_of(ask: Ask) -> int:
+def window_of(ask: RequestSettings) -> int:
     """Return the request's own window, OWN_WINDOW when it leaves that to the policy."""
     return ask.max_context_tokens or OWN_WINDOW
 
 
-def same_ground(epoch: Epoch, start: Start, frame: Frame, limits: Limits, version: int) -> bool:
+def same_ground(
+    epoch: Epoch, start: Start, frame: ResolvedSettings, limits: Limits, version: int
+) -> bool:
     """Whether a view made for this epoch still says what the state and the policy ask for."""
     return (
         epoch.view_version == version
@@ -137,8 +145,8 @@ def break_reason(
     last: Epoch,
     before: Start,
     after: Start,
-    frame: Frame,
-    head: Head,
+    frame: ResolvedSettings,
+    head: ConversationState,
     window: int,
     pins: Collection[int] = (),
 ) -> str | None:
@@ -201,8 +209,8 @@ def keeps_prefix(
     last: Epoch,
     before: Start,
     after: Start,
-    frame: Frame,
-    head: Head,
+    frame: ResolvedSettings,
+    head: ConversationState,
     window: int,
     pins: Collection[int] = (),
 ) -> bool:

@@ -20,12 +20,18 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
-from app.domain.payload.assembler import MOST_MARKS, Items, Mark, Point, with_marks
+from app.domain.payload.assembler import (
+    MAX_BREAKPOINTS,
+    BreakpointPlace,
+    PayloadItems,
+    StablePoint,
+    with_breakpoints,
+)
 from app.domain.payload.assemblers import CACHE_MARKS
-from app.domain.prompt.resolved_settings import Frame, Offer
+from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.domain.prompt.sections import PromptSection, prefix_sections, static_sections, system_text
 
-MOST_SYSTEM_MARKS = 2
+MAX_SYSTEM_MARKS = 2
 """Marks on the system prompt: after what never changes, and after what seldom does (S2, 4)."""
 UNMARKED = "cache_breakpoints"
 """The step of a payload whose marks could not be laid (G7)."""
@@ -78,13 +84,15 @@ class Request:
     """
 
     format: FormatName
-    offer: Offer
+    offer: PayloadTools
     cache_key: str
     dynamic: tuple[str, ...] = ()
-    known: Point | None = None
+    known: StablePoint | None = None
 
 
-def render_payload(request: Request, frame: Frame, items: Items, *, marked: bool = True) -> Payload:
+def render_payload(
+    request: Request, frame: ResolvedSettings, items: PayloadItems, *, marked: bool = True
+) -> Payload:
     """Assemble the payload, with tools of the service's own after the caller's.
 
     `cache_key` routes equal prefixes to the same cache.
@@ -119,7 +127,7 @@ def render_payload(request: Request, frame: Frame, items: Items, *, marked: bool
 # --- marks ----------------------------------------------------------------------------------
 
 
-def _takes_marks(frame: Frame, format: FormatName) -> bool:
+def _takes_marks(frame: ResolvedSettings, format: FormatName) -> bool:
     match format:
         case FormatName.ANTHROPIC:
             return True
@@ -132,7 +140,7 @@ def _takes_marks(frame: Frame, format: FormatName) -> bool:
 
 
 def _marked_sections(
-    frame: Frame, static: Sequence[PromptSection], request: Request
+    frame: ResolvedSettings, static: Sequence[PromptSection], request: Request
 ) -> tuple[int, ...]:
     """Return the sections to mark: the last ones that end a prefix long enough to be cached."""
     if not _takes_marks(frame, request.format):
@@ -146,32 +154,36 @@ def _marked_sections(
             found.append(index)
     if request.format is FormatName.OPENAI_CHAT:
         return tuple(found[-1:])  # its system prompt is one message
-    return tuple(found[-MOST_SYSTEM_MARKS:])
+    return tuple(found[-MAX_SYSTEM_MARKS:])
 
 
-def _marks(frame: Frame, request: Request, found: Sequence[Mark], taken: int) -> tuple[Mark, ...]:
+def _marks(
+    frame: ResolvedSettings, request: Request, found: Sequence[BreakpointPlace], taken: int
+) -> tuple[BreakpointPlace, ...]:
     """Return the newest marks that may be laid; each stands or falls by its own place (A8)."""
     if not _takes_marks(frame, request.format):
         return ()
     fixed = frame.raw_fixed.fixed - frame.raw_dynamic  # nothing that changes inside an epoch
     long_enough = [mark for mark in found if fixed + mark.tokens >= _minimum(frame)]
-    most = MOST_MARKS - taken
+    most = MAX_BREAKPOINTS - taken
     if request.format is not FormatName.ANTHROPIC:
         most -= 1  # OpenAI's own, implicit one (C8)
     return tuple(long_enough[:most])
 
 
-def _minimum(frame: Frame) -> int:
+def _minimum(frame: ResolvedSettings) -> int:
     return (frame.info.cache_minimum_tokens if frame.info is not None else None) or 0
 
 
-def _laid(format: FormatName, wire: Sequence[bytes], marks: Iterable[Mark]) -> list[bytes]:
+def _laid(
+    format: FormatName, wire: Sequence[bytes], marks: Iterable[BreakpointPlace]
+) -> list[bytes]:
     places: dict[int, list[int]] = {}
     for mark in marks:
         places.setdefault(mark.item, []).append(mark.offset)
     laid = list(wire)
     for item, offsets in places.items():
-        laid[item] = with_marks(laid[item], CACHE_MARKS[format], offsets)
+        laid[item] = with_breakpoints(laid[item], CACHE_MARKS[format], offsets)
     return laid
 
 
@@ -179,8 +191,8 @@ def _breakpoints(
     format: FormatName,
     static: Sequence[PromptSection],
     system: _System,
-    marks: Iterable[Mark],
-    items: Items,
+    marks: Iterable[BreakpointPlace],
+    items: PayloadItems,
     shift: int,
 ) -> tuple[Breakpoint, ...]:
     """Return where a cached prefix may end: where marks are, or where it ends by itself."""
@@ -268,7 +280,7 @@ def _anthropic_system(
 
 def _body(
     request: Request,
-    frame: Frame,
+    frame: ResolvedSettings,
     system: _System,
     tools: bytes | None,
     items: orjson.Fragment,
@@ -307,7 +319,7 @@ def _joined(wire: Sequence[bytes]) -> orjson.Fragment:
     return orjson.Fragment(b"[" + b",".join(wire) + b"]")
 
 
-def _prefix_hash(system: bytes, tools: bytes | None, items: Items) -> str:
+def _prefix_hash(system: bytes, tools: bytes | None, items: PayloadItems) -> str:
     """Hash what is promised to stay: tools, system, and the stable items."""
     parts = (tools or b"", system, items.prefix_digest.encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

@@ -20,12 +20,12 @@ from typing import Any, assert_never
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionPolicy, StrategyName
-from app.domain.conversations.records import Epoch, Head
+from app.domain.conversations.records import ConversationState, Epoch
 from app.domain.models.budget import Limits, Pressure, read_pressure
 from app.domain.payload.epochs import OWN_WINDOW, Start
-from app.domain.prompt.resolved_settings import Frame
+from app.domain.prompt.resolved_settings import ResolvedSettings
 
-MOST_REPORTED = 10**12
+MAX_REPORTED = 10**12
 """Tokens that no call has."""
 _STEPS = ("message", "fallback_message")
 _READ_NAMES = ("cache_read_input_tokens", "prompt_cache_hit_tokens")
@@ -315,8 +315,8 @@ def _tokens(given: Mapping[str, Any], *names: str, at: str = "/usage", needed: b
         found = given.get(name)
         if found is None:
             continue
-        if type(found) is not int or not 0 <= found <= MOST_REPORTED:
-            raise ValidationError.at(f"{at}/{name}", f"A whole number from 0 to {MOST_REPORTED}")
+        if type(found) is not int or not 0 <= found <= MAX_REPORTED:
+            raise ValidationError.at(f"{at}/{name}", f"A whole number from 0 to {MAX_REPORTED}")
         return found
     if needed:
         raise ValidationError.at(f"{at}/{names[0]}", "The tokens of the input are needed")
@@ -326,7 +326,7 @@ def _tokens(given: Mapping[str, Any], *names: str, at: str = "/usage", needed: b
 # --- judging --------------------------------------------------------------------------------
 
 
-def current_epoch(newest: Epoch | None, head: Head) -> int:
+def current_epoch(newest: Epoch | None, head: ConversationState) -> int:
     """Return the epoch of a lane's next build: another one as soon as the view has changed."""
     if newest is None:
         return int(head.view_version > 0)
@@ -353,7 +353,7 @@ def should_compact(
     return limits.reached(judged_tokens(estimate, reported, epoch), limits.due_at)
 
 
-def is_suspended(head: Head, used: int, limits: Limits) -> bool:
+def is_suspended(head: ConversationState, used: int, limits: Limits) -> bool:
     """Whether a head is left alone until it has grown, as after an undo (decision 24)."""
     if head.tokens >= head.resume_at:
         return False
@@ -364,7 +364,11 @@ def is_suspended(head: Head, used: int, limits: Limits) -> bool:
 
 
 def incomparable(
-    newest: Epoch | None, start: Start | None, epoch: int | None, through: int, head: Head
+    newest: Epoch | None,
+    start: Start | None,
+    epoch: int | None,
+    through: int,
+    head: ConversationState,
 ) -> str | None:
     """Return why nobody can tell any more what a report's payload was counted at, None if so.
 
@@ -382,7 +386,7 @@ def incomparable(
     return None
 
 
-def unlike(newest: Epoch, start: Start, frame: Frame) -> str | None:
+def unlike(newest: Epoch, start: Start, frame: ResolvedSettings) -> str | None:
     """Return why the stored settings do not make this epoch's payloads, None if they do."""
     if (newest.sections_hash, newest.tools_hash) != (frame.sections_hash, frame.tools_hash):
         return "request_settings"
@@ -393,7 +397,9 @@ def unlike(newest: Epoch, start: Start, frame: Frame) -> str | None:
     return None
 
 
-def counted_tokens(frame: Frame, start: Start, head: Head, shown: int) -> int:
+def counted_tokens(
+    frame: ResolvedSettings, start: Start, head: ConversationState, shown: int
+) -> int:
     """Return what a payload showing so many tokens of the log was counted at, uncorrected."""
     fixed = frame.raw_fixed.system_prompt + frame.raw_fixed.skill_prompts
     return fixed + frame.tool_tokens(start.offer) + head.summary_tokens + shown

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.domain.models.budget import Limits, Usage
-from app.domain.prompt.resolved_settings import Frame
+from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.domain.prompt.tool_deferral import deferred_note
 from app.domain.tool_output.preview import COMPACT_CONTEXT, TOOL_SEARCH
 
-MOST_ROUNDS = 3
+MAX_ROUNDS = 3
 """Rounds after which the percentage in a note counts itself."""
 
 
@@ -62,7 +62,11 @@ class Notes:
 
 
 def noted(
-    frame: Frame, limits: Limits, conversation: int, summary: int, mentions: Iterable[str]
+    frame: ResolvedSettings,
+    limits: Limits,
+    conversation: int,
+    summary: int,
+    mentions: Iterable[str],
 ) -> Usage:
     """Return the usage of a payload with its notes, from raw counts; own tools are those named.
 
@@ -74,7 +78,7 @@ def noted(
     usage = frame.usage(conversation, summary, own)
     names = COMPACT_CONTEXT in frame.nameable
     notes = Notes(None, 0, names)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if notes.percent is None and not limits.reached(usage.total, limits.notice_at):
             return usage
         notes = Notes(percent_of(usage.total, limits), 0, names)

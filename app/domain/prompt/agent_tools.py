@@ -22,11 +22,11 @@ from typing import Any, Final, Literal, assert_never
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, is_sendable, sendable
-from app.domain.conversations.search import MOST_QUERY as MOST_QUESTION
+from app.domain.conversations.search import MAX_QUERY as MAX_QUESTION
 from app.domain.formats import FORMATS, ToolDefinition, json_fields
 from app.domain.prompt.tool_deferral import (
-    MOST_FOUND,
-    MOST_QUERY,
+    MAX_FOUND,
+    MAX_QUERY,
     USUALLY_FOUND,
     loaded,
     references,
@@ -41,18 +41,18 @@ from app.domain.tool_output.preview import (
     TOOL_SEARCH,
 )
 
-MOST_LINES: Final = 2000
-MOST_BYTES: Final = 51_200
-MOST_MATCHES: Final = 500
-MOST_CONTEXT_LINES: Final = 20
+MAX_LINES: Final = 2000
+MAX_BYTES: Final = 51_200
+MAX_MATCHES: Final = 500
+MAX_CONTEXT_LINES: Final = 20
 NO_TOOL: Final = "[No tool matches.]"
 
-_MOST_OFFSET = 2**53 - 1  # what every JSON reader holds exactly
-_MOST_REF = 256
-_MOST_PATTERN = 1000
-_MOST_ARGUMENTS = 65_536
-_MOST_SHOWN = 40
-_MOST_UNKNOWN = 5
+_MAX_OFFSET = 2**53 - 1  # what every JSON reader holds exactly
+_MAX_REF = 256
+_MAX_PATTERN = 1000
+_MAX_ARGUMENTS = 65_536
+_MAX_SHOWN = 40
+_MAX_UNKNOWN = 5
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(\.0+)?")
 
 
@@ -122,7 +122,7 @@ class Parameter:
     description: str
     default: _Value | None = None
     least: int = 0
-    most: int = _MOST_OFFSET
+    most: int = _MAX_OFFSET
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Parameter:
         schema: dict[str, Any] = {"type": self.kind, "description": self.description}
         if self.kind == "integer":
             schema["minimum"] = self.least
-            if self.most != _MOST_OFFSET:
+            if self.most != _MAX_OFFSET:
                 schema["maximum"] = self.most
         return schema
 
@@ -182,7 +182,7 @@ _REF = Parameter(
     "string",
     "The output's ref, exactly as its result gives it.",
     least=1,
-    most=_MOST_REF,
+    most=_MAX_REF,
 )
 _WHOLE = "the whole output of an earlier tool call whose result was cut, stored or trimmed."
 
@@ -204,10 +204,10 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     Parameter(
                         "limit",
                         "integer",
-                        f"Most lines; {MOST_LINES} by default.",
-                        default=MOST_LINES,
+                        f"Most lines; {MAX_LINES} by default.",
+                        default=MAX_LINES,
                         least=1,
-                        most=MOST_LINES,
+                        most=MAX_LINES,
                     ),
                 ),
                 ReadLines,
@@ -222,7 +222,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         "string",
                         "Regular expression (RE2: no look-arounds, no backreferences).",
                         least=1,
-                        most=_MOST_PATTERN,
+                        most=_MAX_PATTERN,
                     ),
                     Parameter(
                         "ignore_case",
@@ -235,14 +235,14 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         "integer",
                         "Lines before each match; 0 by default.",
                         default=0,
-                        most=MOST_CONTEXT_LINES,
+                        most=MAX_CONTEXT_LINES,
                     ),
                     Parameter(
                         "after",
                         "integer",
                         "Lines after each match; 0 by default.",
                         default=0,
-                        most=MOST_CONTEXT_LINES,
+                        most=MAX_CONTEXT_LINES,
                     ),
                     Parameter(
                         "limit",
@@ -250,7 +250,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         "Most matches; 100 by default.",
                         default=100,
                         least=1,
-                        most=MOST_MATCHES,
+                        most=MAX_MATCHES,
                     ),
                 ),
                 GrepLines,
@@ -273,7 +273,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         "Most bytes; 4096 by default.",
                         default=4096,
                         least=1,
-                        most=MOST_BYTES,
+                        most=MAX_BYTES,
                     ),
                 ),
                 ReadBytes,
@@ -288,7 +288,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         "string",
                         "What the tool should do, in a few words; or its exact name.",
                         least=1,
-                        most=MOST_QUERY,
+                        most=MAX_QUERY,
                     ),
                     Parameter(
                         "limit",
@@ -296,7 +296,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         f"Most tools; {USUALLY_FOUND} by default.",
                         default=USUALLY_FOUND,
                         least=1,
-                        most=MOST_FOUND,
+                        most=MAX_FOUND,
                     ),
                 ),
                 SearchTools,
@@ -317,7 +317,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         "string",
                         "What to look for: the words that stood there, names above all.",
                         least=1,
-                        most=MOST_QUESTION,
+                        most=MAX_QUESTION,
                     ),
                 ),
                 Recall,
@@ -382,7 +382,7 @@ def ask_of(call: Call) -> Ask:
     given = {name: value for name, value in call.arguments.items() if value is not None}
     known = {item.name for item in tool.parameters}
     unknown = [name for name in given if name not in known]
-    wrong = [f"there is no argument {_shown(name)}" for name in unknown[:_MOST_UNKNOWN]]
+    wrong = [f"there is no argument {_shown(name)}" for name in unknown[:_MAX_UNKNOWN]]
     values: dict[str, _Value] = {}
     for item in tool.parameters:
         try:
@@ -439,11 +439,11 @@ def found_message(
 
 
 def _found_text(found: Sequence[ToolDefinition]) -> str:
-    """Return definitions, one a line; those that go beyond MOST_BYTES by their names alone."""
+    """Return definitions, one a line; those that go beyond MAX_BYTES by their names alone."""
     if not found:
         return NO_TOOL
     lines: list[str] = []
-    room = MOST_BYTES
+    room = MAX_BYTES
     for tool in found:
         shown = {
             "name": tool.name,
@@ -500,7 +500,7 @@ def _arguments(value: object) -> Mapping[str, Any] | None:
     match value:
         case Mapping():
             return value
-        case str() if len(value) <= _MOST_ARGUMENTS:
+        case str() if len(value) <= _MAX_ARGUMENTS:
             return json_fields.arguments_object(value) if value.strip() else {}
         case _:
             return None
@@ -572,8 +572,8 @@ def _shown(value: object) -> str:
     """Quote a value of the model's in a refusal, whatever its size."""
     match value:
         case str():
-            return json_text.dumps(sendable(value[:_MOST_SHOWN]))
+            return json_text.dumps(sendable(value[:_MAX_SHOWN]))
         case bool() | int() | float():
-            return json_text.dumps(value)[:_MOST_SHOWN]
+            return json_text.dumps(value)[:_MAX_SHOWN]
         case _:
             return json_fields.json_type(value)

@@ -41,7 +41,7 @@ from app.domain.prompt.sections import (
 from app.domain.prompt.tool_deferral import is_fixed, plan_deferral, with_deferred
 from app.domain.tool_output.preview import TOOL_SEARCH
 
-MOST_CHAT_TOOLS = 128
+MAX_CHAT_TOOLS = 128
 """So many tools OpenAI takes, in either of its formats."""
 _NEVER: Mapping[str, int] = MappingProxyType({})
 STUB_TOOL = ToolDefinition(
@@ -53,7 +53,7 @@ STUB_TOOL = ToolDefinition(
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestSettings:
     """What a build request itself brings; JSON lists as text, so that it can be a key."""
 
     format: FormatName = FormatName.OPENAI_CHAT
@@ -67,7 +67,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PayloadTools:
     """The tools of a payload besides the caller's, and which of the caller's it holds back.
 
     `extra` are the service's own, or the stub (L1, A6). `native` tells that the provider knows of
@@ -79,7 +79,7 @@ class Offer:
     native: bool = False
 
 
-NO_OFFER = Offer()
+NO_PAYLOAD_TOOLS = PayloadTools()
 _Value = TypeVar("_Value")
 
 
@@ -102,7 +102,7 @@ class Memo:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ResolvedSettings:
     """A resolved frame; `raw_fixed` counts sections and tools before the factor.
 
     Of the tools it counts those that are not held back as long as nothing is known of their use;
@@ -150,12 +150,12 @@ class Frame:
 
     # --- tools ---------------------------------------------------------------------------
 
-    def wire_tools(self, format: FormatName, offer: Offer) -> bytes | None:
+    def wire_tools(self, format: FormatName, offer: PayloadTools) -> bytes | None:
         """Return the tool list of a payload as JSON, written once; None without tools."""
         key = "wire_tools", format, offer
         return self._worked_out.once(key, lambda: self._written_tools(format, offer))
 
-    def _written_tools(self, format: FormatName, offer: Offer) -> bytes | None:
+    def _written_tools(self, format: FormatName, offer: PayloadTools) -> bytes | None:
         own = tuple(map(own_tool, offer.extra))
         if offer.native and offer.deferred:
             shown = with_deferred(format, (*self.tools, *own), offer.deferred)
@@ -163,7 +163,7 @@ class Frame:
         held = set(offer.deferred)
         return wire_tools((*(tool for tool in self.tools if tool.name not in held), *own), format)
 
-    def tool_tokens(self, offer: Offer, references: tuple[str, ...] = ()) -> int:
+    def tool_tokens(self, offer: PayloadTools, references: tuple[str, ...] = ()) -> int:
         """Return what the tools of a payload cost, before the factor.
 
         `references` are tools that a search has shown the model although they are held back.
@@ -184,7 +184,7 @@ class Frame:
             ("extra_tokens", extra), lambda: estimate_tool_defs_tokens(own, self.count)
         )
 
-    def defined(self, offer: Offer) -> frozenset[str]:
+    def defined(self, offer: PayloadTools) -> frozenset[str]:
         """Return which of the caller's tools a payload defines, those held back natively too."""
 
         def names() -> frozenset[str]:
@@ -198,13 +198,13 @@ class Frame:
         """Whether a payload can have `tool_search`, without which nothing is held back (H4)."""
         return self._has_search or TOOL_SEARCH in self._offered
 
-    def usually_deferred(self, format: FormatName) -> Frame:
+    def usually_deferred(self, format: FormatName) -> ResolvedSettings:
         """Return the frame with what it counts for tools where only the unused are held back."""
         deferred = self.deferral(format)
         if not deferred:
             return self
         search = () if self._has_search else (TOOL_SEARCH,)
-        tokens = self.tool_tokens(Offer(search, deferred))
+        tokens = self.tool_tokens(PayloadTools(search, deferred))
         return replace(self, raw_fixed=replace(self.raw_fixed, tool_descriptions=tokens))
 
     def deferral(
@@ -221,7 +221,7 @@ class Frame:
         if sum(self.tool_costs) > allowed and not self._has_search:
             # What is held back has to be found, by a tool that costs something as well.
             allowed -= self.extra_tokens((TOOL_SEARCH,))
-        most = MOST_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
+        most = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
         return plan_deferral(self.tools, self.tool_costs, allowed, last_used, promoted, most)
 
     def defers_natively(self, format: FormatName) -> bool:
@@ -262,7 +262,7 @@ class Frame:
         listed, count = self._listed, len(self.tools)
         if self._has_search or TOOL_SEARCH in listed:
             count = sum(is_fixed(tool) for tool in self.tools)
-        return listed if count + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS else frozenset()
+        return listed if count + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS else frozenset()
 
     @property
     def _has_search(self) -> bool:
@@ -270,14 +270,14 @@ class Frame:
 
     # --- dynamic text --------------------------------------------------------------------
 
-    def dynamic(self, ask: Ask) -> tuple[str, ...]:
+    def dynamic(self, ask: RequestSettings) -> tuple[str, ...]:
         """Return the texts that stand outside the cached prefix, as a request brings them (B4)."""
         sections = self.sections
         if ask.dynamic:
             sections = merge_sections([sections, ask.dynamic])
         return dynamic_texts(sections, ask.status)
 
-    def derives_status(self, ask: Ask) -> bool:
+    def derives_status(self, ask: RequestSettings) -> bool:
         """Whether nobody says what the agent is doing besides, so that it is worked out (B4)."""
         if self.policy.status_preamble is StatusPreamble.NONE or ask.status is not None:
             return False
@@ -333,20 +333,20 @@ def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
     return tuple(by_name.values())
 
 
-def takes_all(frame: Frame, format: FormatName) -> bool:
+def takes_all(frame: ResolvedSettings, format: FormatName) -> bool:
     """Whether a format takes as many tools as there are (B4)."""
-    return format not in OPENAI_FORMATS or len(frame.tools) + len(AGENT_TOOLS) <= MOST_CHAT_TOOLS
+    return format not in OPENAI_FORMATS or len(frame.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
 
 
-def check_tools(frame: Frame, format: FormatName) -> None:
+def check_tools(frame: ResolvedSettings, format: FormatName) -> None:
     """Refuse more tools than a format takes, where not enough of them can be held back (B4)."""
-    if format not in OPENAI_FORMATS or len(frame.tools) <= MOST_CHAT_TOOLS:
+    if format not in OPENAI_FORMATS or len(frame.tools) <= MAX_CHAT_TOOLS:
         return
     held = len(frame.deferral(format))
-    if len(frame.tools) - held > MOST_CHAT_TOOLS:
+    if len(frame.tools) - held > MAX_CHAT_TOOLS:
         raise ValidationError.at(
             "/tools",
-            f"{len(frame.tools)} tools, and OpenAI takes at most {MOST_CHAT_TOOLS}; tools of the"
+            f"{len(frame.tools)} tools, and OpenAI takes at most {MAX_CHAT_TOOLS}; tools of the"
             " category mcp or skill would be held back",
         )
 

@@ -21,10 +21,10 @@ from app.domain.common.messages import FormatName, sendable, sendable_json
 from app.domain.formats import FORMATS, ToolDefinition
 from app.domain.tool_output.preview import TOOL_NAMES, TOOL_SEARCH
 
-MOST_QUERY: Final = 1000
+MAX_QUERY: Final = 1000
 """Characters of a search."""
 USUALLY_FOUND: Final = 5
-MOST_FOUND: Final = 50
+MAX_FOUND: Final = 50
 
 _HELD_BACK = {"mcp": 0, "skill": 1}
 _NEVER = -1

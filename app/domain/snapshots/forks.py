@@ -17,7 +17,7 @@ from datetime import datetime
 
 from app.domain.compaction.planning import kept_of
 from app.domain.conversations.active_window import TICK, ActiveWindow, Restored, after_clear
-from app.domain.conversations.records import Compaction, Head
+from app.domain.conversations.records import Compaction, ConversationState
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, overlap, spans_through
 from app.domain.tool_output.blobs import Blob
@@ -28,12 +28,12 @@ BATCH_BLOBS = 500
 """Blobs that are."""
 
 
-def puts_back(head: Head, at_seq: int) -> bool:
+def puts_back(head: ConversationState, at_seq: int) -> bool:
     """Whether a fork at a seq has back what its source shows nothing of any more (rule 2)."""
     return 0 < at_seq < head.head_seq and not spans_through(head.window.spans, at_seq)
 
 
-def head_at(head: Head, at_seq: int) -> Head:
+def head_at(head: ConversationState, at_seq: int) -> ConversationState:
     """Return what is known of a fork's head before its log is there.
 
     To leave a conversation alone until it has grown is said of all of its log (decision 24).
@@ -46,7 +46,7 @@ def head_at(head: Head, at_seq: int) -> Head:
     )
 
 
-def window_at(head: Head, at_seq: int, now: datetime) -> ActiveWindow:
+def window_at(head: ConversationState, at_seq: int, now: datetime) -> ActiveWindow:
     """Return the window of a fork that is made now of a conversation with this head (rule 2)."""
     log = (Span(1, at_seq + 1),)
     window = ActiveWindow(
@@ -64,7 +64,7 @@ def window_at(head: Head, at_seq: int, now: datetime) -> ActiveWindow:
     return window.with_restored(log, after_clear(now, head.cleared_at))
 
 
-def oldest_before(head: Head) -> datetime | None:
+def oldest_before(head: ConversationState) -> datetime | None:
     """Return a time that is older than everything in a head's window, None where there is none."""
     return head.oldest_at - TICK if head.oldest_at is not None else None
 
@@ -76,7 +76,7 @@ def fits(view: View, at_seq: int) -> bool:
 
 
 def kept_at(
-    head: Head, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
+    head: ConversationState, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
 ) -> tuple[int, ...]:
     """Return the seqs that a fork keeps beside what this receipt of its source hides or clears.
 

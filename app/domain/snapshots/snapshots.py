@@ -161,7 +161,7 @@ all of them. Plain sentences without headings or lists, in the language of the c
 """What is asked of the model beside the tags of every summary (I1, E3)."""
 SUMMARY_TOKENS = 400
 """Room for those sentences in any language."""
-LEAST_SUMMARY_CHARS = 2_000
+MIN_SUMMARY_CHARS = 2_000
 """A summary of so many characters is accepted of the shortest window."""
 
 

@@ -17,7 +17,7 @@ SHARES = 20
 """Into how many shares a window's allowance is cut at least."""
 
 
-class Kind(StrEnum):
+class QuotaKind(StrEnum):
     """What is counted."""
 
     REQUESTS = "requests"
@@ -27,11 +27,13 @@ class Kind(StrEnum):
     @property
     def window_seconds(self) -> int:
         """The length of its window."""
-        return {Kind.REQUESTS: 60, Kind.SUMMARISER_CALLS: 3_600, Kind.BYTES: 86_400}[self]
+        return {QuotaKind.REQUESTS: 60, QuotaKind.SUMMARISER_CALLS: 3_600, QuotaKind.BYTES: 86_400}[
+            self
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TenantLimits:
     """What a tenant may do, and how much it may store; None is no limit."""
 
     requests_per_minute: int | None = None
@@ -39,27 +41,27 @@ class Limits:
     summarizer_calls_per_hour: int | None = None
     storage_bytes: int | None = None
 
-    def over(self, defaults: Limits) -> Limits:
+    def over(self, defaults: TenantLimits) -> TenantLimits:
         """Return these limits, with the defaults where they say nothing."""
 
         def first(own: int | None, default: int | None) -> int | None:
             return own if own is not None else default
 
-        return Limits(
+        return TenantLimits(
             first(self.requests_per_minute, defaults.requests_per_minute),
             first(self.bytes_per_day, defaults.bytes_per_day),
             first(self.summarizer_calls_per_hour, defaults.summarizer_calls_per_hour),
             first(self.storage_bytes, defaults.storage_bytes),
         )
 
-    def of(self, kind: Kind) -> int | None:
+    def of(self, kind: QuotaKind) -> int | None:
         """Return the limit of a kind for one of its windows."""
         match kind:
-            case Kind.REQUESTS:
+            case QuotaKind.REQUESTS:
                 return self.requests_per_minute
-            case Kind.BYTES:
+            case QuotaKind.BYTES:
                 return self.bytes_per_day
-            case Kind.SUMMARISER_CALLS:
+            case QuotaKind.SUMMARISER_CALLS:
                 return self.summarizer_calls_per_hour
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 
-class Aged(StrEnum):
+class RetainedKind(StrEnum):
     """What has an age."""
 
     IDEMPOTENCY_KEYS = "idempotency_keys"
@@ -37,16 +37,16 @@ class Retention:
     key_uses: timedelta | None = timedelta(days=365)
 
     @property
-    def aged(self) -> Mapping[Aged, timedelta]:
+    def aged(self) -> Mapping[RetainedKind, timedelta]:
         """Return the age from which rows of each kind go."""
         chosen = {
-            Aged.EVENTS: self.events,
-            Aged.JOBS: self.jobs,
-            Aged.KEY_USES: self.key_uses,
+            RetainedKind.EVENTS: self.events,
+            RetainedKind.JOBS: self.jobs,
+            RetainedKind.KEY_USES: self.key_uses,
             # These are of no use any more (decision 8), or of a window that has ended.
-            Aged.IDEMPOTENCY_KEYS: timedelta(days=1),
-            Aged.CREATIONS: timedelta(days=1),
-            Aged.ALLOWANCES: timedelta(days=2),
-            Aged.SUMMARISER_CALLS: timedelta(days=2),
+            RetainedKind.IDEMPOTENCY_KEYS: timedelta(days=1),
+            RetainedKind.CREATIONS: timedelta(days=1),
+            RetainedKind.ALLOWANCES: timedelta(days=2),
+            RetainedKind.SUMMARISER_CALLS: timedelta(days=2),
         }
         return {kind: age for kind, age in chosen.items() if age is not None}

@@ -108,7 +108,7 @@ _STRADDLING = re.compile(_LONG_CHARACTER)
 _CHARACTER = re.compile(_LONG_CHARACTER + rb"|.", re.DOTALL)
 _SURROGATE = re.compile(rb"\xED[\xA0-\xBF][\x80-\xBF]")
 
-MOST_CHARACTER_BYTES = 4
+MAX_CHARACTER_BYTES = 4
 """No character of UTF-8 is longer."""
 
 
@@ -131,7 +131,7 @@ def character_across(data: bytes, position: int) -> tuple[int, int] | None:
 
     None where a cut splits nothing. Three bytes on both sides of the position are enough to say.
     """
-    for start in range(max(0, position - MOST_CHARACTER_BYTES + 1), position):
+    for start in range(max(0, position - MAX_CHARACTER_BYTES + 1), position):
         found = _STRADDLING.match(data, start)
         if found is not None and found.end() > position:
             return found.span()

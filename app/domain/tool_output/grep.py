@@ -24,22 +24,22 @@ from typing import Any
 import re2
 
 from app.domain.common.errors import ValidationError
-from app.domain.tool_output.blobs import MOST_CHARACTER_BYTES, character_across, show
+from app.domain.tool_output.blobs import MAX_CHARACTER_BYTES, character_across, show
 
 LONGEST_LINE = 262_144
 """Bytes of a line up to which it is searched as a whole (rule 4)."""
 OVERLAP = 65_536
 """Bytes that two windows of a longer line share."""
-MOST_PATTERN_CHARACTERS = 1000
-MOST_RESULT_CHARACTERS = 1_000_000
+MAX_PATTERN_CHARACTERS = 1000
+MAX_RESULT_CHARACTERS = 1_000_000
 """The text of matches and their neighbours from which on no more are taken."""
-MOST_INSTRUCTIONS = 10_000
+MAX_INSTRUCTIONS = 10_000
 """A pattern whose program is longer may take seconds for a few hundred kilobytes (rule 2)."""
 CUT = "…"
 """Stands where a line goes on that is shown in part."""
 
 _BLOCK_BYTES = 65_536
-_REACH = MOST_CHARACTER_BYTES - 1  # bytes behind a place that say whether it is in a character
+_REACH = MAX_CHARACTER_BYTES - 1  # bytes behind a place that say whether it is in a character
 _NOT_BY_BLOCK = re.compile(r"\\[AzC]|\(\?\w*-\w*m")
 
 
@@ -112,7 +112,7 @@ class Grep:
         self._found: list[_Found] = []
         self._open: list[_Found] = []
         self._truncated = False
-        self._room = MOST_RESULT_CHARACTERS
+        self._room = MAX_RESULT_CHARACTERS
 
     @property
     def _is_full(self) -> bool:
@@ -280,8 +280,8 @@ class _LongLine:
 
 
 def _compiled(pattern: str, ignore_case: bool, pointer: str) -> Any:
-    if len(pattern) > MOST_PATTERN_CHARACTERS:
-        detail = f"A pattern has at most {MOST_PATTERN_CHARACTERS} characters"
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        detail = f"A pattern has at most {MAX_PATTERN_CHARACTERS} characters"
         raise ValidationError.at(pointer, detail)
     options = re2.Options()
     options.log_errors = False
@@ -294,7 +294,7 @@ def _compiled(pattern: str, ignore_case: bool, pointer: str) -> Any:
         raise ValidationError.at(pointer, f"No pattern that RE2 knows: {_reason(exc)}") from exc
     # The module would keep the last 128 patterns, each with megabytes that its searches filled.
     re2.purge()
-    if compiled.programsize > MOST_INSTRUCTIONS:
+    if compiled.programsize > MAX_INSTRUCTIONS:
         raise ValidationError.at(pointer, "The pattern repeats too much to be matched in good time")
     return compiled
 
@@ -346,7 +346,7 @@ def _cut_at(data: bytes, position: int) -> int:
 
 def _opening(line: bytes, most: int, goes_on: bool = False) -> str:
     """Return the first characters of a line, of which there may be more than is given."""
-    text = show(line[: (most + 1) * MOST_CHARACTER_BYTES])
+    text = show(line[: (most + 1) * MAX_CHARACTER_BYTES])
     return text[:most] + CUT if goes_on or len(text) > most else text
 
 
@@ -361,7 +361,7 @@ def _around(
 
     `goes_on` says whether more of the line stands before and after what is given.
     """
-    reach = most * MOST_CHARACTER_BYTES
+    reach = most * MAX_CHARACTER_BYTES
     first, last = max(0, match_start - reach), min(len(line), match_start + reach)
     before, text = show(line[first:match_start]), show(line[first:last])
     reaches_start = first == 0 and not goes_on[0]

@@ -44,12 +44,12 @@ from app.domain.tool_output.blobs import (
 )
 from app.domain.tool_output.preview import (
     TOOL_NAMES,
+    PreviewKind,
+    PreviewRules,
     ToolView,
-    ViewKind,
-    ViewRules,
     has_long_line,
+    preview_of_texts,
     should_offload,
-    view_of_texts,
 )
 
 SEQ_REF = "seq-"
@@ -81,7 +81,7 @@ class Output:
     byte_size: int
     line_count: int
     ref: str | None = None
-    view: ViewKind = ViewKind.WHOLE
+    view: PreviewKind = PreviewKind.WHOLE
     texts: tuple[tuple[int, int], ...] = ()
     note: str = ""
     plain_note: str = ""
@@ -91,7 +91,7 @@ class Output:
     @property
     def is_cut(self) -> bool:
         """Whether the message shows less than its blob holds."""
-        return self.view is not ViewKind.WHOLE
+        return self.view is not PreviewKind.WHOLE
 
     def ref_in(self, message_id: str, seq: int) -> ToolOutputRef:
         """Return what the result of this row is called for by."""
@@ -119,7 +119,7 @@ def output_from(text: str) -> Output:
         byte_size=raw["bytes"],
         line_count=raw["lines"],
         ref=raw.get("ref"),
-        view=ViewKind(raw.get("view", ViewKind.WHOLE)),
+        view=PreviewKind(raw.get("view", PreviewKind.WHOLE)),
         texts=tuple((start, length) for start, length in raw.get("texts", ())),
         note=raw.get("note", ""),
         plain_note=raw.get("plain_note", ""),
@@ -175,9 +175,9 @@ def take(
         return Taken(piece, inline_output(message))
     origin = (name, message.tool_call_id)
     if should_offload(size, terms.policy):
-        return _offload(piece, kept, format, ViewRules.of(terms.policy), origin)
+        return _offload(piece, kept, format, PreviewRules.of(terms.policy), origin)
     if _has_long_lines(kept, terms.policy) and not _is_object(piece, format):
-        rules = replace(ViewRules.of(terms.policy), mode=ViewMode.TRUNCATE)
+        rules = replace(PreviewRules.of(terms.policy), mode=ViewMode.TRUNCATE)
         taken = _offload(piece, kept, format, rules, origin)
         if len(json_text.dump_stored(taken.piece)) < len(json_text.dump_stored(piece)):
             return taken
@@ -285,7 +285,7 @@ def _offload(
     piece: dict[str, Any],
     kept: Sequence[_Kept],
     format: FormatName,
-    rules: ViewRules,
+    rules: PreviewRules,
     origin: _Origin,
 ) -> Taken:
     main, media = _joined(kept), [item for item in kept if item.media_type is not None]
@@ -299,8 +299,8 @@ def _offload(
     texts = [holder[key] for holder, key in _text_places(piece, format)]
     if is_object:
         texts = [show(item.data) for item in kept if item.is_text]
-    view = view_of_texts(texts, rules, blob.ref, origin[0])
-    is_cut = view.kind is not ViewKind.WHOLE
+    view = preview_of_texts(texts, rules, blob.ref, origin[0])
+    is_cut = view.kind is not PreviewKind.WHOLE
     if is_cut:
         piece = deepcopy(piece)
         if is_object:

@@ -22,7 +22,7 @@ from itertools import takewhile
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.common.policy import ToolView as ViewMode
 from app.domain.tool_output.blobs import (
-    MOST_CHARACTER_BYTES,
+    MAX_CHARACTER_BYTES,
     ToolOutputRef,
     character_across,
     decode,
@@ -50,7 +50,7 @@ OPENING_CHARACTERS = 200
 _RUN_BYTES = 4096
 
 
-class ViewKind(StrEnum):
+class PreviewKind(StrEnum):
     """What a view is: all of the text, as much as fits, or a reference with its opening."""
 
     WHOLE = "whole"
@@ -59,7 +59,7 @@ class ViewKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewRules:
+class PreviewRules:
     """How views are made, out of a policy; lengths of lines are in characters (F2)."""
 
     mode: ViewMode
@@ -67,7 +67,7 @@ class ViewRules:
     max_message_bytes: int
 
     @classmethod
-    def of(cls, output: ToolOutputPolicy) -> ViewRules:
+    def of(cls, output: ToolOutputPolicy) -> PreviewRules:
         """Return the rules that a policy sets."""
         return cls(output.view, output.max_line_length, output.max_message_bytes)
 
@@ -80,7 +80,7 @@ class ToolView:
     tools in `mentions` are absent (rule 3); both are empty for a whole view.
     """
 
-    kind: ViewKind
+    kind: PreviewKind
     texts: tuple[str, ...]
     note: str = ""
     plain_note: str = ""
@@ -111,20 +111,20 @@ def placeholder(ref: str, byte_size: int, *, named: bool) -> str:
     return f"[tool output trimmed; ref={ref}; {byte_size:,} bytes{how}]"
 
 
-def view_of_texts(
-    texts: Sequence[str], rules: ViewRules, ref: ToolOutputRef, tool_name: str | None
+def preview_of_texts(
+    texts: Sequence[str], rules: PreviewRules, ref: ToolOutputRef, tool_name: str | None
 ) -> ToolView:
     """Return the view of a result's texts, in their order (F2, rule 4)."""
     if not texts or (rules.mode is ViewMode.TRUNCATE and _fits(texts, rules)):
-        return ToolView(ViewKind.WHOLE, tuple(texts))
-    builder = ViewBuilder(rules)
+        return ToolView(PreviewKind.WHOLE, tuple(texts))
+    builder = PreviewBuilder(rules)
     for text in texts:
         builder.feed(encode(text))
         builder.end_text()
     return builder.finish(ref, tool_name)
 
 
-def _fits(texts: Sequence[str], rules: ViewRules) -> bool:
+def _fits(texts: Sequence[str], rules: PreviewRules) -> bool:
     """Whether it is plain to see that nothing has to be cut."""
     if sum(map(len, texts)) > rules.max_message_bytes:
         return False
@@ -133,13 +133,13 @@ def _fits(texts: Sequence[str], rules: ViewRules) -> bool:
     return longest <= rules.max_line_length and size <= rules.max_message_bytes
 
 
-class ViewBuilder:
+class PreviewBuilder:
     """Makes the view of what it is fed, in constant memory (rule 5)."""
 
-    def __init__(self, rules: ViewRules) -> None:
+    def __init__(self, rules: PreviewRules) -> None:
         self._mode, self._most_bytes = rules.mode, rules.max_message_bytes
         if rules.mode is ViewMode.REFERENCE:
-            most = OPENING_CHARACTERS * MOST_CHARACTER_BYTES
+            most = OPENING_CHARACTERS * MAX_CHARACTER_BYTES
             self._lines = _Lines(most + 1, most)
             self._noted = self._lines
         else:
@@ -172,13 +172,13 @@ class ViewBuilder:
         if self._mode is ViewMode.REFERENCE:
             return _reference(self._lines.texts, ref, tool_name, self._most_bytes)
         if not self._lines.is_full and not self._lines.has_cut_lines:
-            return ToolView(ViewKind.WHOLE, tuple(self._lines.texts))
+            return ToolView(PreviewKind.WHOLE, tuple(self._lines.texts))
         texts = self._noted.texts
         note, plain_note, mentions = self._notes(ref)
         last = max((index for index, text in enumerate(texts) if text), default=0)
         gap = "" if texts[last].endswith("\n") or not texts[last] else "\n"
         texts[last] += gap + note
-        return ToolView(ViewKind.CUT, tuple(texts), note, plain_note, mentions)
+        return ToolView(PreviewKind.CUT, tuple(texts), note, plain_note, mentions)
 
     def _notes(self, ref: ToolOutputRef) -> tuple[str, str, tuple[str, ...]]:
         shown = f"{self._noted.shown_bytes:,} of {ref.byte_size:,} bytes shown"
@@ -204,7 +204,7 @@ def _reference(
     across = character_across(opening, room) if room < len(opening) else None
     text = f"{head}{decode(opening[: across[0] if across else room])}]\n{note}"
     others = ("",) * (len(texts) - 1)
-    return ToolView(ViewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
+    return ToolView(PreviewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
 
 
 class _Lines:
@@ -280,8 +280,8 @@ class _Lines:
             return
         # With so many bytes the line is cut, whatever follows and be it its end.
         enough = min(
-            (self._max_line_length + 2) * MOST_CHARACTER_BYTES,
-            self._room + 2 * MOST_CHARACTER_BYTES,
+            (self._max_line_length + 2) * MAX_CHARACTER_BYTES,
+            self._room + 2 * MAX_CHARACTER_BYTES,
         )
         self._line += part[: enough - len(self._line)]
         if len(self._line) >= enough:

@@ -15,14 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.domain.tool_output.blobs import (
-    MOST_CHARACTER_BYTES,
+    MAX_CHARACTER_BYTES,
     character_across,
     encode,
     prefix_size,
     show,
 )
 
-_REACH = MOST_CHARACTER_BYTES - 1
+_REACH = MAX_CHARACTER_BYTES - 1
 """How far from a place the character that it lies in may begin or end."""
 
 
@@ -167,7 +167,7 @@ class LineReader:
         if self._is_skipping:
             return
         # With so many bytes the line is cut, whatever follows and be it its end.
-        enough = (self._max_line_length + 2) * MOST_CHARACTER_BYTES
+        enough = (self._max_line_length + 2) * MAX_CHARACTER_BYTES
         self._line += part[: enough - len(self._line)]
         if len(self._line) >= enough:
             self._show(bytes(self._line))

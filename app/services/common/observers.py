@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from app.domain.compaction.planning import CompactResult
 
 
-class Unobserved:
+class NoObserver:
     """Is told everything, and keeps nothing."""
 
     def appended(self, messages: int, tokens: int) -> None:
@@ -24,4 +24,4 @@ class Unobserved:
         return nullcontext(lambda _result: None)
 
 
-UNOBSERVED = Unobserved()
+UNOBSERVED = NoObserver()

@@ -26,14 +26,14 @@ from app.domain.common.errors import (
 )
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.planning import (
+    CompactionInput,
+    CompactionOptions,
+    CompactionPending,
     CompactResult,
-    Pending,
-    Situation,
-    Wish,
     as_shown,
     base_view,
     chunks_for,
-    due_line,
+    compaction_threshold,
     expected_tokens,
     fresh_spans,
     kept_of,
@@ -50,31 +50,37 @@ from app.domain.compaction.planning import (
     unhidden,
     view_after,
 )
-from app.domain.compaction.strategies import Compact, Keep, next_fold
-from app.domain.compaction.summaries import SummaryAsk
+from app.domain.compaction.strategies import CompactionPlan, NoCompaction, next_fold
+from app.domain.compaction.summaries import SummaryRequest
 from app.domain.compaction.text_shortening import oversized
 from app.domain.compaction.tool_result_clearing import excluded_seqs, with_excluded
 from app.domain.compaction.truncation import TRIMMED
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import Compaction, Conversation, Head, Shown, Trigger
+from app.domain.conversations.records import (
+    Compaction,
+    Conversation,
+    ConversationState,
+    Trigger,
+    VisibleState,
+)
 from app.domain.conversations.turns import Entry, never_cleared
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_through
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.leases import Leases
-from app.services.compaction.paged_summarisation import condense
-from app.services.compaction.summariser import Effort, Summariser, SummaryResult
+from app.services.compaction.paged_summarisation import summarise_paged
+from app.services.compaction.summariser import Summariser, SummariserCalls, SummaryResult
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, Observer, Records
+from app.services.ports import Database, Observer, Repositories
 from app.services.prompt.budget_status import is_due_as_reported
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.text_shortening import reader_tokens, shorts_for, text_room
 
-LEAST_REST_SECONDS = 30.0
-MOST_REST_SECONDS = 3600.0
-MOST_WAIT_SECONDS = 300.0
+MIN_REST_SECONDS = 30.0
+MAX_REST_SECONDS = 3600.0
+MAX_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""
-_MOST_FRUITLESS = 10_000
+_MAX_FRUITLESS = 10_000
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 """What was reduced lacks a summary that the policy wants; no model gave one (E9)."""
 _DRY_RUN = "dry run"
@@ -84,7 +90,7 @@ _log = logging.getLogger("app.compaction")
 
 
 @dataclass(frozen=True, slots=True)
-class CompactAsk:
+class CompactRequest:
     """A compaction somebody asks for; all of it is for this call alone (E7)."""
 
     model: str | None = None
@@ -98,11 +104,11 @@ class CompactAsk:
         return json_text.dumps(asdict(self))
 
 
-def ask_from(text: str) -> CompactAsk:
+def request_from(text: str) -> CompactRequest:
     """Read back what a job was asked."""
     raw = json_text.loads(text)
     strategy = StrategyName(raw["strategy"]) if raw["strategy"] else None
-    return CompactAsk(**{**raw, "strategy": strategy})
+    return CompactRequest(**{**raw, "strategy": strategy})
 
 
 @dataclass(slots=True)
@@ -112,7 +118,7 @@ class _Made:
     `lacks_summary` says that a summary which was planned could not be had.
     """
 
-    plan: Compact
+    plan: CompactionPlan
     view: View
     made: list[Summary] = field(default_factory=list)
     lacks_summary: bool = False
@@ -124,7 +130,7 @@ class CompactionService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         summariser: Summariser,
         leases: Leases,
         active: ActiveWindows,
@@ -144,7 +150,9 @@ class CompactionService:
 
     # --- the three paths ------------------------------------------------------------------
 
-    async def compact(self, tenant_id: str, conversation_id: str, ask: CompactAsk) -> CompactResult:
+    async def compact(
+        self, tenant_id: str, conversation_id: str, ask: CompactRequest
+    ) -> CompactResult:
         """Compact now, whatever the pressure (E7).
 
         Raises NotFound, ValidationError for a model that may not summarise, whether there is
@@ -156,11 +164,11 @@ class CompactionService:
         self._model(situation, ask)
         if ask.dry_run:
             return await self._preview(situation, ask)
-        async with self._leases.wait(conversation_id, MOST_WAIT_SECONDS):
+        async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
             situation = await self._situation(tenant_id, conversation_id)
             return await self._run(situation, Trigger.FORCED, ask)
 
-    def check(self, ask: CompactAsk) -> None:
+    def check(self, ask: CompactRequest) -> None:
         """Raise ValidationError for a model that may not summarise, before a job is made of it."""
         self._summariser.choose_model(ask.model, None, None)
 
@@ -175,8 +183,13 @@ class CompactionService:
         return None
 
     async def compact_for_build(
-        self, tenant_id: str, conversation_id: str, request: Ask, head: Head, ground: Hashable
-    ) -> CompactResult | Keep | Pending | None:
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: RequestSettings,
+        head: ConversationState,
+        ground: Hashable,
+    ) -> CompactResult | NoCompaction | CompactionPending | None:
         """Compact inside a build; None when another one changed the view meanwhile.
 
         After a failure a conversation is left alone for a while, and when there was nothing to
@@ -186,15 +199,15 @@ class CompactionService:
         if head.is_resting:
             raise ServiceUnavailable("The summariser failed a moment ago")
         if self._fruitless.get(conversation_id) == ground:
-            return Keep("nothing could be compacted, and nothing has changed since")
+            return NoCompaction("nothing could be compacted, and nothing has changed since")
         try:
             async with self._leases.held(conversation_id) as is_mine:
                 if not is_mine:
-                    return Pending()
+                    return CompactionPending()
                 result = await self._run_for_build(tenant_id, conversation_id, request, head)
         except Conflict:
             return None
-        if isinstance(result, Keep):
+        if isinstance(result, NoCompaction):
             self._remember_fruitless(conversation_id, ground)
         return result
 
@@ -219,11 +232,11 @@ class CompactionService:
         async with self._database.session() as records:
             await records.jobs.mark_due(conversation_id)
 
-    async def cut(self, situation: Situation, view: View) -> CompactResult:
+    async def cut(self, situation: CompactionInput, view: View) -> CompactResult:
         """Apply an emergency cut: show this view, which needs no model's help (E6)."""
         started = self._now_ms()
         steps = (Trigger.EMERGENCY.value,)
-        plan = Compact(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
+        plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
         receipt = self._receipt(
             situation, _Made(plan, view), Trigger.EMERGENCY, None, self._effort(situation), started
         )
@@ -236,9 +249,9 @@ class CompactionService:
         self,
         tenant_id: str,
         conversation_id: str,
-        request: Ask,
+        request: RequestSettings,
         version: int,
-        plan: Compact,
+        plan: CompactionPlan,
         spans: tuple[Span, ...] | None = None,
     ) -> bool:
         """Clear tool results as planned on a version of the view, with no model's help (F3).
@@ -267,7 +280,7 @@ class CompactionService:
                 return
             await records.jobs.change(conversation_id, job_id, "running")
         try:
-            result = await self.compact(tenant_id, conversation_id, ask_from(job.ask))
+            result = await self.compact(tenant_id, conversation_id, request_from(job.ask))
         except ContextError as error:
             told = {"code": error.code, "detail": error.detail, **error.facts}
             async with self._database.session() as records:
@@ -288,7 +301,7 @@ class CompactionService:
         if situation.head.is_resting or not await self._is_due(situation):
             return
         try:
-            result = await self._run(situation, Trigger.BACKGROUND, CompactAsk())
+            result = await self._run(situation, Trigger.BACKGROUND, CompactRequest())
         except NotFound:
             return  # deleted meanwhile
         except (ServiceUnavailable, ValidationError):
@@ -297,29 +310,33 @@ class CompactionService:
             if not result.compacted:
                 await self._let_grow(situation)
 
-    async def _is_due(self, situation: Situation) -> bool:
+    async def _is_due(self, situation: CompactionInput) -> bool:
         """Whether our own count, or what the provider reported, asks for a compaction (E2)."""
-        if due_line(situation.frame).reached(situation.head):
+        if compaction_threshold(situation.frame).reached(situation.head):
             return True
         async with self._database.session() as records:
             return await is_due_as_reported(records, situation.frame, situation.conversation)
 
     async def _run_for_build(
-        self, tenant_id: str, conversation_id: str, request: Ask, head: Head
-    ) -> CompactResult | Keep | None:
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: RequestSettings,
+        head: ConversationState,
+    ) -> CompactResult | NoCompaction | None:
         situation = await self._situation(tenant_id, conversation_id, request)
         if situation.head.view_version != head.view_version:
             return None
         try:
-            result = await self._run(situation, Trigger.PROACTIVE, CompactAsk())
+            result = await self._run(situation, Trigger.PROACTIVE, CompactRequest())
         except ServiceUnavailable:
             await self._postpone(situation)
             raise
         if not result.compacted:
-            return Keep(result.reason or "")
+            return NoCompaction(result.reason or "")
         return result
 
-    async def _let_grow(self, situation: Situation) -> None:
+    async def _let_grow(self, situation: CompactionInput) -> None:
         """Leave alone, until it has grown, what cannot be compacted any further."""
         limits = situation.frame.judging_limits()
         async with self._database.session() as records:
@@ -327,13 +344,13 @@ class CompactionService:
                 situation.conversation.conversation_id, resume_at(situation.head, limits)
             )
 
-    async def _postpone(self, situation: Situation) -> None:
-        rest = min(LEAST_REST_SECONDS * 2 ** min(situation.head.failures, 16), MOST_REST_SECONDS)
+    async def _postpone(self, situation: CompactionInput) -> None:
+        rest = min(MIN_REST_SECONDS * 2 ** min(situation.head.failures, 16), MAX_REST_SECONDS)
         async with self._database.session() as records:
             await records.jobs.postpone(situation.conversation.conversation_id, rest)
 
     def _remember_fruitless(self, conversation_id: str, ground: Hashable) -> None:
-        if len(self._fruitless) >= _MOST_FRUITLESS:
+        if len(self._fruitless) >= _MAX_FRUITLESS:
             self._fruitless.clear()
         self._fruitless[conversation_id] = ground
 
@@ -343,9 +360,9 @@ class CompactionService:
         self,
         tenant_id: str,
         conversation_id: str,
-        request: Ask | None = None,
+        request: RequestSettings | None = None,
         spans: tuple[Span, ...] | None = None,
-    ) -> Situation:
+    ) -> CompactionInput:
         """Read what to plan on: the messages shown, or of them those in `spans`."""
         model = request.model if request else None
         found = await self._found(tenant_id, conversation_id, model)
@@ -363,10 +380,10 @@ class CompactionService:
             view = base_view(found.head, active.view if active else None, frame.policy)
             shown = spans_through(spans or view.spans, found.head.head_seq)
             entries = await _entries(records, conversation_id, shown, view, frame.policy)
-        situation = Situation(tenant_id, found, frame, view, tuple(entries), active)
+        situation = CompactionInput(tenant_id, found, frame, view, tuple(entries), active)
         return await self._shortened(situation)
 
-    async def _shortened(self, situation: Situation) -> Situation:
+    async def _shortened(self, situation: CompactionInput) -> CompactionInput:
         """Return the situation with what every build shortens: a plan goes by what they show."""
         frame, view = situation.frame, situation.view
         limits = frame.policy_limits or frame.limits
@@ -392,10 +409,12 @@ class CompactionService:
             raise NotFound.conversation(conversation_id)
         return found
 
-    def _plan(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> Keep | Compact:
+    def _plan(
+        self, situation: CompactionInput, trigger: Trigger, ask: CompactRequest
+    ) -> NoCompaction | CompactionPlan:
         if not situation.entries:
-            return Keep(f"the conversation has no messages{_where(situation.head)}")
-        is_crowded = due_line(situation.frame).is_crowded(situation.head)
+            return NoCompaction(f"the conversation has no messages{_where(situation.head)}")
+        is_crowded = compaction_threshold(situation.frame).is_crowded(situation.head)
         deep = trigger is Trigger.BACKGROUND and is_crowded
         forced = trigger is Trigger.FORCED
         strategy = ask.strategy or situation.frame.policy.strategy
@@ -404,7 +423,7 @@ class CompactionService:
             situation.head,
             situation.frame,
             situation.tokens_in(situation.view),
-            Wish(
+            CompactionOptions(
                 forced or deep,
                 deep,
                 # What is due is more than was counted, if by the count the target is met.
@@ -415,25 +434,27 @@ class CompactionService:
             situation.view,
         )
 
-    async def _run(self, situation: Situation, trigger: Trigger, ask: CompactAsk) -> CompactResult:
+    async def _run(
+        self, situation: CompactionInput, trigger: Trigger, ask: CompactRequest
+    ) -> CompactResult:
         with self._watched(situation, trigger, ask.strategy) as tell:
             result = await self._attempt(situation, trigger, ask)
             tell(result)
         return result
 
     def _watched(
-        self, situation: Situation, trigger: Trigger, strategy: StrategyName | None = None
+        self, situation: CompactionInput, trigger: Trigger, strategy: StrategyName | None = None
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:
         conversation_id = situation.conversation.conversation_id
         strategy = strategy or situation.frame.policy.strategy
         return self._observer.compacting(conversation_id, trigger, strategy)
 
     async def _attempt(
-        self, situation: Situation, trigger: Trigger, ask: CompactAsk
+        self, situation: CompactionInput, trigger: Trigger, ask: CompactRequest
     ) -> CompactResult:
         started = self._now_ms()
         plan = self._plan(situation, trigger, ask)
-        if isinstance(plan, Keep):
+        if isinstance(plan, NoCompaction):
             return _nothing(situation, plan.reason, ())
         effort = self._effort(situation)
         await self._tell(situation, EventType.STARTED, {"trigger": trigger, "steps": plan.steps})
@@ -456,7 +477,11 @@ class CompactionService:
         return result_of(receipt)
 
     async def _record_failure(
-        self, situation: Situation, trigger: Trigger, error: ContextError, effort: Effort
+        self,
+        situation: CompactionInput,
+        trigger: Trigger,
+        error: ContextError,
+        effort: SummariserCalls,
     ) -> None:
         """Tell of a failure in the events and the log; one that no caller waits for is kept."""
         reason = error.facts.get("reason", error.code)
@@ -469,7 +494,7 @@ class CompactionService:
                 await records.jobs.record_failure(conversation_id, json_text.dumps(explained))
         _log.warning("compaction_failed", extra={"data": told})
 
-    async def _preview(self, situation: Situation, ask: CompactAsk) -> CompactResult:
+    async def _preview(self, situation: CompactionInput, ask: CompactRequest) -> CompactResult:
         """Return what a compaction would do, without a call of a model (E7).
 
         What needs no model is carried out as far as the receipt, and told exactly. The size of a
@@ -477,7 +502,7 @@ class CompactionService:
         """
         started, model = self._now_ms(), self._model(situation, ask)
         plan = self._plan(situation, Trigger.FORCED, ask)
-        if isinstance(plan, Keep):
+        if isinstance(plan, NoCompaction):
             return _nothing(situation, plan.reason, ())
         if plan.hidden is not None and plan.summarises and model is not None:
             return self._estimated(situation, plan, ask)
@@ -489,7 +514,9 @@ class CompactionService:
         result = result_of(receipt)
         return replace(result, compacted=False, reason=_DRY_RUN, compaction_id=None)
 
-    def _estimated(self, situation: Situation, plan: Compact, ask: CompactAsk) -> CompactResult:
+    def _estimated(
+        self, situation: CompactionInput, plan: CompactionPlan, ask: CompactRequest
+    ) -> CompactResult:
         """Return what a plan leads to, its summaries taking what they probably will."""
         frame = situation.frame
         summaries, retain, whole = self._expected(situation, plan, ask)
@@ -510,7 +537,7 @@ class CompactionService:
         )
 
     def _expected(
-        self, situation: Situation, plan: Compact, ask: CompactAsk
+        self, situation: CompactionInput, plan: CompactionPlan, ask: CompactRequest
     ) -> tuple[list[Summary], str | None, list[int]]:
         """Return what makes the view a plan leads to, the texts of its summaries unwritten."""
         view, policy, whole = situation.view, situation.frame.policy, _whole(situation)
@@ -535,11 +562,11 @@ class CompactionService:
 
     async def _make(
         self,
-        situation: Situation,
-        plan: Compact,
+        situation: CompactionInput,
+        plan: CompactionPlan,
         trigger: Trigger,
-        ask: CompactAsk,
-        effort: Effort,
+        ask: CompactRequest,
+        effort: SummariserCalls,
     ) -> _Made:
         """Carry a plan out; where no summary can be had, a build takes the next step (E9)."""
         try:
@@ -556,7 +583,11 @@ class CompactionService:
             return made
 
     async def _roll(
-        self, situation: Situation, plan: Compact, ask: CompactAsk, effort: Effort
+        self,
+        situation: CompactionInput,
+        plan: CompactionPlan,
+        ask: CompactRequest,
+        effort: SummariserCalls,
     ) -> _Made:
         """Carry the summary so far on over what is hidden now: one summary for all of it."""
         view, hidden = situation.view, plan.hidden
@@ -582,7 +613,11 @@ class CompactionService:
         return _Made(plan, after, [summary])
 
     async def _grow_tree(
-        self, situation: Situation, plan: Compact, ask: CompactAsk, effort: Effort
+        self,
+        situation: CompactionInput,
+        plan: CompactionPlan,
+        ask: CompactRequest,
+        effort: SummariserCalls,
     ) -> _Made:
         """Summarise the new chunks, each once, and fold where a level is full (D3).
 
@@ -615,7 +650,11 @@ class CompactionService:
         return _Made(plan, after, made, lacks_summary=failed)
 
     async def _fold(
-        self, situation: Situation, nodes: list[Summary], ask: CompactAsk, effort: Effort
+        self,
+        situation: CompactionInput,
+        nodes: list[Summary],
+        ask: CompactRequest,
+        effort: SummariserCalls,
     ) -> list[Summary]:
         """Fold full levels of a tree in place, and return the summaries that made."""
         limits = situation.frame.judging_limits()
@@ -639,17 +678,17 @@ class CompactionService:
 
     async def _condense(
         self,
-        situation: Situation,
+        situation: CompactionInput,
         spans: Sequence[Span],
         before: str | None,
-        ask: CompactAsk,
+        ask: CompactRequest,
         max_tokens: int,
-        effort: Effort,
+        effort: SummariserCalls,
         *,
         kept: frozenset[int],
         retains: bool = False,
     ) -> SummaryResult:
-        return await condense(
+        return await summarise_paged(
             self._database,
             self._summariser,
             situation.conversation.conversation_id,
@@ -663,18 +702,18 @@ class CompactionService:
             retained=situation.view.retain if retains else None,
         )
 
-    def _effort(self, situation: Situation) -> Effort:
+    def _effort(self, situation: CompactionInput) -> SummariserCalls:
         return self._summariser.effort(situation.tenant_id)
 
-    def _model(self, situation: Situation, ask: CompactAsk) -> str | None:
+    def _model(self, situation: CompactionInput, ask: CompactRequest) -> str | None:
         frame = situation.frame
         return self._summariser.choose_model(ask.model, frame.policy.compaction.model, frame.model)
 
     def _summary_ask(
-        self, situation: Situation, ask: CompactAsk, *, retains: bool = False
-    ) -> SummaryAsk:
+        self, situation: CompactionInput, ask: CompactRequest, *, retains: bool = False
+    ) -> SummaryRequest:
         policy = situation.frame.policy.compaction
-        return SummaryAsk(
+        return SummaryRequest(
             prompt=policy.summary_prompt,
             directives=policy.summary_directives,
             retain_prompt=policy.retain_prompt if retains else None,
@@ -683,18 +722,18 @@ class CompactionService:
         )
 
     @staticmethod
-    def _count(situation: Situation, text: str) -> int:
+    def _count(situation: CompactionInput, text: str) -> int:
         return shown_cost(text, situation.frame.count)
 
     # --- applying -------------------------------------------------------------------------
 
     def _receipt(
         self,
-        situation: Situation,
+        situation: CompactionInput,
         made: _Made,
         trigger: Trigger,
         strategy: StrategyName | None,
-        effort: Effort,
+        effort: SummariserCalls,
         started: float,
     ) -> Compaction:
         head, view, policy = situation.head, made.view, situation.frame.policy
@@ -726,7 +765,9 @@ class CompactionService:
             degraded=(SUMMARISER_UNAVAILABLE,) if made.lacks_summary or made.plan.drops else (),
         )
 
-    async def _apply_clearing(self, situation: Situation, plan: Compact, started: float) -> None:
+    async def _apply_clearing(
+        self, situation: CompactionInput, plan: CompactionPlan, started: float
+    ) -> None:
         made = _Made(plan, _without_summary(situation, plan))
         effort = self._effort(situation)
         receipt = self._receipt(situation, made, Trigger.TOOL_OUTPUT, None, effort, started)
@@ -743,13 +784,13 @@ class CompactionService:
 
     async def _apply(
         self,
-        situation: Situation,
+        situation: CompactionInput,
         receipt: Compaction,
         cause: str = "compaction",
         resume: int | None = None,
     ) -> None:
         conversation_id = situation.conversation.conversation_id
-        shown = Shown(
+        shown = VisibleState(
             receipt.view,
             receipt.compaction_id,
             receipt.summary_tokens,
@@ -776,18 +817,20 @@ class CompactionService:
                 raise Conflict("The context changed while it was being compacted; try again")
             await records.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(told))
 
-    async def _tell(self, situation: Situation, event: EventType, data: dict[str, Any]) -> None:
+    async def _tell(
+        self, situation: CompactionInput, event: EventType, data: dict[str, Any]
+    ) -> None:
         async with self._database.session() as records:
             await records.events.add(
                 situation.conversation.conversation_id, event, json_text.dumps(data)
             )
 
 
-def _where(head: Head) -> str:
+def _where(head: ConversationState) -> str:
     return " in its active window" if head.head_seq else ""
 
 
-async def _active(records: Records, conversation: Conversation) -> Compaction | None:
+async def _active(records: Repositories, conversation: Conversation) -> Compaction | None:
     """Return the receipt of what a conversation shows, None where it shows its log."""
     compaction_id = conversation.head.compaction_id
     if compaction_id is None:
@@ -796,7 +839,7 @@ async def _active(records: Records, conversation: Conversation) -> Compaction | 
 
 
 async def _entries(
-    records: Records, conversation_id: str, spans: Sequence[Span], view: View, policy: Policy
+    records: Repositories, conversation_id: str, spans: Sequence[Span], view: View, policy: Policy
 ) -> list[Entry]:
     """Return the entries in these spans of a view, the results of excluded tools marked (F3)."""
     entries: list[Entry] = []
@@ -809,29 +852,29 @@ async def _entries(
     return with_excluded(entries, excluded_seqs(entries, view, names, tools))
 
 
-def _whole(situation: Situation) -> list[int]:
+def _whole(situation: CompactionInput) -> list[int]:
     """Return the seqs that are not cleared; results that came after a pin are among them."""
     return sorted(never_cleared(situation.entries))
 
 
-def _without_summary(situation: Situation, plan: Compact) -> View:
+def _without_summary(situation: CompactionInput, plan: CompactionPlan) -> View:
     """Return the view that a plan makes with the summaries there are."""
     view = situation.view
     return view_after(view, plan, view.summaries, view.retain, _whole(situation))
 
 
-def _resume_after(situation: Situation, receipt: Compaction) -> int:
+def _resume_after(situation: CompactionInput, receipt: Compaction) -> int:
     """Return how far the log has to grow before it is compacted by itself again.
 
     What has to stay can be more than `max_messages` allows: no compaction helps then.
     """
     head, frame = situation.head, situation.frame
     left = replace(head, hidden_messages=receipt.hidden_messages)
-    is_crowded = due_line(frame).is_crowded(left)
+    is_crowded = compaction_threshold(frame).is_crowded(left)
     return resume_at(head, frame.judging_limits()) if is_crowded else 0
 
 
-def _next_fold(situation: Situation, nodes: Sequence[Summary]) -> tuple[int, int] | None:
+def _next_fold(situation: CompactionInput, nodes: Sequence[Summary]) -> tuple[int, int] | None:
     tree, limits = situation.frame.policy.tree_summary, situation.frame.judging_limits()
     most = reserve_for(StrategyName.TREE_SUMMARY, limits)
     return next_fold(nodes, tree.levels, tree.chunk_size, most)
@@ -843,7 +886,7 @@ def _folded(parts: Sequence[Summary], text: str, tokens: int) -> Summary:
     return Summary(span, text, tokens, parts[0].level + 1, tuple(part.span for part in parts))
 
 
-def _nothing(situation: Situation, reason: str, strategies: tuple[str, ...]) -> CompactResult:
+def _nothing(situation: CompactionInput, reason: str, strategies: tuple[str, ...]) -> CompactResult:
     tokens = situation.tokens_in(situation.view)
     messages = situation.messages_in(situation.view)
     return CompactResult(

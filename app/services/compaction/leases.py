@@ -17,7 +17,7 @@ from app.services.ports import Database
 
 LEASE_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.05
-MOST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 1.0
 
 
 class Leases:
@@ -70,7 +70,7 @@ class Leases:
                     "Another compaction of the conversation is still running", {"retry_after": 5}
                 )
             await asyncio.sleep(min(pause, left))
-            pause = min(pause * 2, MOST_PAUSE_SECONDS)
+            pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     async def _take(self, conversation_id: str, holder: str) -> bool:
         async with self._database.session() as records:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.domain.compaction.summaries import SummaryAsk
+from app.domain.compaction.summaries import SummaryRequest
 from app.domain.conversations.view import Span
-from app.services.compaction.summariser import Effort, Summariser, SummaryResult
+from app.services.compaction.summariser import Summariser, SummariserCalls, SummaryResult
 from app.services.ports import Database
 
 PAGE_MESSAGES = 500
 
 
-async def condense(
+async def summarise_paged(
     database: Database,
     summariser: Summariser,
     conversation_id: str,
     spans: Sequence[Span],
     previous: str | None,
-    ask: SummaryAsk,
+    ask: SummaryRequest,
     model: str | None,
     max_tokens: int,
-    effort: Effort,
+    effort: SummariserCalls,
     *,
     kept_seqs: frozenset[int] = frozenset(),
     retained: str | None = None,

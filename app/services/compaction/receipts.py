@@ -14,8 +14,8 @@ from app.domain.conversations.records import Compaction, Conversation, Failure, 
 from app.domain.conversations.view import overlap, spans_through
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows, shown_of
-from app.services.ports import Database, Records
-from app.services.prompt.settings_resolver import Frames
+from app.services.ports import Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Receipt:
 class ReceiptService:
     """Reads what compactions did, and takes the newest one back."""
 
-    def __init__(self, database: Database, frames: Frames, active: ActiveWindows) -> None:
+    def __init__(self, database: Database, frames: SettingsResolver, active: ActiveWindows) -> None:
         self._database = database
         self._frames = frames
         self._active = active
@@ -159,7 +159,7 @@ class ReceiptService:
         return await self.get(tenant_id, conversation_id, compaction_id)
 
     async def _show_before(
-        self, records: Records, conversation: Conversation, receipt: Compaction
+        self, records: Repositories, conversation: Conversation, receipt: Compaction
     ) -> None:
         """Put the view of a receipt's parent back, with the pins that were set since (D8)."""
         conversation_id, head = conversation.conversation_id, conversation.head
@@ -185,7 +185,7 @@ class ReceiptService:
         assert applied, "the head is locked, and the view shows every pin"
 
     async def _conversation(
-        self, records: Records, tenant_id: str, conversation_id: str
+        self, records: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation:
         found = await records.conversations.find(
             tenant_id, conversation_id, self._frames.default_model
@@ -195,7 +195,7 @@ class ReceiptService:
         return found
 
 
-async def _receipt(records: Records, conversation_id: str, compaction_id: str) -> Compaction:
+async def _receipt(records: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
     found = await records.contexts.find_compaction(conversation_id, compaction_id)
     if found is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})

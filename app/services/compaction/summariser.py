@@ -4,8 +4,8 @@
    chunk is carried into the next one. Only a message larger than a chunk is cut inside.
 2. An answer that is not accepted is asked for once more, more strictly; then it is a failure.
 3. A provider that limits or fails is tried again after a pause, then the fallback models take
-   over in order. All calls of one compaction are one `Effort`: six failing calls end it, and so
-   does its deadline. A model it gave up is not asked again.
+   over in order. `SummariserCalls` counts the calls of one compaction: six failing calls end it,
+   and so does its deadline. A model that failed so is not called again.
 4. Without a model the built-in extractive summariser answers, and says so.
 5. Counting, masking and extracting large input happens in a thread (the loop never stalls).
 """
@@ -38,7 +38,7 @@ from app.domain.compaction.summaries import (
     Completion,
     ModelCall,
     Rejected,
-    SummaryAsk,
+    SummaryRequest,
     format_messages,
     format_summaries,
     parse_answer,
@@ -49,10 +49,10 @@ from app.domain.compaction.summaries import (
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, overlaid
 from app.services.ports import Gateway, Models, Tokenizer
 
-MOST_FAILING_CALLS = 6
-MOST_PAUSE_SECONDS = 20.0
+MAX_FAILING_CALLS = 6
+MAX_PAUSE_SECONDS = 20.0
 """A provider that wants a longer pause before the next call is not waited for."""
-LEAST_CHUNK_TOKENS = 128
+MIN_CHUNK_TOKENS = 128
 MAX_NAMED_MODELS = 10
 """So many of the allowed models are named where another was asked for."""
 EXTRACT_CHARS_PER_TOKEN = 3
@@ -99,7 +99,7 @@ class SummariserSettings:
 
 
 @dataclass(slots=True)
-class Effort:
+class SummariserCalls:
     """The model calls of one compaction: what they may still take, and what they took (E8, E9).
 
     `deadline` is on the summariser's clock. `calls` counts failed calls too. `model` is the one
@@ -145,8 +145,8 @@ class SummaryResult:
 class _Run:
     """One summary in the making: what is left of the text, and what it is made with."""
 
-    ask: SummaryAsk
-    effort: Effort
+    ask: SummaryRequest
+    effort: SummariserCalls
     models: list[str]
     max_tokens: int
     pieces: list[str]
@@ -210,18 +210,18 @@ class Summariser:
             pointer, f"The model {model!r} may not summarise; these may: {allowed}"
         )
 
-    def effort(self, tenant_id: str) -> Effort:
+    def effort(self, tenant_id: str) -> SummariserCalls:
         """Return a fresh effort, whose deadline begins to run now."""
-        return Effort(tenant_id, self._now() + self._settings.deadline_seconds)
+        return SummariserCalls(tenant_id, self._now() + self._settings.deadline_seconds)
 
     async def summarise(
         self,
         messages: Sequence[Message],
         previous: str | None,
-        ask: SummaryAsk,
+        ask: SummaryRequest,
         model: str | None,
         max_tokens: int,
-        effort: Effort,
+        effort: SummariserCalls,
         *,
         is_end: bool = True,
         kept: frozenset[int] = frozenset(),
@@ -262,16 +262,16 @@ class Summariser:
     async def fold(
         self,
         texts: Sequence[str],
-        ask: SummaryAsk,
+        ask: SummaryRequest,
         model: str | None,
         max_tokens: int,
-        effort: Effort,
+        effort: SummariserCalls,
     ) -> str:
         """Return one summary of several, which are given oldest first (D3); raises likewise."""
         if model is None:
             effort.extracted()
             return await asyncio.to_thread(self._digest, (), "\n\n".join(texts), max_tokens)
-        plain = SummaryAsk(ask.prompt, ask.directives, instructions=ask.instructions)
+        plain = SummaryRequest(ask.prompt, ask.directives, instructions=ask.instructions)
         run = _Run(
             ask=plain,
             effort=effort,
@@ -289,7 +289,7 @@ class Summariser:
         messages: Sequence[Message],
         previous: str | None,
         retained: str | None,
-        ask: SummaryAsk,
+        ask: SummaryRequest,
         max_tokens: int,
     ) -> SummaryResult:
         if not ask.wants_retain:
@@ -310,7 +310,7 @@ class Summariser:
 
     # --- by a model -----------------------------------------------------------------------
 
-    def _line_up(self, model: str, effort: Effort) -> list[str]:
+    def _line_up(self, model: str, effort: SummariserCalls) -> list[str]:
         """Return the models to ask, in order (rule 3)."""
         fallbacks = (name for name in self._settings.fallback_models if name != model)
         models = [model, *fallbacks]
@@ -357,12 +357,12 @@ class Summariser:
     def _step_down(self, run: _Run, exc: ServiceUnavailable, chunk: str) -> None:
         """Make the next attempt easier, or give up: smaller chunks first, then other models."""
         reason = exc.facts.get("reason")
-        if reason in _FINAL or run.effort.failures >= MOST_FAILING_CALLS or self._is_late(run):
+        if reason in _FINAL or run.effort.failures >= MAX_FAILING_CALLS or self._is_late(run):
             raise exc
         half = self._tokenizer.count(chunk) // 2
         if reason in _PROVIDER_DOWN:
             run.effort.given_up.add(run.models[0])
-        if reason == "context_window" and half >= LEAST_CHUNK_TOKENS:
+        if reason == "context_window" and half >= MIN_CHUNK_TOKENS:
             run.most_chunk_tokens = half
         elif len(run.models) > 1:
             run.models.pop(0)
@@ -384,7 +384,7 @@ class Summariser:
                 return parsed
             rejected = parsed
             run.effort.failures += 1
-            if run.effort.failures >= MOST_FAILING_CALLS:
+            if run.effort.failures >= MAX_FAILING_CALLS:
                 break
         raise ServiceUnavailable(
             "The model's answer cannot be used as a summary",
@@ -423,9 +423,9 @@ class Summariser:
         effort.spend(call.model, completion, completion.cost(call.info))
         return completion
 
-    def _in_time(self, effort: Effort, call: ModelCall) -> ModelCall:
+    def _in_time(self, effort: SummariserCalls, call: ModelCall) -> ModelCall:
         """Return the call with no more time than is left; raises when nothing is left (rule 3)."""
-        if effort.failures >= MOST_FAILING_CALLS:
+        if effort.failures >= MAX_FAILING_CALLS:
             raise ServiceUnavailable(
                 "Too many calls of the summariser failed",
                 {"reason": "too_many_failures", "model": call.model},
@@ -439,7 +439,7 @@ class Summariser:
 
     def _pause(self, state: RetryCallState) -> float:
         first = self._settings.backoff_seconds
-        backoff = wait_exponential_jitter(first, MOST_PAUSE_SECONDS, jitter=first)(state)
+        backoff = wait_exponential_jitter(first, MAX_PAUSE_SECONDS, jitter=first)(state)
         exc = state.outcome.exception() if state.outcome else None
         return max(backoff, _wanted_pause(exc))
 
@@ -489,7 +489,7 @@ class Summariser:
         room = int(total / (1 + margin)) - self._tokenizer.count(bare) - 16
         if run.most_chunk_tokens is not None:
             room = min(room, run.most_chunk_tokens)
-        if room < LEAST_CHUNK_TOKENS:
+        if room < MIN_CHUNK_TOKENS:
             raise ServiceUnavailable(
                 "The instructions alone fill the summariser's window",
                 {"reason": "context_window", "model": run.models[0]},
@@ -502,12 +502,12 @@ def _wanted_pause(exc: BaseException | None) -> float:
     return float(exc.facts.get("retry_after", 0)) if isinstance(exc, ServiceUnavailable) else 0.0
 
 
-def _is_passing(exc: BaseException, effort: Effort) -> bool:
+def _is_passing(exc: BaseException, effort: SummariserCalls) -> bool:
     return (
         isinstance(exc, ServiceUnavailable)
         and exc.facts.get("reason") in _TRY_AGAIN
-        and _wanted_pause(exc) <= MOST_PAUSE_SECONDS
-        and effort.failures < MOST_FAILING_CALLS
+        and _wanted_pause(exc) <= MAX_PAUSE_SECONDS
+        and effort.failures < MAX_FAILING_CALLS
     )
 
 

@@ -22,17 +22,24 @@ from app.domain.conversations.active_window import (
     marker_of,
     still_restored,
 )
-from app.domain.conversations.records import Compaction, Conversation, Head, Shown
+from app.domain.conversations.records import (
+    Compaction,
+    Conversation,
+    ConversationState,
+    VisibleState,
+)
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, count_in, overlap, spans_through
-from app.services.ports import Database, Records
-from app.services.prompt.settings_resolver import Frames
+from app.services.ports import Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
 
 
 class ActiveWindows:
     """Moves windows on, and puts restored messages back into them."""
 
-    def __init__(self, database: Database, frames: Frames, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, database: Database, frames: SettingsResolver, now: Callable[[], datetime]
+    ) -> None:
         self._database = database
         self._frames = frames
         self.now = now
@@ -45,7 +52,7 @@ class ActiveWindows:
             found = await self._locked(records, tenant_id, conversation.conversation_id)
             return await self.settle(records, found)
 
-    async def settle(self, records: Records, conversation: Conversation) -> Conversation:
+    async def settle(self, records: Repositories, conversation: Conversation) -> Conversation:
         """Do the same in a transaction that holds the head's lock."""
         now = self.now()
         if not conversation.is_outdated(now):
@@ -70,7 +77,7 @@ class ActiveWindows:
         return await self._move(records, conversation, window, oldest_at, "window_moved")
 
     async def rejoin(
-        self, records: Records, conversation: Conversation, spans: Sequence[Span]
+        self, records: Repositories, conversation: Conversation, spans: Sequence[Span]
     ) -> Conversation:
         """Put ranges of the log back into the window, as far as they are not in it (I4).
 
@@ -92,7 +99,7 @@ class ActiveWindows:
 
     async def _move(
         self,
-        records: Records,
+        records: Repositories,
         conversation: Conversation,
         window: ActiveWindow,
         oldest_at: datetime | None,
@@ -111,7 +118,9 @@ class ActiveWindows:
         await records.windows.move(conversation_id, moved)
         return replace(conversation, head=moved)
 
-    async def _shown(self, records: Records, conversation: Conversation, head: Head) -> Shown:
+    async def _shown(
+        self, records: Repositories, conversation: Conversation, head: ConversationState
+    ) -> VisibleState:
         """Return what is shown of a moved window."""
         active = None
         if head.compaction_id is not None:
@@ -120,7 +129,9 @@ class ActiveWindows:
             )
         return await shown_of(records, self._frames, replace(conversation, head=head), active)
 
-    async def _locked(self, records: Records, tenant_id: str, conversation_id: str) -> Conversation:
+    async def _locked(
+        self, records: Repositories, tenant_id: str, conversation_id: str
+    ) -> Conversation:
         found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
         if found is None:
             raise NotFound.conversation(conversation_id)
@@ -128,8 +139,8 @@ class ActiveWindows:
 
 
 async def with_window(
-    records: Records, conversation_id: str, head: Head, window: ActiveWindow
-) -> Head:
+    records: Repositories, conversation_id: str, head: ConversationState, window: ActiveWindow
+) -> ConversationState:
     """Return the head with this window, and with what that leaves out of the log."""
     spans = spans_through(window.spans, head.head_seq)
     return replace(
@@ -141,8 +152,11 @@ async def with_window(
 
 
 async def shown_of(
-    records: Records, frames: Frames, conversation: Conversation, receipt: Compaction | None
-) -> Shown:
+    records: Repositories,
+    frames: SettingsResolver,
+    conversation: Conversation,
+    receipt: Compaction | None,
+) -> VisibleState:
     """Return what a conversation shows of its window by a receipt, or by none.
 
     What the head keeps is kept. A receipt that has nothing to say of this window is not shown.
@@ -150,7 +164,7 @@ async def shown_of(
     head = conversation.head
     window = head.window.spans
     whole = View(spans=window, window=window)
-    nothing = Shown(whole, None, 0, head.outside_tokens, head.outside_messages)
+    nothing = VisibleState(whole, None, 0, head.outside_tokens, head.outside_messages)
     if receipt is None:
         return nothing
     view = base_view(head, receipt.view, frames.policy_of(conversation))
@@ -160,7 +174,7 @@ async def shown_of(
     for span in spans_through(view.spans, head.head_seq):
         entries += await records.log.entries(conversation.conversation_id, span.start, span.end)
     left = as_shown(entries, view)
-    return Shown(
+    return VisibleState(
         view,
         receipt.compaction_id,
         summary_cost(view, frames.counter(conversation.counter)),
@@ -170,7 +184,7 @@ async def shown_of(
     )
 
 
-def _showing(head: Head, shown: Shown, cause: str | None) -> Head:
+def _showing(head: ConversationState, shown: VisibleState, cause: str | None) -> ConversationState:
     """Return a head with what it shows, which is something new if there is a cause."""
     view, has_view = shown.view, shown.compaction_id is not None
     return replace(

@@ -14,7 +14,7 @@ from app.domain.common.pages import Bound, Page
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.records import Agent, Settings, Versioned
 from app.services.common.read_permits import UNLIMITED, Read
-from app.services.ports import Database, Records
+from app.services.ports import Database, Repositories
 from app.services.prompt.settings_inheritance import (
     CheckModel,
     Listed,
@@ -30,7 +30,7 @@ from app.services.prompt.settings_inheritance import (
     tools_text,
     with_list,
 )
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Forget
 
 _UNSET = datetime.min.replace(tzinfo=UTC)
@@ -72,7 +72,7 @@ class AgentService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
@@ -237,7 +237,7 @@ class AgentService:
             await records.agents.change(tenant_id, with_list(found, kind, after))
         return after
 
-    async def _replayed(self, records: Records, tenant_id: str, agent_id: str) -> ShownAgent:
+    async def _replayed(self, records: Repositories, tenant_id: str, agent_id: str) -> ShownAgent:
         try:
             return self._shown(await self._get(records, tenant_id, agent_id))
         except NotFound as error:
@@ -246,7 +246,7 @@ class AgentService:
             ) from error
 
     async def _get(
-        self, records: Records, tenant_id: str, agent_id: str, *, lock: bool = False
+        self, records: Repositories, tenant_id: str, agent_id: str, *, lock: bool = False
     ) -> Agent:
         found = await records.agents.find(tenant_id, agent_id, lock=lock)
         if found is None:

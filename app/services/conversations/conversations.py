@@ -11,9 +11,9 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import CounterName
-from app.domain.conversations.records import Conversation, Head, Settings, Versioned
+from app.domain.conversations.records import Conversation, ConversationState, Settings, Versioned
 from app.services.common.read_permits import UNLIMITED, Read
-from app.services.ports import Database, Records
+from app.services.ports import Database, Repositories
 from app.services.prompt.settings_inheritance import (
     CheckModel,
     Listed,
@@ -29,7 +29,7 @@ from app.services.prompt.settings_inheritance import (
     tools_text,
     with_list,
 )
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Forget
 
 
@@ -60,7 +60,7 @@ class ConversationService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
@@ -160,7 +160,7 @@ class ConversationService:
             return self._shown(await self._get(records, tenant_id, conversation_id))
 
     async def _drop_state_of_another_strategy(
-        self, records: Records, before: Conversation, after: Conversation
+        self, records: Repositories, before: Conversation, after: Conversation
     ) -> None:
         """Show everything again when the strategy changes (D6)."""
         if before.head.compaction_id is None:
@@ -217,7 +217,7 @@ class ConversationService:
         body = tools_text(tools)
         return await self._set(tenant_id, conversation_id, Versioned.TOOLS, body, expected_version)
 
-    async def clear(self, tenant_id: str, conversation_id: str) -> Head:
+    async def clear(self, tenant_id: str, conversation_id: str) -> ConversationState:
         """Empty its active window and return the head then; nothing is deleted (B3).
 
         Raises NotFound.
@@ -265,7 +265,7 @@ class ConversationService:
         return after
 
     async def _replayed(
-        self, records: Records, tenant_id: str, conversation_id: str
+        self, records: Repositories, tenant_id: str, conversation_id: str
     ) -> ShownConversation:
         try:
             return self._shown(await self._get(records, tenant_id, conversation_id))
@@ -276,7 +276,7 @@ class ConversationService:
             ) from error
 
     async def _agent_layer(
-        self, records: Records, tenant_id: str, agent_id: str | None
+        self, records: Repositories, tenant_id: str, agent_id: str | None
     ) -> Settings:
         if agent_id is None:
             return Settings()
@@ -286,7 +286,9 @@ class ConversationService:
             raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
         return agent.settings
 
-    async def _get(self, records: Records, tenant_id: str, conversation_id: str) -> Conversation:
+    async def _get(
+        self, records: Repositories, tenant_id: str, conversation_id: str
+    ) -> Conversation:
         found = await records.conversations.find(
             tenant_id, conversation_id, self._frames.default_model
         )
@@ -294,7 +296,9 @@ class ConversationService:
             raise NotFound.conversation(conversation_id)
         return found
 
-    async def _locked(self, records: Records, tenant_id: str, conversation_id: str) -> Conversation:
+    async def _locked(
+        self, records: Repositories, tenant_id: str, conversation_id: str
+    ) -> Conversation:
         found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
         if found is None:
             raise NotFound.conversation(conversation_id)

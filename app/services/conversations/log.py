@@ -19,7 +19,7 @@ from app.domain.common.errors import (
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import CounterName, ToolOutputPolicy
-from app.domain.compaction.planning import NEVER_DUE, DueLine, due_line
+from app.domain.compaction.planning import NO_THRESHOLD, CompactionThreshold, compaction_threshold
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log import NO_TERMS, BatchShape, Draft, draft, fold_batch, unpaired
 from app.domain.conversations.records import Conversation, StoredMessage
@@ -32,16 +32,16 @@ from app.domain.tool_output.preview import has_long_line, should_offload
 from app.services.common.observers import UNOBSERVED
 from app.services.common.read_permits import PAGE_BYTES, UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, JobQueue, Observer, Records
+from app.services.ports import Database, JobQueue, Observer, Repositories
 from app.services.prompt.budget_status import read_budget
-from app.services.prompt.settings_resolver import Frames
-from app.services.tool_output.stored_results import Content, Original, Outputs
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.stored_results import Content, Original, StoredResults
 
 _log = logging.getLogger("app.log")
 
 INLINE = "tool_output_inline"
 """The warning that results were kept in their messages, because their store failed (F8)."""
-_MOST_ROUNDS = 4
+_MAX_ROUNDS = 4
 _INLINE_CHARS = 24_000
 """Text counted on the event loop, in about a millisecond, before others have their turn."""
 _THREAD_CHARS = 64_000
@@ -103,12 +103,12 @@ class _Done:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
+class _AppendSettings:
     """The settings that an append goes by."""
 
     counter: str = CounterName.TOKENIZER
     output: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
-    line: DueLine = NEVER_DUE
+    line: CompactionThreshold = NO_THRESHOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _Batch:
     warnings: tuple[str, ...]
 
 
-class _Stale(Exception):
+class _SettingsChanged(Exception):
     """The settings are others than those a batch was made by."""
 
     def __init__(self, conversation: Conversation) -> None:
@@ -140,9 +140,9 @@ class LogService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         queue: JobQueue,
-        outputs: Outputs,
+        outputs: StoredResults,
         active: ActiveWindows,
         new_id: Callable[[], str],
         most_messages: int,
@@ -170,12 +170,12 @@ class LogService:
         has_results = any(_is_result(raw, request.format) for raw in request.messages)
         if current is None and has_results:
             current = await self._find(tenant_id, conversation_id)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             ground = await self._ground(current)
             batch = await self._batch(tenant_id, conversation_id, request, ground, has_results)
             try:
                 done = await self._stored(tenant_id, conversation_id, request, batch, ground)
-            except _Stale as stale:
+            except _SettingsChanged as stale:
                 current = stale.conversation
                 continue
             self._observe(done)
@@ -232,15 +232,17 @@ class LogService:
             raise NotFound.conversation(conversation_id)
         return found
 
-    async def _ground(self, conversation: Conversation | None) -> _Ground:
+    async def _ground(self, conversation: Conversation | None) -> _AppendSettings:
         """Return what an append goes by, the defaults while the conversation is not known."""
         if conversation is None:
-            return _Ground()
+            return _AppendSettings()
         try:
             frame = await self._frames.of(conversation)
         except ContextError:
-            return _Ground(conversation.counter)
-        return _Ground(conversation.counter, frame.policy.tool_output, due_line(frame))
+            return _AppendSettings(conversation.counter)
+        return _AppendSettings(
+            conversation.counter, frame.policy.tool_output, compaction_threshold(frame)
+        )
 
     async def _as_of_now(
         self, tenant_id: str, done: _Done | dict[str, Any]
@@ -261,7 +263,7 @@ class LogService:
         return _Done(settled, replace(answer, head_seq=told.head_seq))
 
     async def _told(
-        self, tenant_id: str, done: _Done | dict[str, Any], line: DueLine
+        self, tenant_id: str, done: _Done | dict[str, Any], line: CompactionThreshold
     ) -> Appended | dict[str, Any]:
         """Wake a worker when the batch made a compaction due, and return the answer.
 
@@ -301,7 +303,7 @@ class LogService:
         tenant_id: str,
         conversation_id: str,
         request: Append,
-        ground: _Ground,
+        ground: _AppendSettings,
         has_results: bool,
     ) -> _Batch:
         """Check, offload and count the batch; without its blob store it stays inline (F8)."""
@@ -386,7 +388,7 @@ class LogService:
         conversation_id: str,
         request: Append,
         batch: _Batch,
-        ground: _Ground,
+        ground: _AppendSettings,
     ) -> _Done | dict[str, Any]:
         if request.idempotency_key is None and not batch.attaches:
             async with self._database.session() as records:
@@ -399,12 +401,12 @@ class LogService:
 
     async def _append(
         self,
-        records: Records,
+        records: Repositories,
         tenant_id: str,
         conversation_id: str,
         request: Append,
         batch: _Batch,
-        ground: _Ground,
+        ground: _AppendSettings,
         as_held: bool,
     ) -> _Done | None:
         drafts = batch.drafts
@@ -435,7 +437,7 @@ class LogService:
 
     async def _answer(
         self,
-        records: Records,
+        records: Repositories,
         conversation: Conversation,
         messages: list[AppendedMessage],
         warnings: tuple[str, ...] = (),
@@ -459,7 +461,7 @@ class LogService:
         conversation_id: str,
         request: Append,
         batch: _Batch,
-        ground: _Ground,
+        ground: _AppendSettings,
     ) -> _Done | dict[str, Any]:
         """Append under the head's lock, where the reason for a refusal can be told."""
         key, request_hash = request.idempotency_key, ""
@@ -475,7 +477,7 @@ class LogService:
                     return _replayed(kept, request_hash)
             now = await self._ground(current)
             if now.counter != ground.counter or (batch.has_results and now.output != ground.output):
-                raise _Stale(current)
+                raise _SettingsChanged(current)
             done = await self._append_checked(records, tenant_id, current, request, batch, now)
             if key is not None:
                 text = json_text.dumps(done.appended)
@@ -484,12 +486,12 @@ class LogService:
 
     async def _append_checked(
         self,
-        records: Records,
+        records: Repositories,
         tenant_id: str,
         current: Conversation,
         request: Append,
         batch: _Batch,
-        ground: _Ground,
+        ground: _AppendSettings,
     ) -> _Done:
         conversation_id = current.conversation_id
         given = [entry.id for entry in batch.drafts if entry.id is not None]
@@ -521,7 +523,7 @@ class LogService:
 
 
 async def _stored_with(
-    records: Records, conversation_id: str, ids: Sequence[str]
+    records: Repositories, conversation_id: str, ids: Sequence[str]
 ) -> AsyncIterator[StoredMessage]:
     """Yield the stored messages with these ids, of which a page's bytes are held at a time."""
     after_seq, has_more = 0, bool(ids)
@@ -548,7 +550,7 @@ async def _is_same(stored: StoredMessage, entry: Draft, format: FormatName) -> b
 
 
 async def _attach(
-    records: Records, conversation_id: str, batch: _Batch, new: Sequence[Draft]
+    records: Repositories, conversation_id: str, batch: _Batch, new: Sequence[Draft]
 ) -> None:
     """Note under the head's lock that new messages refer to blobs, unless one was collected."""
     refs = [entry.attaches for entry in new if entry.attaches is not None]

@@ -12,17 +12,17 @@ from app.domain.compaction.planning import base_view, newly_kept
 from app.domain.conversations.events import EventType
 from app.domain.conversations.records import Conversation
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, Records
-from app.services.prompt.settings_resolver import Frames
+from app.services.ports import Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
 
-MOST_SHARE = 0.5
+MAX_SHARE = 0.5
 """The share of the history budget that pins may take."""
 
 
 class PinService:
     """Pins and unpins messages, with their call groups or whole turns."""
 
-    def __init__(self, database: Database, frames: Frames, active: ActiveWindows) -> None:
+    def __init__(self, database: Database, frames: SettingsResolver, active: ActiveWindows) -> None:
         self._database = database
         self._frames = frames
         self._active = active
@@ -71,7 +71,7 @@ class PinService:
         return seqs
 
     async def _locked(
-        self, records: Records, tenant_id: str, conversation_id: str, message_id: str
+        self, records: Repositories, tenant_id: str, conversation_id: str, message_id: str
     ) -> tuple[Conversation, int]:
         found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
         if found is None:
@@ -81,7 +81,7 @@ class PinService:
             raise NotFound(f"No message {message_id!r}", {"id": message_id})
         return await self._active.settle(records, found), messages[0].seq
 
-    async def _check_share(self, records: Records, conversation: Conversation) -> None:
+    async def _check_share(self, records: Repositories, conversation: Conversation) -> None:
         """Refuse pins that leave the rest of the history too little room."""
         frame = await self._frames.of(conversation)
         limits = frame.policy_limits
@@ -91,7 +91,7 @@ class PinService:
         every = await records.contexts.pinned(conversation.conversation_id)
         pinned = [entry for entry in every if window.holds(entry.seq)]
         tokens = frame.usage(sum(entry.tokens for entry in pinned), 0).conversation
-        most = int((limits.capacity - frame.usage(0, 0).fixed) * MOST_SHARE)
+        most = int((limits.capacity - frame.usage(0, 0).fixed) * MAX_SHARE)
         if tokens > most:
             raise ValidationError(
                 f"Pinned messages would take {tokens} tokens, and may take {most}:"

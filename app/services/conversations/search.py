@@ -19,7 +19,7 @@ from app.domain.common.errors import NotFound
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.records import Conversation, StoredMessage
 from app.domain.conversations.search import (
-    MOST_RECALLED,
+    MAX_RECALLED,
     Candidate,
     Query,
     Recalled,
@@ -35,23 +35,23 @@ from app.domain.conversations.search import (
 )
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import Database
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 
 BATCH = 500
 BATCH_BYTES = 2_000_000
 """Messages, and bytes of their bodies, that are indexed at once."""
-MOST_JUDGED = 200
+MAX_JUDGED = 200
 """Messages whose text is looked at in one go."""
-MOST_POSTINGS = 200
+MAX_POSTINGS = 200
 """Messages that each term of a question brings."""
-MOST_CANDIDATES = 40
+MAX_CANDIDATES = 40
 """Messages of which all terms are looked up."""
 
 
 class SearchService:
     """Finds messages by their words, and indexes them for it."""
 
-    def __init__(self, database: Database, frames: Frames) -> None:
+    def __init__(self, database: Database, frames: SettingsResolver) -> None:
         self._database = database
         self._frames = frames
 
@@ -79,7 +79,7 @@ class SearchService:
         page: list[StoredMessage] = []
         has_more = before_seq - after_seq > 1
         while has_more and len(page) < limit and _size(page) < read.max_bytes:
-            wanted = max(limit, MOST_JUDGED) if query.needs_text else limit - len(page)
+            wanted = max(limit, MAX_JUDGED) if query.needs_text else limit - len(page)
             where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
             found = await read.page(self._find_by(conversation_id, query, limit=wanted, **where))
             if query.needs_text:
@@ -159,18 +159,18 @@ class SearchService:
         """Return the messages to show, and what each term is worth here."""
         async with self._database.session() as records:
             postings = await records.search.postings(
-                conversation_id, [[term] for term in terms], head_seq, MOST_POSTINGS
+                conversation_id, [[term] for term in terms], head_seq, MAX_POSTINGS
             )
             having_all: Sequence[int] = ()
             known_terms = [term for term, item in zip(terms, postings, strict=True) if item.seqs]
             if all(item.is_cut for item in postings if item.seqs) and len(known_terms) > 1:
                 # Every term is common, so what has all of them may be older than its postings.
                 (posting,) = await records.search.postings(
-                    conversation_id, [known_terms], head_seq, MOST_POSTINGS
+                    conversation_id, [known_terms], head_seq, MAX_POSTINGS
                 )
                 having_all = posting.seqs
             found = ranked(candidates(postings, having_all), postings, head_seq)
-            known = {item.seq: item for item in found[:MOST_CANDIDATES]}
+            known = {item.seq: item for item in found[:MAX_CANDIDATES]}
             cut = [number for number, item in enumerate(postings) if item.is_cut]
             held = await records.search.holding(
                 conversation_id, list(known), [terms[number] for number in cut]
@@ -179,7 +179,7 @@ class SearchService:
             replace(item, terms=known[item.seq].terms | {cut[place] for place in item.terms})
             for item in held
         ]
-        return ranked(judged, postings, head_seq)[:MOST_RECALLED], weights(postings, head_seq)
+        return ranked(judged, postings, head_seq)[:MAX_RECALLED], weights(postings, head_seq)
 
 
 def _words(batch: Sequence[Searched]) -> dict[int, tuple[str, ...]]:

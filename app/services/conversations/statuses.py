@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.records import Conversation
-from app.domain.conversations.status import MOST_LOOKED_AT, MOST_TOLD, Activity, status_text
+from app.domain.conversations.status import MAX_LOOKED_AT, MAX_TOLD, Activity, status_text
 from app.services.ports import Database
 
 _HELD_FOR = timedelta(seconds=1)
-_MOST_AGENTS = 1024
+_MAX_AGENTS = 1024
 
 
 class Statuses:
@@ -41,11 +41,11 @@ class Statuses:
                     tenant_id,
                     conversation.agent_id,
                     now - timedelta(seconds=seconds),
-                    MOST_LOOKED_AT,
-                    MOST_TOLD + 1,
+                    MAX_LOOKED_AT,
+                    MAX_TOLD + 1,
                 )
             self._held[key] = (now + _HELD_FOR, activities)
             self._held.move_to_end(key)
-            while len(self._held) > _MOST_AGENTS:
+            while len(self._held) > _MAX_AGENTS:
                 self._held.popitem(last=False)
         return status_text(activities, conversation.conversation_id)

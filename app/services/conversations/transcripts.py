@@ -23,8 +23,8 @@ from app.domain.conversations.view import Span, View
 from app.domain.conversations.visibility import NOT_SLID, Slid, Visibility, last_from, visibilities
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, Records
-from app.services.prompt.settings_resolver import Frames
+from app.services.ports import Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Content, Original
 
 LOOKED_BACK = (16, 512)
@@ -57,7 +57,7 @@ class Shown:
 
 
 @dataclass(slots=True)
-class _Talk:
+class _ConversationPage:
     """One conversation of a page: its messages there, and what tells how they are shown."""
 
     conversation: Conversation
@@ -81,7 +81,11 @@ class TranscriptService:
     """Tells how messages are shown, and reads those of an agent's conversations by time."""
 
     def __init__(
-        self, database: Database, frames: Frames, active: ActiveWindows, originals: Originals
+        self,
+        database: Database,
+        frames: SettingsResolver,
+        active: ActiveWindows,
+        originals: Originals,
     ) -> None:
         self._database = database
         self._frames = frames
@@ -167,20 +171,20 @@ class TranscriptService:
                 break
         return found
 
-    async def _talks(self, tenant_id: str, page: Iterable[Listed]) -> list[_Talk]:
+    async def _talks(self, tenant_id: str, page: Iterable[Listed]) -> list[_ConversationPage]:
         """Return the conversations of a page, their windows as they are now (rule 1)."""
-        talks: dict[str, _Talk] = {}
+        talks: dict[str, _ConversationPage] = {}
         for listed in page:
             conversation, message = listed.conversation, listed.message
             if conversation.conversation_id not in talks:
                 settled = await self._active.settled(tenant_id, conversation)
-                talks[conversation.conversation_id] = _Talk(settled, [])
+                talks[conversation.conversation_id] = _ConversationPage(settled, [])
             item = entry(message.seq, Role(message.role), message.token_count)
             talks[conversation.conversation_id].entries.append(item)
         return list(talks.values())
 
     async def _with_pins(
-        self, records: Records, talks: Sequence[_Talk]
+        self, records: Repositories, talks: Sequence[_ConversationPage]
     ) -> frozenset[tuple[str, int]]:
         """Mark the entries that pins hold, and return which they are."""
         places = [(talk.conversation_id, item.seq) for talk in talks for item in talk.entries]
@@ -192,7 +196,7 @@ class TranscriptService:
             ]
         return pinned
 
-    async def _explain(self, records: Records, talks: Sequence[_Talk]) -> None:
+    async def _explain(self, records: Repositories, talks: Sequence[_ConversationPage]) -> None:
         """Find out what conversations show, and read the receipts that led to it (rule 2)."""
         heads = {talk.conversation_id: talk.conversation.head for talk in talks}
         newest = {key: head.compaction_id for key, head in heads.items() if head.compaction_id}
@@ -208,7 +212,7 @@ class TranscriptService:
             }
             await _read_back(records, talks, parents, limit)
 
-    async def _look(self, records: Records, talk: _Talk) -> None:
+    async def _look(self, records: Repositories, talk: _ConversationPage) -> None:
         """Find out what a conversation shows, its active receipt at hand."""
         conversation, policy = talk.conversation, self._frames.policy_of(talk.conversation)
         if talk.receipts and talk.receipts[0].policy_strategy != policy.strategy:
@@ -223,7 +227,7 @@ class TranscriptService:
 
 
 async def _read_back(
-    records: Records, talks: Sequence[_Talk], newest: Mapping[str, str], limit: int
+    records: Repositories, talks: Sequence[_ConversationPage], newest: Mapping[str, str], limit: int
 ) -> None:
     """Read receipts of conversations, `newest` and what they were based on."""
     if not newest:
@@ -234,7 +238,7 @@ async def _read_back(
 
 
 async def _slid_to(
-    records: Records, conversation: Conversation, spans: Sequence[Span], count: int
+    records: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
     """Return where the last messages of these spans begin, with their whole call group (D2)."""
     seq = last_from(spans, conversation.head.head_seq, count)

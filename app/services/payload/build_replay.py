@@ -19,13 +19,13 @@ from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.log import LogRow
 from app.domain.conversations.records import Conversation, Epoch
 from app.domain.conversations.view import spans_through
-from app.domain.payload.assembler import Items
+from app.domain.payload.assembler import PayloadItems
 from app.domain.payload.assemblers import assembler_for
 from app.domain.payload.epochs import BuildName, Start, build_name, start_from
 from app.domain.payload.rendering import Payload, Request, render_payload
-from app.domain.prompt.resolved_settings import Frame
-from app.services.ports import Database, Records
-from app.services.prompt.settings_resolver import Frames
+from app.domain.prompt.resolved_settings import ResolvedSettings
+from app.services.ports import Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class EarlierBuild:
     body: dict[str, Any]
 
 
-class EarlierBuilds:
+class BuildReplayService:
     """Derives the payloads of earlier builds."""
 
-    def __init__(self, database: Database, frames: Frames) -> None:
+    def __init__(self, database: Database, frames: SettingsResolver) -> None:
         self._database = database
         self._frames = frames
 
@@ -77,7 +77,7 @@ class EarlierBuilds:
         return EarlierBuild(_body(epoch, named, build_id, payload))
 
     async def _found(
-        self, records: Records, tenant_id: str, conversation_id: str, model: str | None = None
+        self, records: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
     ) -> Conversation:
         found = await records.conversations.find(
             tenant_id, conversation_id, self._frames.default_model, model
@@ -100,7 +100,7 @@ def _rendered(
     conversation_id: str,
     epoch: Epoch,
     start: Start,
-    frame: Frame,
+    frame: ResolvedSettings,
     rows: Sequence[LogRow],
     texts: Mapping[str, str],
     tail: str | None,
@@ -119,7 +119,7 @@ def _rendered(
     for row in rows:
         assembler.feed(row)
     assembler.finish()
-    items: Items = assembler.items(frame.tail(_texts(texts, tail)))
+    items: PayloadItems = assembler.items(frame.tail(_texts(texts, tail)))
     request = Request(format, start.offer, conversation_id, () if opens else fixed)
     return render_payload(request, frame, items)
 

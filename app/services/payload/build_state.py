@@ -20,15 +20,22 @@ from app.domain.compaction.planning import (
 from app.domain.compaction.tool_result_clearing import output_tokens
 from app.domain.conversations.records import ContextRead
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
-from app.domain.conversations.view import Short, View
+from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
-from app.domain.payload.assembler import Items
+from app.domain.payload.assembler import PayloadItems
 from app.domain.payload.epochs import window_of
-from app.domain.payload.service_notes import MOST_ROUNDS, Notes, percent_of
-from app.domain.prompt.resolved_settings import NO_OFFER, STUB_TOOL, Ask, Frame, Offer, digest
+from app.domain.payload.service_notes import MAX_ROUNDS, Notes, percent_of
+from app.domain.prompt.resolved_settings import (
+    NO_PAYLOAD_TOOLS,
+    STUB_TOOL,
+    PayloadTools,
+    RequestSettings,
+    ResolvedSettings,
+    digest,
+)
 from app.domain.prompt.sections import NO_TAIL, Tail
 from app.domain.tool_output.preview import COMPACT_CONTEXT
-from app.services.payload.payload_cache import Window
+from app.services.payload.payload_cache import CachedPayload
 
 SUMMARY_AS_USER = "summary_role_user"
 """The step of a payload whose format has no place for a summary as system text."""
@@ -64,12 +71,12 @@ class Build:
 
     tenant_id: str
     conversation_id: str
-    ask: Ask
+    ask: RequestSettings
     known: Known | None = None
     degraded: list[str] = field(default_factory=list)
     compaction: CompactResult | None = None
     compacts: bool = True
-    held: Window | None = None
+    held: CachedPayload | None = None
     held_epoch_id: str = ""
     began: bool = False
     sheds: bool = False
@@ -100,7 +107,7 @@ class Build:
 
 
 @dataclass(slots=True)
-class Picture:
+class BuildState:
     """What a build shows at the moment: a view with its entries and, once folded, its items.
 
     `dynamic` are the texts of scratchpad and status; `opening` those of them that stand before
@@ -108,17 +115,17 @@ class Picture:
     """
 
     read: ContextRead
-    frame: Frame
+    frame: ResolvedSettings
     limits: Limits
     view: View
     entries: list[Entry]
-    offer: Offer = NO_OFFER
+    offer: PayloadTools = NO_PAYLOAD_TOOLS
     dynamic: tuple[str, ...] = ()
     opening: Tail = NO_TAIL
     tail: Tail = NO_TAIL
     notes: Notes = field(default_factory=Notes)
-    window: Window | None = None
-    items: Items | None = None
+    window: CachedPayload | None = None
+    items: PayloadItems | None = None
     excluded: frozenset[int] | None = None
 
     @property
@@ -176,7 +183,7 @@ class Picture:
         """What the epoch's record names these texts by, empty without any."""
         return digest(json_text.dumps(self.fixed_texts)) if self.fixed_texts else ""
 
-    def show(self, window: Window) -> None:
+    def show(self, window: CachedPayload) -> None:
         """Take a folded window as what is shown, as it stands now."""
         self.window, self.entries = window, window.entries
         self.items = window.assembler.items(self.tail)
@@ -191,7 +198,7 @@ class Picture:
         self.view = shorten(view, ())
         self.entries = [item for item in self.entries if view.shows(item.seq)]
 
-    def shorten(self, shorts: Sequence[Short]) -> None:
+    def shorten(self, shorts: Sequence[ShortenedMessage]) -> None:
         """Show less of these messages."""
         self.unfold()
         self.view = shorten(self.view, shorts)
@@ -256,7 +263,7 @@ class Picture:
         A note that leaves no room for the payload is left out: it would cost what it tells of.
         """
         wanted = kept
-        for _ in range(MOST_ROUNDS):  # the tools that a note brings are part of what it tells
+        for _ in range(MAX_ROUNDS):  # the tools that a note brings are part of what it tells
             self._note()
             wanted = self.extra_for(format, wanted)
             if wanted == self.offer.extra:
@@ -270,7 +277,7 @@ class Picture:
         """Write the notes, and the tail with them (G6, H2)."""
         names = COMPACT_CONTEXT in self.frame.nameable
         self._put_notes(Notes(None, len(self.offer.deferred), names))
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             used = self.usage.total
             if self.notes.percent is None and not self.limits.reached(used, self.limits.notice_at):
                 return
@@ -296,12 +303,17 @@ class Picture:
         self.tail = tail
 
 
-def picture_of(
-    read: ContextRead, frame: Frame, limits: Limits, view: View, ask: Ask, offer: Offer
-) -> Picture:
+def build_state_of(
+    read: ContextRead,
+    frame: ResolvedSettings,
+    limits: Limits,
+    view: View,
+    ask: RequestSettings,
+    offer: PayloadTools,
+) -> BuildState:
     """Return a picture to start from: nothing of the view is known yet."""
     texts = frame.dynamic(ask)
-    picture = Picture(read, frame, limits, view, [], offer, texts)
+    picture = BuildState(read, frame, limits, view, [], offer, texts)
     match frame.policy.dynamic_position:
         case DynamicPosition.TAIL:
             picture.tail = frame.tail(texts)

@@ -27,12 +27,12 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import CompactionMode, StrategyName
-from app.domain.compaction.overflow_recovery import view_after_emergency
+from app.domain.compaction.overflow_recovery import view_after_overflow
 from app.domain.compaction.planning import (
     NOTE_TOKENS,
+    CompactionInput,
+    CompactionPending,
     CompactResult,
-    Pending,
-    Situation,
     base_view,
     fresh_spans,
     reserve_for,
@@ -44,8 +44,14 @@ from app.domain.compaction.planning import (
     view_after,
     with_note,
 )
-from app.domain.compaction.strategies import STRATEGIES, Compact, Keep, Room, Slide
-from app.domain.compaction.summaries import SummaryAsk
+from app.domain.compaction.strategies import (
+    STRATEGIES,
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    SlidingCut,
+)
+from app.domain.compaction.summaries import SummaryRequest
 from app.domain.compaction.text_shortening import (
     MIN_TOKENS,
     SHORTENED,
@@ -59,13 +65,19 @@ from app.domain.compaction.tool_result_clearing import (
     plan_clearing,
     tool_budget,
 )
-from app.domain.compaction.truncation import EMERGENCY, TRIMMED, Fitted, fit_with_note, newest_ask
+from app.domain.compaction.truncation import (
+    EMERGENCY,
+    TRIMMED,
+    Truncation,
+    newest_request,
+    truncate_with_note,
+)
 from app.domain.conversations.log import LogRow
-from app.domain.conversations.records import ContextRead, Conversation, Epoch, Head
+from app.domain.conversations.records import ContextRead, Conversation, ConversationState, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import (
     ENDLESS,
-    Short,
+    ShortenedMessage,
     Span,
     Summary,
     View,
@@ -77,7 +89,7 @@ from app.domain.formats.json_fields import takes_system
 from app.domain.formats.reasoning_fields import UNBOUND, accepted_by
 from app.domain.models.budget import Limits, Pressure, Usage, measure, read_pressure
 from app.domain.models.calibration import Estimate, estimate_of
-from app.domain.payload.assembler import Assembler, Items, MisplacedMark, Point
+from app.domain.payload.assembler import Assembler, MisplacedBreakpoint, PayloadItems, StablePoint
 from app.domain.payload.assemblers import assembler_for
 from app.domain.payload.contributors import Contributor, contributors, overflow_detail, suggestions
 from app.domain.payload.epochs import (
@@ -86,23 +98,36 @@ from app.domain.payload.epochs import (
     break_reason,
     factor_in,
     keeps_prefix,
-    lane_of,
     model_in,
+    payload_stream_of,
     same_ground,
     start_from,
     window_of,
 )
 from app.domain.payload.rendering import Payload, Request, render_payload
-from app.domain.prompt.resolved_settings import Ask, Frame, Offer, check_tools, digest, takes_all
+from app.domain.prompt.resolved_settings import (
+    PayloadTools,
+    RequestSettings,
+    ResolvedSettings,
+    check_tools,
+    digest,
+    takes_all,
+)
 from app.services.common.observers import UNOBSERVED
-from app.services.compaction.paged_summarisation import condense
+from app.services.compaction.paged_summarisation import summarise_paged
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.payload.build_state import SUMMARY_AS_USER, Build, Known, Picture, picture_of
-from app.services.payload.payload_cache import Window, Windows
+from app.services.payload.build_state import (
+    SUMMARY_AS_USER,
+    Build,
+    BuildState,
+    Known,
+    build_state_of,
+)
+from app.services.payload.payload_cache import CachedPayload, PayloadCache
 from app.services.ports import Database, Observer
-from app.services.prompt.budget_status import Reading, read_budget
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.budget_status import BudgetStatus, read_budget
+from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.text_shortening import reader_tokens, shorts_for
 
 _log = logging.getLogger("app.context")
@@ -111,18 +136,19 @@ SHED = "reasoning_dropped"
 """The step of a payload that fits only without the reasoning so far."""
 NOT_CARRIED = "content_not_carried"
 """The step of a payload with labels; the type of what they stand for follows a colon."""
-_MOST_ROUNDS = 6
-_MOST_UNKNOWN_TOKENS = 260_000
+_MAX_ROUNDS = 6
+_MAX_UNKNOWN_TOKENS = 260_000
 """How much a build reads before it knows the window; longer logs are planned from their counts."""
 _THREAD_BYTES = 200_000
 CompactForBuild = Callable[
-    [str, str, Ask, Head, Hashable], Awaitable[CompactResult | Keep | Pending | None]
+    [str, str, RequestSettings, ConversationState, Hashable],
+    Awaitable[CompactResult | NoCompaction | CompactionPending | None],
 ]
 """Compacts a conversation as a build wants it; None says that its view has changed meanwhile.
 
 The last argument stands for all that a plan goes by: log, view, policy, pins.
 """
-Cut = Callable[[Situation, View], Awaitable[CompactResult]]
+Cut = Callable[[CompactionInput, View], Awaitable[CompactResult]]
 """Makes the view of an emergency cut what the conversation shows (E6)."""
 Status = Callable[[str, Conversation], Awaitable[str | None]]
 """Tells a tenant's conversation what its agent's others are doing, None without any (B4)."""
@@ -135,9 +161,9 @@ class Clear(Protocol):
         self,
         tenant_id: str,
         conversation_id: str,
-        request: Ask,
+        request: RequestSettings,
         version: int,
-        plan: Compact,
+        plan: CompactionPlan,
         spans: tuple[Span, ...] | None = None,
     ) -> bool:
         """Make it what the conversation shows, if the view is still this version."""
@@ -157,9 +183,9 @@ class ContextService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         summariser: Summariser,
-        windows: Windows,
+        windows: PayloadCache,
         active: ActiveWindows,
         compact_for_build: CompactForBuild,
         cut: Cut,
@@ -180,7 +206,7 @@ class ContextService:
         self._new_id = new_id
         self._observer = observer
 
-    async def budget(self, tenant_id: str, conversation_id: str) -> Reading | None:
+    async def budget(self, tenant_id: str, conversation_id: str) -> BudgetStatus | None:
         """Return the budget of the stored settings, None while no window is known."""
         async with self._database.session() as records:
             found = await records.conversations.find(
@@ -193,7 +219,7 @@ class ContextService:
             return await read_budget(self._frames, records, found)
 
     async def build(
-        self, tenant_id: str, conversation_id: str, ask: Ask, known: Known | None = None
+        self, tenant_id: str, conversation_id: str, ask: RequestSettings, known: Known | None = None
     ) -> Built:
         """Return the payload for the next call of a model (K1), or what is new in it (G4).
 
@@ -203,7 +229,7 @@ class ContextService:
         return await self._built(Build(tenant_id, conversation_id, ask, known))
 
     async def _built(self, build: Build) -> Built:
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             picture = await self._look(build)
             if await self._cleared(build, picture):
                 continue
@@ -220,17 +246,17 @@ class ContextService:
         raise Conflict("The conversation changes too fast to build on; try again")
 
     async def overflow(
-        self, tenant_id: str, conversation_id: str, ask: Ask
+        self, tenant_id: str, conversation_id: str, ask: RequestSettings
     ) -> tuple[CompactResult, Built]:
         """Cut what the provider found too long, and build anew; no model is asked (E6).
 
         What is cut is counted from the payload this lane got last, so that each call makes it
         smaller. Raises what `build` does, and ContextOverflow when nothing can be cut any more.
         """
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             build = Build(tenant_id, conversation_id, ask)
             picture = await self._look(build)
-            situation = Situation(
+            situation = CompactionInput(
                 tenant_id,
                 picture.read.conversation,
                 picture.frame,
@@ -250,7 +276,7 @@ class ContextService:
         raise Conflict("The conversation changes too fast to cut; try again")
 
     async def _shorter(
-        self, build: Build, picture: Picture, situation: Situation, most_tokens: int
+        self, build: Build, picture: BuildState, situation: CompactionInput, most_tokens: int
     ) -> View | None:
         """Return the view of an emergency: turns go first, but not for one text that is too large.
 
@@ -265,11 +291,11 @@ class ContextService:
                 view = await self._halved(build, picture, largest)
                 if view is not None and situation.tokens_in(view) <= most_tokens:
                     return view
-            if comes_first and (view := view_after_emergency(situation, most_tokens)) is not None:
+            if comes_first and (view := view_after_overflow(situation, most_tokens)) is not None:
                 return view
         return None
 
-    async def _halved(self, build: Build, picture: Picture, largest: Entry) -> View | None:
+    async def _halved(self, build: Build, picture: BuildState, largest: Entry) -> View | None:
         """Return the view with half of a text, None where it is small or no text is large."""
         policy = picture.frame.policy.messages
         if largest.tokens < 2 * MIN_TOKENS or not policy.offload_oversized:
@@ -277,7 +303,7 @@ class ContextService:
         shorts = await self._shorts(build, picture, {largest.seq: largest.tokens // 2})
         return shorten(picture.view, shorts) if shorts else None
 
-    async def _overflow(self, picture: Picture, entries: Sequence[Entry]) -> ContextOverflow:
+    async def _overflow(self, picture: BuildState, entries: Sequence[Entry]) -> ContextOverflow:
         """Return the refusal of a payload that shows at least these entries."""
         conversation_id, frame = picture.read.conversation.conversation_id, picture.frame
         summary = summary_cost(picture.view, frame.count)
@@ -293,7 +319,7 @@ class ContextService:
 
     # --- reading --------------------------------------------------------------------------
 
-    async def _look(self, build: Build) -> Picture:
+    async def _look(self, build: Build) -> BuildState:
         """Read the conversation and settle the view to start from."""
         build.start_over()
         read = await self._read(build)
@@ -319,13 +345,13 @@ class ContextService:
         if fixed.total >= limits.capacity:
             deferred = frame.deferral(build.ask.format)
             raise _refusal(
-                frame, limits, fixed, contributors(frame, Offer((), deferred), fixed, ()), {}
+                frame, limits, fixed, contributors(frame, PayloadTools((), deferred), fixed, ()), {}
             )
         if read.compacted_for is not None and read.compacted_for != frame.policy.strategy:
             await self._drop_state(read)
             return await self._look(build)
         head = read.conversation.head
-        kept: Offer | None = None
+        kept: PayloadTools | None = None
         if (
             prior
             and start
@@ -345,13 +371,15 @@ class ContextService:
         if view.shortened:
             build.degrade(SHORTENED)
         offer = await self._offer(build, read, frame, kept)
-        picture = picture_of(read, frame, limits, view, build.ask, offer)
+        picture = build_state_of(read, frame, limits, view, build.ask, offer)
         await self._gather(build, picture, prior)
         if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
             _slide(picture)
         return picture
 
-    async def _frame(self, build: Build, read: ContextRead, start: Start | None) -> Frame:
+    async def _frame(
+        self, build: Build, read: ContextRead, start: Start | None
+    ) -> ResolvedSettings:
         """Return the frame, counting by the epoch's factor as long as that is near (J3)."""
         calibration = read.conversation.calibration
         current = calibration.rounded.factor if calibration is not None else 1.0
@@ -359,8 +387,8 @@ class ContextService:
         return await self._frames.of(read.conversation, build.ask, factor)
 
     async def _offer(
-        self, build: Build, read: ContextRead, frame: Frame, kept: Offer | None
-    ) -> Offer:
+        self, build: Build, read: ContextRead, frame: ResolvedSettings, kept: PayloadTools | None
+    ) -> PayloadTools:
         """Return what becomes of the tools: as before in an epoch, else by their use (H1).
 
         A tool that a search has found in this turn is shown, which ends the epoch (H2).
@@ -379,7 +407,7 @@ class ContextService:
             except ServiceUnavailable:
                 build.degrade("tool_deferral")
                 deferred = () if takes_all(frame, format) else deferred
-        return Offer(extra, deferred, bool(deferred) and frame.defers_natively(format))
+        return PayloadTools(extra, deferred, bool(deferred) and frame.defers_natively(format))
 
     async def _read(self, build: Build) -> ContextRead:
         # Rows held are not read, so the rest of the build must go by this window and this epoch,
@@ -397,7 +425,7 @@ class ContextService:
                 have_epoch_id=window.epoch_id if window else None,
                 have_frame=window.frame if window else None,
                 have_through=window.assembler.folded_through if window else 0,
-                most_tokens=_MOST_UNKNOWN_TOKENS,
+                most_tokens=_MAX_UNKNOWN_TOKENS,
             )
         if read is None:
             self._windows.drop(build.key)
@@ -423,7 +451,7 @@ class ContextService:
                 conversation.conversation_id, conversation.head.view_version
             )
 
-    async def _gather(self, build: Build, picture: Picture, prior: Epoch | None) -> None:
+    async def _gather(self, build: Build, picture: BuildState, prior: Epoch | None) -> None:
         """Get the entries of the view and, where they were read with it, its folded window."""
         read, view, window = picture.read, picture.view, build.held
         head = read.conversation.head
@@ -453,7 +481,7 @@ class ContextService:
                 found += await records.log.entries(build.conversation_id, span.start, span.end)
         return found
 
-    def _extend(self, window: Window, rows: list[LogRow]) -> None:
+    def _extend(self, window: CachedPayload, rows: list[LogRow]) -> None:
         """Fold what came since; another build on the same lane may have been first."""
         for row in rows:
             if row.seq > window.assembler.folded_through and window.view.shows(row.seq):
@@ -461,7 +489,7 @@ class ContextService:
 
     # --- clearing -------------------------------------------------------------------------
 
-    async def _cleared(self, build: Build, picture: Picture) -> bool:
+    async def _cleared(self, build: Build, picture: BuildState) -> bool:
         """Clear tool output over its budget; true when the view changed (F3)."""
         frame, limits = picture.frame, picture.frame.judging_limits()
         policy = frame.policy.tool_output
@@ -473,7 +501,7 @@ class ContextService:
         await self._exclude(build, picture)
         least = clear_at_least(policy, limits.total)
         plan = plan_clearing(picture.planned, picture.view, budget, least)
-        if isinstance(plan, Keep):
+        if isinstance(plan, NoCompaction):
             return False
         slides = frame.policy.strategy is StrategyName.SLIDING_WINDOW
         return await self._clear(
@@ -485,7 +513,7 @@ class ContextService:
             picture.view.spans if slides else None,
         )
 
-    async def _exclude(self, build: Build, picture: Picture) -> None:
+    async def _exclude(self, build: Build, picture: BuildState) -> None:
         """Learn which of the results shown are never cleared; a window keeps their tools' names."""
         tools = picture.frame.policy.tool_output.exclude_tools
         if not tools or picture.excluded is not None:
@@ -508,7 +536,7 @@ class ContextService:
 
     # --- reducing -------------------------------------------------------------------------
 
-    async def _compacted(self, build: Build, picture: Picture) -> bool:
+    async def _compacted(self, build: Build, picture: BuildState) -> bool:
         """Compact when the pressure asks for it; true when the view changed (C3, E6)."""
         frame, limits = picture.frame, picture.frame.policy_limits
         policy = frame.policy.compaction
@@ -536,10 +564,10 @@ class ContextService:
         except (ServiceUnavailable, ValidationError):
             build.degrade("summariser_unavailable")
             return False
-        if isinstance(result, Pending):
+        if isinstance(result, CompactionPending):
             build.degrade("compaction_pending")
             return False
-        if isinstance(result, Keep):
+        if isinstance(result, NoCompaction):
             return False
         if result is None:
             build.compacts = True
@@ -548,14 +576,14 @@ class ContextService:
         build.degrade(*result.degraded)
         return True
 
-    async def _reduce(self, build: Build, picture: Picture) -> None:
+    async def _reduce(self, build: Build, picture: BuildState) -> None:
         """Make the view fit by steps that need no model (C4, decision 13)."""
         if picture.usage.total <= picture.limits.capacity:
             return
         await self._reduce_or_shed(build, picture, 0, _has_reasoning(picture))
 
     async def _reduce_or_shed(
-        self, build: Build, picture: Picture, overshoot: int, has_reasoning: bool
+        self, build: Build, picture: BuildState, overshoot: int, has_reasoning: bool
     ) -> None:
         """Make the view fit; where that fails, leave out all reasoning so far.
 
@@ -570,7 +598,7 @@ class ContextService:
             build.degrade(SHED)
             picture.unfold()
 
-    async def _reduce_to(self, build: Build, picture: Picture, overshoot: int) -> None:
+    async def _reduce_to(self, build: Build, picture: BuildState, overshoot: int) -> None:
         policy = picture.frame.policy
         if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
             if not await self._level(build, picture, picture.planned, overshoot, only_large=True):
@@ -582,7 +610,7 @@ class ContextService:
         plan = STRATEGIES[policy.strategy].plan(
             picture.shown, picture.view.hidden, room, policy, failures=0
         )
-        if isinstance(plan, Compact):
+        if isinstance(plan, CompactionPlan):
             await self._apply(build, picture, plan)
             room = self._room(picture, overshoot)
         fitted = _fitted(picture, room)
@@ -603,7 +631,7 @@ class ContextService:
             view = with_note(replace(view, spans=overlap(fitted.shown, view.window)))
         picture.narrow(view)
 
-    async def _newest_only(self, build: Build, picture: Picture, overshoot: int) -> bool:
+    async def _newest_only(self, build: Build, picture: BuildState, overshoot: int) -> bool:
         """Show the newest user message and the pins alone, where a summary hid that message (E6).
 
         False when it is shown already, or does not fit either.
@@ -627,7 +655,7 @@ class ContextService:
         picture.view, picture.entries = before
         return False
 
-    def _holds(self, picture: Picture, overshoot: int) -> bool:
+    def _holds(self, picture: BuildState, overshoot: int) -> bool:
         """Whether what the picture shows fits, by the counts of its entries."""
         room = self._room(picture, overshoot)
         left = replace(room, summary=summary_cost(picture.view, picture.frame.count))
@@ -635,7 +663,7 @@ class ContextService:
 
     # --- shortening -----------------------------------------------------------------------
 
-    async def _shorten_oversized(self, build: Build, picture: Picture) -> None:
+    async def _shorten_oversized(self, build: Build, picture: BuildState) -> None:
         """Shorten the messages that would not fit beside a summary of everything else.
 
         It comes before a compaction, so that the pressure is judged by what is sent.
@@ -649,7 +677,7 @@ class ContextService:
     async def _level(
         self,
         build: Build,
-        picture: Picture,
+        picture: BuildState,
         entries: Sequence[Entry],
         overshoot: int,
         *,
@@ -668,7 +696,9 @@ class ContextService:
             movable = {item.seq for item in entries if 2 * item.tokens > left} | short
         return await self._show_short(build, picture, leveled(entries, left, movable))
 
-    async def _show_short(self, build: Build, picture: Picture, costs: Mapping[int, int]) -> bool:
+    async def _show_short(
+        self, build: Build, picture: BuildState, costs: Mapping[int, int]
+    ) -> bool:
         """Show less of the messages with these seqs; false where none can be shortened."""
         if not costs or not picture.frame.policy.messages.offload_oversized:
             return False
@@ -679,14 +709,14 @@ class ContextService:
         return bool(shorts)
 
     async def _shorts(
-        self, build: Build, picture: Picture, costs: Mapping[int, int]
-    ) -> list[Short]:
+        self, build: Build, picture: BuildState, costs: Mapping[int, int]
+    ) -> list[ShortenedMessage]:
         as_chat = build.ask.format is FormatName.OPENAI_CHAT
         return await shorts_for(
             self._database, build.conversation_id, costs, picture.frame, as_chat=as_chat
         )
 
-    def _room(self, picture: Picture, overshoot: int) -> Room:
+    def _room(self, picture: BuildState, overshoot: int) -> HistoryBudget:
         frame, limits = picture.frame, picture.limits
         now = summary_cost(picture.view, frame.count)
         reserve = max(reserve_for(StrategyName.SANDWICH, limits), now)
@@ -694,19 +724,19 @@ class ContextService:
         room = room_for(limits, frame.policy, fixed, reserve, frame.factor)
         return replace(room, capacity=room.capacity - overshoot, summary_now=now)
 
-    async def _apply(self, build: Build, picture: Picture, plan: Compact) -> None:
+    async def _apply(self, build: Build, picture: BuildState, plan: CompactionPlan) -> None:
         """Reduce this lane as planned, its summary extractive and stored with its epoch alone."""
         view, frame = picture.view, picture.frame
         summaries, retain = view.summaries, view.retain
         if plan.hidden is not None and plan.summarises:
             span = plan.hidden
-            result = await condense(
+            result = await summarise_paged(
                 self._database,
                 self._summariser,
                 build.conversation_id,
                 fresh_spans(span, view.summarised, plan.released, view.window),
                 "\n\n".join(summary.text for summary in summaries) or None,
-                SummaryAsk(),
+                SummaryRequest(),
                 None,
                 summary_room(picture.limits),
                 self._summariser.effort(build.tenant_id),
@@ -722,10 +752,10 @@ class ContextService:
 
     # --- folding --------------------------------------------------------------------------
 
-    async def _fold(self, build: Build, picture: Picture) -> bool:
+    async def _fold(self, build: Build, picture: BuildState) -> bool:
         """Fold the view into items and record its epoch; false when another build was first."""
         last = picture.read.epoch
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             start, reason, kept = self._start(build, picture, last)
             if picture.window is None or picture.window.view != start.view:
                 picture.view = start.view
@@ -745,7 +775,7 @@ class ContextService:
         raise await self._overflow(picture, picture.shown)
 
     def _start(
-        self, build: Build, picture: Picture, last: Epoch | None
+        self, build: Build, picture: BuildState, last: Epoch | None
     ) -> tuple[Start, str | None, tuple[str, ...]]:
         """Return what the epoch of this payload starts from, and why it is not the last one.
 
@@ -776,7 +806,7 @@ class ContextService:
         accepts = picture.frame.takes_reasoning_of(build.ask.format)
         return _bound(after, reasoning_after, accepts), reason, ()
 
-    def _fresh_start(self, build: Build, picture: Picture, kept: tuple[str, ...]) -> Start:
+    def _fresh_start(self, build: Build, picture: BuildState, kept: tuple[str, ...]) -> Start:
         """Return what an epoch would start from that begins now."""
         extra = kept
         if picture.items is not None:
@@ -791,7 +821,7 @@ class ContextService:
             picture.dynamic_hash,
         )
 
-    async def _refold(self, build: Build, picture: Picture) -> None:
+    async def _refold(self, build: Build, picture: BuildState) -> None:
         view, head_seq = picture.view, picture.read.conversation.head.head_seq
         rows: list[LogRow] = []
         as_chat = build.ask.format is FormatName.OPENAI_CHAT
@@ -807,7 +837,7 @@ class ContextService:
                 )
         picture.show(await self._folded(build, picture, rows))
 
-    async def _folded(self, build: Build, picture: Picture, rows: list[LogRow]) -> Window:
+    async def _folded(self, build: Build, picture: BuildState, rows: list[LogRow]) -> CachedPayload:
         """Fold a view from its rows; large ones in a thread, off the event loop."""
         if sum(len(row.text) for row in rows) > _THREAD_BYTES:
             return await asyncio.to_thread(_fold_rows, build.ask.format, picture, rows)
@@ -816,7 +846,7 @@ class ContextService:
     async def _record(
         self,
         build: Build,
-        picture: Picture,
+        picture: BuildState,
         start: Start,
         reason: str | None,
         last: Epoch | None,
@@ -842,7 +872,7 @@ class ContextService:
     def _epoch(
         self,
         build: Build,
-        picture: Picture,
+        picture: BuildState,
         start: Start,
         reason: str | None,
         last: Epoch | None,
@@ -851,7 +881,7 @@ class ContextService:
         return Epoch(
             epoch=last.epoch + 1 if last is not None else 1,
             epoch_id=self._new_id(),
-            lane=lane_of(build.ask, frame.model or ""),
+            lane=payload_stream_of(build.ask, frame.model or ""),
             format=build.ask.format,
             window=window_of(build.ask),
             reason=reason,
@@ -865,7 +895,7 @@ class ContextService:
 
     # --- answering ------------------------------------------------------------------------
 
-    async def _answer(self, build: Build, picture: Picture) -> Built:
+    async def _answer(self, build: Build, picture: BuildState) -> Built:
         window, epoch, read = picture.window, picture.read.epoch, picture.read
         items = picture.items
         assert window is not None and items is not None and epoch is not None
@@ -923,7 +953,7 @@ class ContextService:
         return Built(body)
 
     async def _build_id(
-        self, build: Build, picture: Picture, epoch: Epoch, through_seq: int
+        self, build: Build, picture: BuildState, epoch: Epoch, through_seq: int
     ) -> str:
         """Name the build; what its tail says is kept, once for builds that say the same (I6)."""
         texts, window = picture.tail.texts, picture.window
@@ -938,10 +968,10 @@ class ContextService:
         return BuildName(epoch.epoch_id, through_seq, name).build_id
 
 
-def _fitted(picture: Picture, room: Room) -> Fitted | None:
+def _fitted(picture: BuildState, room: HistoryBudget) -> Truncation | None:
     """Return the smallest reduction without a model that makes a picture fit, None without any."""
     summary = summary_cost(picture.view, picture.frame.count)
-    return fit_with_note(
+    return truncate_with_note(
         picture.planned,
         picture.view.trimmed_through,
         replace(room, summary=summary),
@@ -950,14 +980,14 @@ def _fitted(picture: Picture, room: Room) -> Fitted | None:
     )
 
 
-def _staying(picture: Picture) -> list[Entry]:
+def _staying(picture: BuildState) -> list[Entry]:
     """Return what no reduction drops, at what it costs: the newest user message and the pins."""
     shown = picture.shown
-    newest, pins = newest_ask(shown), picture.pins
+    newest, pins = newest_request(shown), picture.pins
     return [item for item in shown if item is newest or item.seq in pins]
 
 
-def _prior(read: ContextRead, ask: Ask) -> Epoch | None:
+def _prior(read: ContextRead, ask: RequestSettings) -> Epoch | None:
     """Return the lane's newest epoch of this request's window (decision 0005)."""
     prior = read.window_epoch or read.epoch
     return prior if prior is not None and prior.window == window_of(ask) else None
@@ -979,7 +1009,7 @@ def _covers(have: tuple[Span, ...], want: tuple[Span, ...]) -> bool:
     )
 
 
-def _fold_rows(format: FormatName, picture: Picture, rows: list[LogRow]) -> Window:
+def _fold_rows(format: FormatName, picture: BuildState, rows: list[LogRow]) -> CachedPayload:
     """Fold all rows of a view into a fresh window."""
     frame = picture.frame
     assembler: Assembler = assembler_for(
@@ -990,14 +1020,14 @@ def _fold_rows(format: FormatName, picture: Picture, rows: list[LogRow]) -> Wind
         picture.opening,
         frame.defined(picture.offer),
     )
-    window = Window("", "", picture.view, assembler)
+    window = CachedPayload("", "", picture.view, assembler)
     for row in rows:
         window.feed(row)
     assembler.finish()
     return window
 
 
-def _fits(window: Window, picture: Picture) -> bool:
+def _fits(window: CachedPayload, picture: BuildState) -> bool:
     """Whether a folded window says what this request wants said besides the messages."""
     frame, assembler = picture.frame, window.assembler
     return (
@@ -1007,7 +1037,9 @@ def _fits(window: Window, picture: Picture) -> bool:
     )
 
 
-def _point_of(known: Known | None, epoch: Epoch, window: Window, through_seq: int) -> Point | None:
+def _point_of(
+    known: Known | None, epoch: Epoch, window: CachedPayload, through_seq: int
+) -> StablePoint | None:
     """Return where a caller's copy ends, None for one that is not of this epoch (decision 18)."""
     if known is None or known.epoch != epoch.epoch:
         return None
@@ -1018,7 +1050,7 @@ def _point_of(known: Known | None, epoch: Epoch, window: Window, through_seq: in
     return window.assembler.point_at(known.through_seq)
 
 
-def _estimate(picture: Picture) -> Estimate:
+def _estimate(picture: BuildState) -> Estimate:
     """Tell how the payload was counted (J3)."""
     conversation, frame = picture.read.conversation, picture.frame
     return estimate_of(
@@ -1030,10 +1062,10 @@ def _estimate(picture: Picture) -> Estimate:
     )
 
 
-def _rendered(request: Request, frame: Frame, items: Items) -> Payload:
+def _rendered(request: Request, frame: ResolvedSettings, items: PayloadItems) -> Payload:
     try:
         return render_payload(request, frame, items)
-    except MisplacedMark:
+    except MisplacedBreakpoint:
         _log.exception("cache_marks_failed")
         return render_payload(request, frame, items, marked=False)
 
@@ -1044,11 +1076,11 @@ def _bound(start: Start, reasoning_after: int, reasoning_of: tuple[str, ...]) ->
     return replace(start, view=view)
 
 
-def _has_reasoning(picture: Picture) -> bool:
+def _has_reasoning(picture: BuildState) -> bool:
     return picture.window is not None and picture.window.assembler.has_reasoning
 
 
-def _others_thought(build: Build, picture: Picture) -> bool:
+def _others_thought(build: Build, picture: BuildState) -> bool:
     """Whether another model may have made the reasoning that this lane would replay."""
     lanes, format = picture.read.other_lanes, build.ask.format
     if format is not FormatName.OPENAI_CHAT:
@@ -1057,7 +1089,7 @@ def _others_thought(build: Build, picture: Picture) -> bool:
     return any(accepted_by(model_in(lane), format)[:1] == family != () for lane in lanes)
 
 
-def _reasoning_after(build: Build, picture: Picture) -> int:
+def _reasoning_after(build: Build, picture: BuildState) -> int:
     """Return after which seq reasoning goes back where the prefix is another than before.
 
     Signed reasoning is bound to the prefix that it was made after (E10, A10). Plain text is not:
@@ -1075,7 +1107,7 @@ def _reasoning_after(build: Build, picture: Picture) -> int:
     return next(users, head_seq)
 
 
-def _texts(picture: Picture) -> Mapping[str, str]:
+def _texts(picture: BuildState) -> Mapping[str, str]:
     """Return the texts that an epoch's record names, by their hashes (decision 19)."""
     texts = dict(picture.frame.texts)
     if picture.fixed_texts:
@@ -1083,7 +1115,9 @@ def _texts(picture: Picture) -> Mapping[str, str]:
     return texts
 
 
-def _slides_on(prior: Epoch, start: Start, read: ContextRead, frame: Frame, limits: Limits) -> bool:
+def _slides_on(
+    prior: Epoch, start: Start, read: ContextRead, frame: ResolvedSettings, limits: Limits
+) -> bool:
     """Whether a window of the last N messages is where it was, so that the log need not be read.
 
     It is when tool results were cleared since, and nothing else happened.
@@ -1098,19 +1132,19 @@ def _slides_on(prior: Epoch, start: Start, read: ContextRead, frame: Frame, limi
     )
 
 
-def _slide(picture: Picture) -> None:
+def _slide(picture: BuildState) -> None:
     """Move the window to the last N messages (D2)."""
     limits, policy = picture.limits, picture.frame.policy
     room = room_for(limits, policy, picture.frame.raw_fixed.fixed, 0, picture.frame.factor)
     plan = STRATEGIES[policy.strategy].plan(picture.planned, None, room, policy)
-    if not isinstance(plan, Slide):
+    if not isinstance(plan, SlidingCut):
         return
     spans = spans_beside(Span(1, plan.tail_start), plan.kept, picture.view.window)
     if spans != picture.view.spans:
         picture.narrow(replace(picture.view, spans=spans, note=None))
 
 
-def _most_after(situation: Situation, limits: Limits) -> int:
+def _most_after(situation: CompactionInput, limits: Limits) -> int:
     """Return what an emergency may leave: less than there was (E6).
 
     Where no build may reduce what is left, it has to fit as well (D2, E1).
@@ -1122,7 +1156,7 @@ def _most_after(situation: Situation, limits: Limits) -> int:
     return most
 
 
-def _is_suspended(picture: Picture, limits: Limits) -> bool:
+def _is_suspended(picture: BuildState, limits: Limits) -> bool:
     """Whether what was undone stays undone until the log has grown (decision 24)."""
     head = picture.read.conversation.head
     if head.tokens >= head.resume_at:
@@ -1131,7 +1165,7 @@ def _is_suspended(picture: Picture, limits: Limits) -> bool:
     return level not in (Pressure.COMPACT, Pressure.BLOCKED)
 
 
-def _new_state(build: Build, picture: Picture) -> dict[str, Any] | None:
+def _new_state(build: Build, picture: BuildState) -> dict[str, Any] | None:
     made, view = build.compaction, picture.view
     if made is None or made.summary_range is None or not view.summaries:
         return None
@@ -1144,7 +1178,7 @@ def _new_state(build: Build, picture: Picture) -> dict[str, Any] | None:
 
 
 def _refusal(
-    frame: Frame,
+    frame: ResolvedSettings,
     limits: Limits,
     usage: Usage,
     largest: Sequence[Contributor],

@@ -20,7 +20,7 @@ _ROW_BYTES = 400
 
 
 @dataclass(slots=True)
-class Window:
+class CachedPayload:
     """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`.
 
     `frame` is the epoch's stored frame, `output_tokens` the tool output shown (F3). `tool_names`
@@ -47,22 +47,22 @@ class Window:
         self.output_tokens += output_tokens(item, self.view)
 
 
-class Windows:
+class PayloadCache:
     """Windows by lane, the least recently used dropped first."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._windows: OrderedDict[tuple[str, ...], Window] = OrderedDict()
+        self._windows: OrderedDict[tuple[str, ...], CachedPayload] = OrderedDict()
         self._bytes = 0
 
-    def find(self, key: tuple[str, ...]) -> Window | None:
+    def find(self, key: tuple[str, ...]) -> CachedPayload | None:
         """Return the lane's window, if it is still held."""
         window = self._windows.get(key)
         if window is not None:
             self._windows.move_to_end(key)
         return window
 
-    def keep(self, key: tuple[str, ...], window: Window) -> None:
+    def keep(self, key: tuple[str, ...], window: CachedPayload) -> None:
         """Hold a window, in the place of the lane's earlier one."""
         self.drop(key)
         window.size_bytes = window.assembler.size_bytes + _ROW_BYTES * len(window.entries)

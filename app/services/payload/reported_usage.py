@@ -16,7 +16,7 @@ from app.domain.conversations.records import Conversation, Epoch
 from app.domain.models.budget import ContextBudget, measure, read_pressure
 from app.domain.models.calibration import Estimate, doubt, estimate_of
 from app.domain.models.limits import INEXACT_MARGIN
-from app.domain.payload.epochs import Start, build_name, lane_of, start_from
+from app.domain.payload.epochs import Start, build_name, payload_stream_of, start_from
 from app.domain.payload.reported_usage import (
     CallUsage,
     TokenUsage,
@@ -27,15 +27,15 @@ from app.domain.payload.reported_usage import (
     unlike,
     usage_shape,
 )
-from app.domain.prompt.resolved_settings import Ask, Frame
+from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, JobQueue, Records
+from app.services.ports import Database, JobQueue, Repositories
 from app.services.prompt.budget_status import Reported, judge, read_reported, read_shown, usage_of
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 
 _log = logging.getLogger("app.usage")
 
-MOST_USAGE_BYTES = 65_536
+MAX_USAGE_BYTES = 65_536
 """Bytes of JSON that a usage object may have; those of providers have a few hundred."""
 
 
@@ -95,7 +95,7 @@ class UsageService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         queue: JobQueue,
         active: ActiveWindows,
         new_id: Callable[[], str],
@@ -118,7 +118,7 @@ class UsageService:
             report = await self._with_build(records, tenant_id, conversation_id, report)
             conversation = await self._get(records, tenant_id, conversation_id, report)
             format = await self._format(records, conversation_id, report)
-            ask = Ask(format or FormatName.OPENAI_CHAT, report.model)
+            ask = RequestSettings(format or FormatName.OPENAI_CHAT, report.model)
             frame = await self._frame(conversation, ask)
             if report.usage is None:
                 stored = await records.usage.newest(conversation_id)
@@ -148,7 +148,7 @@ class UsageService:
         return judged
 
     async def _with_build(
-        self, records: Records, tenant_id: str, conversation_id: str, report: Report
+        self, records: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Report:
         """Return the report with what its build's id tells."""
         if report.build_id is None:
@@ -173,7 +173,7 @@ class UsageService:
         )
 
     async def _get(
-        self, records: Records, tenant_id: str, conversation_id: str, report: Report
+        self, records: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Conversation:
         found = await records.conversations.find(
             tenant_id, conversation_id, self._frames.default_model, report.model
@@ -191,7 +191,7 @@ class UsageService:
         return found
 
     async def _format(
-        self, records: Records, conversation_id: str, report: Report
+        self, records: Repositories, conversation_id: str, report: Report
     ) -> FormatName | None:
         """Return the format of the call: as told, else of those that its shape is usual in (J4).
 
@@ -206,7 +206,9 @@ class UsageService:
                 return built
         return usual[0]
 
-    async def _frame(self, conversation: Conversation, ask: Ask) -> Frame | None:
+    async def _frame(
+        self, conversation: Conversation, ask: RequestSettings
+    ) -> ResolvedSettings | None:
         try:
             return await self._frames.of(conversation, ask)
         except ContextError:  # settings that no longer work together leave nothing to judge by
@@ -214,9 +216,9 @@ class UsageService:
 
     async def _store(
         self,
-        records: Records,
+        records: Repositories,
         conversation: Conversation,
-        frame: Frame | None,
+        frame: ResolvedSettings | None,
         report: Report,
         format: FormatName,
         given: str,
@@ -229,7 +231,9 @@ class UsageService:
                 "/model", "No model: name one in the request, the conversation or its agent"
             )
         conversation_id, head = conversation.conversation_id, conversation.head
-        newest = await records.usage.newest_epoch(conversation_id, lane_of(Ask(format), model))
+        newest = await records.usage.newest_epoch(
+            conversation_id, payload_stream_of(RequestSettings(format), model)
+        )
         epoch = newest.epoch if newest is not None else None
         if report.epoch is not None:
             if report.epoch > (epoch or 0):
@@ -246,7 +250,7 @@ class UsageService:
             raise NotFound.conversation(conversation_id)
         return made, counted
 
-    async def _wake(self, tenant_id: str, conversation_id: str, frame: Frame) -> None:
+    async def _wake(self, tenant_id: str, conversation_id: str, frame: ResolvedSettings) -> None:
         """Ask for the compaction that is due; a worker that cannot be woken finds the mark."""
         if frame.policy.compaction.mode is not CompactionMode.BACKGROUND:
             return
@@ -262,15 +266,15 @@ class UsageService:
 
 def _text(usage: Mapping[str, Any]) -> str:
     text = json_text.dumps(usage)
-    if len(text.encode()) > MOST_USAGE_BYTES:
-        raise ValidationError.at("/usage", f"At most {MOST_USAGE_BYTES:,} bytes of JSON")
+    if len(text.encode()) > MAX_USAGE_BYTES:
+        raise ValidationError.at("/usage", f"At most {MAX_USAGE_BYTES:,} bytes of JSON")
     return text
 
 
 async def _counted(
-    records: Records,
+    records: Repositories,
     conversation: Conversation,
-    frame: Frame | None,
+    frame: ResolvedSettings | None,
     newest: Epoch | None,
     report: UsageReport,
     call: CallUsage,
@@ -304,7 +308,11 @@ async def _counted(
 
 
 async def _shown_then(
-    records: Records, conversation: Conversation, frame: Frame, start: Start, through: int
+    records: Repositories,
+    conversation: Conversation,
+    frame: ResolvedSettings,
+    start: Start,
+    through: int,
 ) -> int:
     """Return the tokens of the log that a payload of this epoch showed up to a seq."""
     head, log = conversation.head, records.log
@@ -317,7 +325,7 @@ async def _shown_then(
 
 def _judged(
     conversation: Conversation,
-    frame: Frame | None,
+    frame: ResolvedSettings | None,
     shown: int,
     reported: Reported | None,
     counted: _Counted,

@@ -13,7 +13,7 @@ from typing import Any
 from app.domain.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Message, clean
 from app.domain.common.policy import CounterName, SandwichPolicy
-from app.domain.compaction.summaries import ContextState, SummaryAsk, without_trailing_calls
+from app.domain.compaction.summaries import ContextState, SummaryRequest, without_trailing_calls
 from app.domain.formats import FORMATS, parse_tool
 from app.domain.models.budget import scaled
 from app.domain.models.calibration import Calibration, estimate_of, safety_margin
@@ -28,7 +28,7 @@ from app.domain.models.tokens import (
 from app.domain.payload import stateless
 from app.services.compaction.summariser import Summariser
 from app.services.ports import Database, Models
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 
 SUMMARY_TOKENS = (64, 2048)
 """The least and the most tokens a summary may take; a tenth of the limit in between."""
@@ -39,7 +39,7 @@ _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 @dataclass(frozen=True, slots=True)
-class StatelessAsk:
+class StatelessRequest:
     """Messages with the limit and the ranges of S0's sandwich."""
 
     messages: Sequence[Any]
@@ -76,7 +76,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class CountAsk:
+class CountRequest:
     """What to count: messages in `format`, a text, tool definitions, or any of them together."""
 
     messages: Sequence[Any] = ()
@@ -111,7 +111,7 @@ class StatelessService:
     def __init__(
         self,
         summariser: Summariser,
-        frames: Frames,
+        frames: SettingsResolver,
         models: Models,
         database: Database,
         now: Callable[[], datetime],
@@ -122,7 +122,7 @@ class StatelessService:
         self._models = models
         self._now = now
 
-    async def needs_compression(self, ask: StatelessAsk) -> Need:
+    async def needs_compression(self, ask: StatelessRequest) -> Need:
         """Return whether S0's rule asks for a summary; raises ValidationError with its words."""
         _require_objects(ask.messages)
         return await asyncio.to_thread(
@@ -132,7 +132,7 @@ class StatelessService:
             )
         )
 
-    async def build(self, tenant_id: str, ask: StatelessAsk) -> ContextResult:
+    async def build(self, tenant_id: str, ask: StatelessRequest) -> ContextResult:
         """Return what to send, with a summary of the middle where S0's rule asks for one.
 
         Raises ValidationError, or ServiceUnavailable when the model gives none: then there is
@@ -173,12 +173,12 @@ class StatelessService:
         stateless.require_messages(without_trailing_calls(neutral))
         return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1])
 
-    async def count(self, tenant_id: str, ask: CountAsk) -> TokenCount:
+    async def count(self, tenant_id: str, ask: CountRequest) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
         calibration = await self._calibration(tenant_id, ask)
         return await asyncio.to_thread(self._count, ask, calibration)
 
-    async def _calibration(self, tenant_id: str, ask: CountAsk) -> Calibration | None:
+    async def _calibration(self, tenant_id: str, ask: CountRequest) -> Calibration | None:
         """Return what reports say of the model's counts; without a database nobody knows."""
         if ask.model is None:
             return None
@@ -187,7 +187,7 @@ class StatelessService:
                 return await records.usage.find_calibration(tenant_id, ask.model, ask.counter)
         return None
 
-    def _count(self, ask: CountAsk, calibration: Calibration | None) -> TokenCount:
+    def _count(self, ask: CountRequest, calibration: Calibration | None) -> TokenCount:
         count = self._frames.counter(ask.counter)
         _require_objects(ask.messages)
         factor = calibration.rounded.factor if calibration is not None else 1.0
@@ -211,7 +211,7 @@ class StatelessService:
             factor=factor,
         )
 
-    def _count_messages(self, ask: CountAsk) -> int:
+    def _count_messages(self, ask: CountRequest) -> int:
         if ask.counter is CounterName.TOKENIZER:
             return count_payload_messages(
                 ask.format, ask.messages, self._frames.counter("tokenizer")
@@ -235,7 +235,9 @@ class StatelessService:
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
         effort = self._summariser.effort(tenant_id)
-        made = await self._summariser.summarise(neutral, None, SummaryAsk(), chosen, room, effort)
+        made = await self._summariser.summarise(
+            neutral, None, SummaryRequest(), chosen, room, effort
+        )
         return Compressed(made.text, effort.model)
 
 

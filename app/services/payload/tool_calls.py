@@ -6,7 +6,7 @@
 3. What a search finds is promoted by it, and a compaction changes what later payloads show:
    neither touches the log.
 4. An answer ends by saying whether there is more, and how to get it. The readers bound what they
-   slice; of matches, as many are shown as go into MOST_BYTES.
+   slice; of matches, as many are shown as go into MAX_BYTES.
 5. What is recalled are a few excerpts, each with its seq: the log itself is read by others.
 """
 
@@ -22,8 +22,8 @@ from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import CompactResult
 from app.domain.conversations.search import Recalled
 from app.domain.prompt.agent_tools import (
-    MOST_BYTES,
-    MOST_MATCHES,
+    MAX_BYTES,
+    MAX_MATCHES,
     Call,
     CompactContext,
     GrepLines,
@@ -49,7 +49,7 @@ NOT_NOW = "The context cannot be compacted at the moment. Go on without it."
 
 Reads = ReadLines | ReadBytes | GrepLines
 
-_MOST_NAME = 64
+_MAX_NAME = 64
 
 Check = Callable[[str, str], Awaitable[object]]
 """Takes tenant and conversation; raises NotFound where there is no such conversation."""
@@ -255,7 +255,7 @@ def _recalled_text(found: Sequence[Recalled]) -> str:
 
 
 def _recalled_line(item: Recalled) -> str:
-    who = f"{item.role} {item.tool_name[:_MOST_NAME]}" if item.tool_name else item.role
+    who = f"{item.role} {item.tool_name[:_MAX_NAME]}" if item.tool_name else item.role
     ref = item.output_ref
     more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]' if ref is not None else ""
     return f"#{item.seq} {who} {item.created_at:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
@@ -296,7 +296,7 @@ def _matches_text(found: GrepResult, ask: GrepLines) -> str:
         lines.append(f"[More matches than these {count:,}; narrow the pattern.]")
     elif found.truncated:
         # At the maximum a higher limit would show no more.
-        way = "" if ask.limit >= MOST_MATCHES else " or raise limit"
+        way = "" if ask.limit >= MAX_MATCHES else " or raise limit"
         lines.append(f"[More matches than {count:,}; narrow the pattern{way}.]")
     return "\n".join(lines)
 
@@ -304,7 +304,7 @@ def _matches_text(found: GrepResult, ask: GrepLines) -> str:
 def _shown_lines(matches: Sequence[GrepMatch]) -> tuple[dict[int, str], int]:
     """Return the lines to show by number, each once, and how many matches they are of."""
     shown: dict[int, str] = {}
-    room = MOST_BYTES
+    room = MAX_BYTES
     for count, match in enumerate(matches):
         fresh = {number: text for number, text in _around(match) if number not in shown}
         fresh[match.line] = f"{match.line}:{match.text}"

@@ -21,13 +21,13 @@ from app.domain.models.tokens import (
 from app.domain.payload.validation import Context, Shape, Violation, capacity_of, read, validate
 from app.domain.payload.validation.shapes import object_of, texts_in
 from app.services.ports import Database, Models
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 
 _DECLARATIONS = ("function_declarations", "functionDeclarations")
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationAsk:
+class ValidationRequest:
     """A payload and what is known beside it; `previous_stable` is the answer's `stable_items`."""
 
     payload: Mapping[str, Any]
@@ -56,12 +56,12 @@ class Verdict:
 class ValidationService:
     """Judges payloads, whoever built them."""
 
-    def __init__(self, database: Database, frames: Frames, models: Models) -> None:
+    def __init__(self, database: Database, frames: SettingsResolver, models: Models) -> None:
         self._database = database
         self._frames = frames
         self._models = models
 
-    async def validate(self, tenant_id: str, ask: ValidationAsk) -> Verdict:
+    async def validate(self, tenant_id: str, ask: ValidationRequest) -> Verdict:
         """Return the verdict on a payload.
 
         Raises ValidationError for a payload without a list of items, and for an unknown model.
@@ -78,7 +78,7 @@ class ValidationService:
             raise ValidationError.at("/model", detail)
         return overlaid(model, bundled, own)
 
-    def _judge(self, ask: ValidationAsk, info: ModelInfo | None) -> Verdict:
+    def _judge(self, ask: ValidationRequest, info: ModelInfo | None) -> Verdict:
         shape = read(ask.payload, ask.format, "/payload")
         if ask.previous is not None:
             read(ask.previous, ask.format, "/previous")

@@ -22,7 +22,7 @@ from app.domain.models.budget import (
     read_pressure,
     scaled,
 )
-from app.domain.payload.epochs import lane_of
+from app.domain.payload.epochs import payload_stream_of
 from app.domain.payload.reported_usage import (
     ReportedUsage,
     UsageReport,
@@ -32,13 +32,13 @@ from app.domain.payload.reported_usage import (
     should_compact,
 )
 from app.domain.payload.service_notes import noted
-from app.domain.prompt.resolved_settings import Ask, Frame
-from app.services.ports import Records
-from app.services.prompt.settings_resolver import Frames
+from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.services.ports import Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class BudgetStatus:
     """A budget with its pressure."""
 
     budget: ContextBudget
@@ -46,8 +46,8 @@ class Reading:
 
 
 async def read_budget(
-    frames: Frames, records: Records, conversation: Conversation
-) -> Reading | None:
+    frames: SettingsResolver, records: Repositories, conversation: Conversation
+) -> BudgetStatus | None:
     """Return the reading for the stored settings, None while no window is known (decision 6)."""
     try:
         frame = await frames.of(conversation)
@@ -56,10 +56,12 @@ async def read_budget(
     if frame.limits is None:
         return None
     usage = usage_of(frame, conversation, await read_shown(records, frame, conversation))
-    return Reading(measure(usage, frame.limits), read_pressure(usage.total, frame.limits))
+    return BudgetStatus(measure(usage, frame.limits), read_pressure(usage.total, frame.limits))
 
 
-async def read_shown(records: Records, frame: Frame, conversation: Conversation) -> int:
+async def read_shown(
+    records: Repositories, frame: ResolvedSettings, conversation: Conversation
+) -> int:
     """Return the tokens of the log that the next build would show, before the factor.
 
     That is the whole log less what a summary stands for, or the last N messages of a sliding
@@ -77,7 +79,7 @@ async def read_shown(records: Records, frame: Frame, conversation: Conversation)
     return min(tokens, head.shown_tokens)
 
 
-def usage_of(frame: Frame, conversation: Conversation, shown: int) -> Usage:
+def usage_of(frame: ResolvedSettings, conversation: Conversation, shown: int) -> Usage:
     """Return the usage of a build that shows so many tokens of the log, its notes included."""
     head = conversation.head
     if frame.limits is None:
@@ -93,7 +95,7 @@ class Reported:
     appended: int
     epoch: int
 
-    def usage(self, frame: Frame) -> ReportedUsage:
+    def usage(self, frame: ResolvedSettings) -> ReportedUsage:
         """Return it as it is judged: the answer is in it, whether appended meanwhile or not."""
         usage = self.report.usage
         beyond = scaled(self.appended, frame.factor) - usage.output_tokens
@@ -106,18 +108,18 @@ class Reported:
 
 
 async def read_reported(
-    records: Records, conversation: Conversation, report: UsageReport
+    records: Repositories, conversation: Conversation, report: UsageReport
 ) -> Reported:
     """Return a report with what has happened since."""
     conversation_id, head = conversation.conversation_id, conversation.head
-    lane = lane_of(Ask(report.format), report.model)
+    lane = payload_stream_of(RequestSettings(report.format), report.model)
     newest = await records.usage.newest_epoch(conversation_id, lane)
     before = await records.log.total_at(conversation_id, report.through_seq)
     return Reported(report, head.tokens - before, current_epoch(newest, head))
 
 
 def judge(
-    frame: Frame, conversation: Conversation, estimate: int, reported: Reported | None
+    frame: ResolvedSettings, conversation: Conversation, estimate: int, reported: Reported | None
 ) -> tuple[int, bool]:
     """Return the tokens that count, and whether they make a compaction due (E2)."""
     usage = reported.usage(frame) if reported is not None else None
@@ -130,7 +132,9 @@ def judge(
     return used, is_due and not is_suspended(conversation.head, used, limits)
 
 
-async def is_due_as_reported(records: Records, frame: Frame, conversation: Conversation) -> bool:
+async def is_due_as_reported(
+    records: Repositories, frame: ResolvedSettings, conversation: Conversation
+) -> bool:
     """Whether the last report makes a compaction due, whatever the own count says (E2)."""
     report = await records.usage.newest(conversation.conversation_id)
     if report is None:

@@ -17,7 +17,7 @@ from app.domain.common.policy import DEFAULTS, merge
 from app.domain.conversations.records import Agent, Conversation, Settings, Versioned
 from app.domain.formats import parse_tool
 from app.domain.prompt.resolved_settings import digest
-from app.services.ports import Records
+from app.services.ports import Repositories
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def in_policy(error: ValidationError) -> ValidationError:
 
 
 async def taken_by(
-    records: Records, tenant_id: str, key: str, request: Any, resource_id: str
+    records: Repositories, tenant_id: str, key: str, request: Any, resource_id: str
 ) -> str | None:
     """Take an idempotency key for a creation; return whose it is when it was taken before.
 

@@ -25,8 +25,8 @@ from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, overlaid, resolv
 from app.domain.models.tokens import CountText, text_bytes_4, text_chars_2_5, text_chars_4
 from app.domain.payload.epochs import Start
 from app.domain.prompt.resolved_settings import (
-    Ask,
-    Frame,
+    RequestSettings,
+    ResolvedSettings,
     digest,
     fixed_usage,
     message_tokens,
@@ -42,7 +42,7 @@ _FRAME_CHARS = 4_096
 """What a frame holds besides its sections and tools, roughly."""
 
 
-class Frames:
+class SettingsResolver:
     """Frames by their layers, the least recently used forgotten first."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Frames:
         self._models = models
         self._tokenizer = tokenizer
         self._service_policy = service_policy
-        self._known: OrderedDict[tuple[Any, ...], tuple[Frame, int]] = OrderedDict()
+        self._known: OrderedDict[tuple[Any, ...], tuple[ResolvedSettings, int]] = OrderedDict()
         self._chars = 0
         self._most_chars = most_chars
         self.default_model = default_model
@@ -83,8 +83,11 @@ class Frames:
         return self.policy(conversation.agent.policy, conversation.settings.policy)
 
     async def of(
-        self, conversation: Conversation, ask: Ask | None = None, factor: float | None = None
-    ) -> Frame:
+        self,
+        conversation: Conversation,
+        ask: RequestSettings | None = None,
+        factor: float | None = None,
+    ) -> ResolvedSettings:
         """Return the frame of a conversation, with what a request adds to it.
 
         Its counts are multiplied by `factor`, which is by default what the model's reports say
@@ -107,17 +110,19 @@ class Frames:
         if known is not None:
             self._known.move_to_end(key)
             return known[0]
-        frame, size = await self._plain((*layers, 1.0, None), conversation, ask or Ask())
+        frame, size = await self._plain(
+            (*layers, 1.0, None), conversation, ask or RequestSettings()
+        )
         if factor != 1 or calibration is not None:
             stored = conversation.model or self.default_model
             frame = _corrected(frame, factor, calibration, stored)
-            frame = frame.usually_deferred((ask or Ask()).format)
+            frame = frame.usually_deferred((ask or RequestSettings()).format)
             self._keep(key, frame, size)
         return frame
 
     async def _plain(
-        self, key: tuple[Any, ...], conversation: Conversation, ask: Ask
-    ) -> tuple[Frame, int]:
+        self, key: tuple[Any, ...], conversation: Conversation, ask: RequestSettings
+    ) -> tuple[ResolvedSettings, int]:
         """Return a frame as nobody corrected it, and how much it holds in characters."""
         known = self._known.get(key)
         if known is not None:
@@ -134,7 +139,7 @@ class Frames:
 
     def recorded(
         self, conversation: Conversation, epoch: Epoch, start: Start, texts: Mapping[str, str]
-    ) -> Frame:
+    ) -> ResolvedSettings:
         """Return the frame of an epoch from what was kept when it began (decision 19).
 
         It serves to render, not to judge: its limits are those of the payload alone.
@@ -150,7 +155,7 @@ class Frames:
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
         limits = limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0)
-        frame = Frame(
+        frame = ResolvedSettings(
             policy=policy,
             model=model,
             info=info,
@@ -170,7 +175,7 @@ class Frames:
         )
         return frame.usually_deferred(FormatName(epoch.format))
 
-    def _keep(self, key: tuple[Any, ...], frame: Frame, size: int) -> None:
+    def _keep(self, key: tuple[Any, ...], frame: ResolvedSettings, size: int) -> None:
         """Hold a frame, as long as all that are held stay within their bound."""
         if size > self._most_chars or key in self._known:
             return
@@ -180,7 +185,7 @@ class Frames:
             _, (_, dropped) = self._known.popitem(last=False)
             self._chars -= dropped
 
-    def _source(self, conversation: Conversation, ask: Ask) -> ModelSource | None:
+    def _source(self, conversation: Conversation, ask: RequestSettings) -> ModelSource | None:
         """Return who names the model: the first of its layers that does, None where none does."""
         named: tuple[tuple[str | None, ModelSource], ...] = (
             (ask.model, "request"),
@@ -190,7 +195,7 @@ class Frames:
         )
         return next((source for model, source in named if model), None)
 
-    def _resolve(self, conversation: Conversation, ask: Ask) -> Frame:
+    def _resolve(self, conversation: Conversation, ask: RequestSettings) -> ResolvedSettings:
         layers = (conversation.agent, conversation.settings, ask)
         policy = self.policy_of(conversation)
         stored = conversation.model or self.default_model
@@ -210,9 +215,9 @@ class Frames:
         if isinstance(problem, ContextLimitUnknown):
             problem = ContextLimitUnknown.of(model, self._source(conversation, ask))
         if stored is not None and stored != model:
-            policy_limits, _ = _limits(policy, Ask(), self._models.find(stored), None)
+            policy_limits, _ = _limits(policy, RequestSettings(), self._models.find(stored), None)
         else:
-            policy_limits, _ = _limits(policy, Ask(), info, tenant)
+            policy_limits, _ = _limits(policy, RequestSettings(), info, tenant)
         texts = {
             name: json_text.dumps(value)
             for name, value in (
@@ -222,7 +227,7 @@ class Frames:
             )
         }
         hashes = {name: digest(text) for name, text in texts.items()}
-        frame = Frame(
+        frame = ResolvedSettings(
             policy=policy,
             model=model,
             info=tenant or info,
@@ -245,8 +250,8 @@ class Frames:
 
 
 def _corrected(
-    frame: Frame, factor: float, calibration: Calibration | None, stored: str | None
-) -> Frame:
+    frame: ResolvedSettings, factor: float, calibration: Calibration | None, stored: str | None
+) -> ResolvedSettings:
     """Return a frame as its model's reports correct it; another model's limits stay as they are."""
 
     def with_margin(limits: Limits | None) -> Limits | None:
@@ -266,7 +271,7 @@ def _corrected(
 
 
 def _limits(
-    policy: Policy, ask: Ask, info: ModelInfo | None, tenant: ModelInfo | None
+    policy: Policy, ask: RequestSettings, info: ModelInfo | None, tenant: ModelInfo | None
 ) -> tuple[Limits | None, ContextError | None]:
     """Return the limits of a request, or why there are none."""
     try:

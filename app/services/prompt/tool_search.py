@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.tool_deferral import USUALLY_FOUND, Found
 from app.services.ports import Database, Ranking
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 
 
 class ToolSearchService:
     """Finds tools and promotes them."""
 
-    def __init__(self, database: Database, frames: Frames, ranking: Ranking) -> None:
+    def __init__(self, database: Database, frames: SettingsResolver, ranking: Ranking) -> None:
         self._database = database
         self._frames = frames
         self._ranking = ranking
@@ -47,7 +47,7 @@ class ToolSearchService:
                 raise NotFound.conversation(conversation_id)
             sent = await records.contexts.newest_tools(conversation_id)
         given = tools if sent is None else _joined(sent, tools)
-        frame = await self._frames.of(conversation, Ask(tools=given))
+        frame = await self._frames.of(conversation, RequestSettings(tools=given))
         names = await self._ranking.rank(query, frame.tools, limit, key=frame.tools_hash)
         promoted = conversation.head.promoted_now
         if promotes and not set(names) <= set(promoted):

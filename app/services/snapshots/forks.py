@@ -20,7 +20,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.active_window import ActiveWindow
-from app.domain.conversations.records import Compaction, Conversation, Head
+from app.domain.conversations.records import Compaction, Conversation, ConversationState
 from app.domain.conversations.view import spans_through
 from app.domain.prompt.resolved_settings import digest
 from app.domain.snapshots.forks import (
@@ -34,16 +34,16 @@ from app.domain.snapshots.forks import (
 )
 from app.domain.tool_output.blobs import Blob
 from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
-from app.services.ports import BlobStore, Database, Records
+from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_inheritance import taken_by
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 
 PIECE_MESSAGES = 20_000
 """Messages that one statement copies, well within the time that a statement may take."""
 COPIES_AT_ONCE = 8
 """Objects of one fork that are copied at the same time."""
 _RECEIPTS = 50
-_MOST_ROUNDS = 3
+_MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ForkService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         active: ActiveWindows,
         store: BlobStore,
         new_id: Callable[[], str],
@@ -120,7 +120,7 @@ class ForkService:
             return made
         fork_id = new.conversation_id or self._new_id()
         await self._count(tenant_id, conversation_id, new.at_seq)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             try:
                 plan = await self._planned(tenant_id, conversation_id, fork_id, new.at_seq)
                 return await self._make(tenant_id, plan, new)
@@ -154,7 +154,7 @@ class ForkService:
             return await self._replayed(records, tenant_id, conversation_id, kept[1])
 
     async def _replayed(
-        self, records: Records, tenant_id: str, conversation_id: str, resource: str
+        self, records: Repositories, tenant_id: str, conversation_id: str, resource: str
     ) -> Fork:
         fork_id, at_seq = resource.split()
         if await self._find(records, tenant_id, fork_id) is None:
@@ -183,7 +183,7 @@ class ForkService:
         return _Plan(fork, source, receipt, tuple(copies))
 
     async def _receipt(
-        self, records: Records, source: Conversation, at_seq: int
+        self, records: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
         """Return the newest receipt that says nothing of what comes after a seq (I5).
 
@@ -201,7 +201,7 @@ class ForkService:
         return None
 
     async def _receipt_of_before(
-        self, records: Records, source: Conversation, at_seq: int
+        self, records: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
         strategy = self._frames.policy_of(source).strategy
         before: str | None = None
@@ -267,7 +267,7 @@ class ForkService:
             await _check_agent(records, tenant_id, source)
         return fork
 
-    async def _copy_rows(self, records: Records, plan: _Plan) -> None:
+    async def _copy_rows(self, records: Repositories, plan: _Plan) -> None:
         fork, forks = plan.fork, records.forks
         ids = (fork.source_id, fork.conversation_id)
         for batch in batches(plan.blobs):
@@ -282,7 +282,7 @@ class ForkService:
         if copied < fork.at_seq:
             raise NotFound.conversation(fork.source_id)
 
-    async def _show(self, records: Records, tenant_id: str, plan: _Plan) -> None:
+    async def _show(self, records: Repositories, tenant_id: str, plan: _Plan) -> None:
         """Set the fork's head: its log's sums, its window, and what is shown of that."""
         before, fork_id, at_seq = plan.source.head, plan.fork.conversation_id, plan.fork.at_seq
         await records.forks.set_head(fork_id, head_at(before, at_seq))
@@ -295,7 +295,11 @@ class ForkService:
             await self._compact(records, replace(made, head=head), before, plan.receipt)
 
     async def _compact(
-        self, records: Records, made: Conversation, before: Head, receipt: Compaction
+        self,
+        records: Repositories,
+        made: Conversation,
+        before: ConversationState,
+        receipt: Compaction,
     ) -> None:
         """Show the fork as this receipt has it."""
         fork_id, head = made.conversation_id, made.head
@@ -315,7 +319,7 @@ class ForkService:
         assert applied, "nobody else knows the fork yet, and the view shows every pin"
 
     async def _find(
-        self, records: Records, tenant_id: str, conversation_id: str
+        self, records: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation | None:
         return await records.conversations.find(
             tenant_id, conversation_id, self._frames.default_model
@@ -326,7 +330,7 @@ def _asked(conversation_id: str, new: NewFork) -> list[Any]:
     return ["fork", conversation_id, new.request]
 
 
-def _seq_in(head: Head, at_seq: int | None) -> int:
+def _seq_in(head: ConversationState, at_seq: int | None) -> int:
     if at_seq is None:
         return head.head_seq
     if at_seq > head.head_seq:
@@ -339,8 +343,12 @@ def _taken(conversation_id: str) -> Conflict:
 
 
 async def _in_window(
-    records: Records, fork_id: str, head: Head, window: ActiveWindow, before: Head
-) -> Head:
+    records: Repositories,
+    fork_id: str,
+    head: ConversationState,
+    window: ActiveWindow,
+    before: ConversationState,
+) -> ConversationState:
     """Return a fork's head with its window, and what is known of what that shows."""
     head = await with_window(records, fork_id, head, window)
     oldest_at, mentions = before.oldest_at, before.mentions
@@ -359,7 +367,7 @@ async def _in_window(
     )
 
 
-async def _check_agent(records: Records, tenant_id: str, source: Conversation) -> None:
+async def _check_agent(records: Repositories, tenant_id: str, source: Conversation) -> None:
     """Lock the source's agent, so that its deletion or clear sees the fork, or this sees them.
 
     Last of all: whoever needs the agent does not wait for a long log to be copied.

@@ -43,12 +43,12 @@ from app.domain.snapshots.snapshots import (
 from app.services.common.read_permits import BATCH_BYTES, Read
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database
-from app.services.tool_output.stored_results import Content, Original, Outputs
+from app.services.tool_output.stored_results import Content, Original, StoredResults
 
 PAGE_MESSAGES = 200
-MOST_BATCH_BYTES = 16 * 2**20
+MAX_BATCH_BYTES = 16 * 2**20
 """Text of copies appended at once, unless one call group alone has more."""
-_MOST_ROUNDS = 3
+_MAX_ROUNDS = 3
 
 AppendCopies = Callable[[str, str, Sequence[Mapping[str, Any]], FormatName], Awaitable[None]]
 """Appends messages of one format to a tenant's conversation, as any client's are appended."""
@@ -94,13 +94,13 @@ class _Copy:
     known_as: tuple[str, ...]
 
 
-class Restores:
+class RestoreService:
     """Brings a snapshot's messages back into windows."""
 
     def __init__(
         self,
         database: Database,
-        outputs: Outputs,
+        outputs: StoredResults,
         active: ActiveWindows,
         append: AppendCopies,
         make: MakeConversation,
@@ -250,7 +250,7 @@ class Restores:
     # --- what is restored -----------------------------------------------------------------
 
     async def _stored(self, part: SnapshotPart) -> AsyncIterator[Source]:
-        read = Read(BATCH_BYTES, MOST_BATCH_BYTES)
+        read = Read(BATCH_BYTES, MAX_BATCH_BYTES)
         async for page in originals_of(self._database, self._outputs, part, Content.FULL, read):
             for original in page:
                 message, output = original.message, original.message.output
@@ -286,10 +286,10 @@ class Restores:
         sources: AsyncIterator[Source],
         target: _Target,
     ) -> None:
-        async for batch in in_batches(sources, self._most_messages, MOST_BATCH_BYTES):
+        async for batch in in_batches(sources, self._most_messages, MAX_BATCH_BYTES):
             copies = [_copy_of(target.conversation_id, source) for source in batch]
             found: Mapping[str, Sequence[int]] = {}
-            for last in range(_MOST_ROUNDS)[::-1]:
+            for last in range(_MAX_ROUNDS)[::-1]:
                 found = await self._found(target, copies)
                 try:
                     await self._add(tenant_id, snapshot, target, copies, found)
@@ -362,7 +362,7 @@ class Restores:
 
 async def originals_of(
     database: Database,
-    outputs: Outputs,
+    outputs: StoredResults,
     part: SnapshotPart,
     content: Content,
     read: Read,

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message, Role, Text
 from app.domain.compaction.extractive import recap
-from app.domain.compaction.summaries import SummaryAsk
+from app.domain.compaction.summaries import SummaryRequest
 from app.domain.conversations.records import Conversation
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
 from app.domain.snapshots.snapshots import (
     FAILED_SUMMARY,
-    LEAST_SUMMARY_CHARS,
+    MIN_SUMMARY_CHARS,
     SUMMARY_PROMPT,
     SUMMARY_TOKENS,
     SnapshotPart,
@@ -34,21 +34,21 @@ from app.services.ports import Database
 FIRST_MESSAGES = 200
 LAST_MESSAGES = 800
 PAGE_MESSAGES = 200
-MOST_TEXT_CHARS = 800
+MAX_TEXT_CHARS = 800
 """Characters of each text that a model reads of a message."""
 
 _log = logging.getLogger("app.recaps")
 
 
 @dataclass(frozen=True, slots=True)
-class HeldWindow:
+class SnapshotWindow:
     """The active window of a conversation, as a snapshot is to hold it."""
 
     conversation: Conversation
     part: SnapshotPart
 
 
-class Recaps:
+class SnapshotSummaries:
     """Says what happened in windows, by a model or by picking sentences out."""
 
     def __init__(self, database: Database, summariser: Summariser) -> None:
@@ -58,7 +58,7 @@ class Recaps:
     async def of(
         self,
         tenant_id: str,
-        windows: Sequence[HeldWindow],
+        windows: Sequence[SnapshotWindow],
         policy_model: str | None,
         model: str | None,
     ) -> str:
@@ -76,7 +76,7 @@ class Recaps:
             _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
             return FAILED_SUMMARY
 
-    async def _picked_out(self, windows: Sequence[HeldWindow]) -> str:
+    async def _picked_out(self, windows: Sequence[SnapshotWindow]) -> str:
         first, last = windows[0].part, windows[-1].part
         begins = _pages((first.conversation_id, span) for span in first.spans[:1])
         ends = _pages((last.conversation_id, span) for span in last.spans[-1:])
@@ -84,9 +84,9 @@ class Recaps:
         messages = sum(window.part.message_count for window in windows)
         return recap(messages, len(windows), opening, closing)
 
-    async def _told(self, tenant_id: str, windows: Sequence[HeldWindow], model: str) -> str:
+    async def _told(self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str) -> str:
         effort = self._summariser.effort(tenant_id)
-        ask = SummaryAsk(prompt=SUMMARY_PROMPT)
+        ask = SummaryRequest(prompt=SUMMARY_PROMPT)
         said: str | None = None
         batch: list[Message] = []
         async for messages in self._messages(windows):
@@ -99,16 +99,16 @@ class Recaps:
                     SUMMARY_TOKENS,
                     effort,
                     is_end=False,
-                    least_chars=LEAST_SUMMARY_CHARS,
+                    least_chars=MIN_SUMMARY_CHARS,
                 )
                 said = result.text
             batch = messages
         result = await self._summariser.summarise(
-            batch, said, ask, model, SUMMARY_TOKENS, effort, least_chars=LEAST_SUMMARY_CHARS
+            batch, said, ask, model, SUMMARY_TOKENS, effort, least_chars=MIN_SUMMARY_CHARS
         )
         return result.text
 
-    async def _messages(self, windows: Sequence[HeldWindow]) -> AsyncIterator[list[Message]]:
+    async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
         """Yield what a model reads, in lists of about a page (rules 2 and 3)."""
         notes: dict[str, list[Message]] = {}
         pieces: list[tuple[str, Span]] = []
@@ -132,7 +132,7 @@ class Recaps:
         if page:
             yield page
 
-    async def _shown(self, window: HeldWindow) -> tuple[str | None, Sequence[Span]]:
+    async def _shown(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
         """Return the summary that a conversation shows, and what of the window stands beside it."""
         head, part = window.conversation.head, window.part
         if head.compaction_id is None or head.span is None:
@@ -154,7 +154,7 @@ class Recaps:
         for start, end in batches(sizes, BATCH_BYTES):
             async with self._database.session() as records:
                 rows = await records.contexts.rows(conversation_id, start, end, as_chat=False)
-            messages += [shortened(row.message(), MOST_TEXT_CHARS) for row in rows]
+            messages += [shortened(row.message(), MAX_TEXT_CHARS) for row in rows]
         return messages
 
 

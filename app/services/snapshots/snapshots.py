@@ -32,16 +32,16 @@ from app.domain.snapshots.snapshots import (
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.restores import (
     PAGE_MESSAGES,
     RestoredConversation,
-    Restores,
+    RestoreService,
     changed_meanwhile,
     originals_of,
 )
-from app.services.snapshots.snapshot_summaries import HeldWindow, Recaps
-from app.services.tool_output.stored_results import Content, Original, Outputs
+from app.services.snapshots.snapshot_summaries import SnapshotSummaries, SnapshotWindow
+from app.services.tool_output.stored_results import Content, Original, StoredResults
 
 NO_MESSAGES = "Conversation has no messages"
 
@@ -78,10 +78,10 @@ class SnapshotService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
-        recaps: Recaps,
-        restores: Restores,
-        outputs: Outputs,
+        frames: SettingsResolver,
+        recaps: SnapshotSummaries,
+        restores: RestoreService,
+        outputs: StoredResults,
         active: ActiveWindows,
         new_id: Callable[[], str],
     ) -> None:
@@ -151,7 +151,7 @@ class SnapshotService:
 
     async def _windows(
         self, tenant_id: str, conversations: Sequence[Conversation]
-    ) -> list[HeldWindow]:
+    ) -> list[SnapshotWindow]:
         """Return the windows that hold messages, as they are by now."""
         windows = []
         for conversation in conversations:
@@ -162,13 +162,13 @@ class SnapshotService:
             spans = spans_through(settled.head.window.spans, settled.head.head_seq)
             if spans:
                 part = SnapshotPart(settled.conversation_id, tuple(spans))
-                windows.append(HeldWindow(settled, part))
+                windows.append(SnapshotWindow(settled, part))
         return windows
 
     async def _made(
         self,
         tenant_id: str,
-        windows: Sequence[HeldWindow],
+        windows: Sequence[SnapshotWindow],
         description: str | None,
         agent_id: str | None,
         cleared_at: datetime | None,
@@ -196,7 +196,7 @@ class SnapshotService:
             models=tuple(self._models(windows)),
         )
 
-    def _models(self, windows: Sequence[HeldWindow]) -> Iterator[SnapshotModel]:
+    def _models(self, windows: Sequence[SnapshotWindow]) -> Iterator[SnapshotModel]:
         for window in windows:
             model = window.conversation.model or self._frames.default_model
             if model is not None:
@@ -206,7 +206,7 @@ class SnapshotService:
         self,
         tenant_id: str,
         snapshot: Snapshot,
-        windows: Sequence[HeldWindow],
+        windows: Sequence[SnapshotWindow],
         agent_id: str | None,
     ) -> Snapshot:
         """Store a snapshot without the conversations that were deleted meanwhile (rule 1)."""

@@ -42,11 +42,11 @@ AGAIN_SECONDS = 1.0
 """How often a database that is away is asked again for what is held already."""
 WRITE_SECONDS = 60.0
 """How seldom the uses of keys are written (decision 34)."""
-MOST_ADDRESSES = 100
+MAX_ADDRESSES = 100
 """How many addresses of a key are told apart in an hour between two writings."""
 OTHER_ADDRESSES = "other"
 
-_MOST_KEYS = 10_000
+_MAX_KEYS = 10_000
 _ASKS_AT_ONCE = 2
 """How many keys that are not held are looked up together."""
 _ASK_SECONDS = 1.0
@@ -85,8 +85,8 @@ class KeyService:
         self._now = now
         self._clock = clock
         self._held_seconds = held_seconds
-        self._held: LRUCache[str, _Held] = LRUCache(_MOST_KEYS)
-        self._unknown: TTLCache[str, bool] = TTLCache(_MOST_KEYS, held_seconds, clock)
+        self._held: LRUCache[str, _Held] = LRUCache(_MAX_KEYS)
+        self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, held_seconds, clock)
         self._has_keys: bool | None = None
         self._asked_at = float("-inf")
         self._asks = asyncio.Semaphore(_ASKS_AT_ONCE)
@@ -254,7 +254,7 @@ class KeyUses:
         hour = self._now().replace(minute=0, second=0, microsecond=0)
         use = key_id, hour, address
         if use not in self._counts:
-            if self._addresses[key_id, hour] >= MOST_ADDRESSES:
+            if self._addresses[key_id, hour] >= MAX_ADDRESSES:
                 use = key_id, hour, OTHER_ADDRESSES
             self._addresses[key_id, hour] += use not in self._counts
         counts = self._counts.setdefault(use, _Counts())

@@ -19,17 +19,17 @@ from cachetools import LRUCache
 
 from app.domain.common.errors import RateLimited, ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
-from app.domain.tenancy.quotas import Kind, Limits, granted_of, share_of, window_start
-from app.services.ports import Database, Records
+from app.domain.tenancy.quotas import QuotaKind, TenantLimits, granted_of, share_of, window_start
+from app.services.ports import Database, Repositories
 
 AGAIN_SECONDS = 1.0
 """How often a database that is away is asked again."""
 
-_MOST_TENANTS = 10_000
+_MAX_TENANTS = 10_000
 _WORDS = {
-    Kind.REQUESTS: "requests of this minute",
-    Kind.BYTES: "bytes of this day",
-    Kind.SUMMARISER_CALLS: "calls of the summariser of this hour",
+    QuotaKind.REQUESTS: "requests of this minute",
+    QuotaKind.BYTES: "bytes of this day",
+    QuotaKind.SUMMARISER_CALLS: "calls of the summariser of this hour",
 }
 
 
@@ -44,13 +44,13 @@ class _Share:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Allowances:
+class QuotaService:
     """Takes from what tenants are allowed."""
 
     def __init__(
         self,
         database: Database,
-        defaults: Limits,
+        defaults: TenantLimits,
         now: Callable[[], datetime],
         clock: Callable[[], float],
         *,
@@ -61,14 +61,14 @@ class Allowances:
         self._now = now
         self._clock = clock
         self._held_seconds = held_seconds
-        self._limits: LRUCache[str, tuple[Limits, float]] = LRUCache(_MOST_TENANTS)
-        self._shares: LRUCache[tuple[str, Kind], _Share] = LRUCache(_MOST_TENANTS)
+        self._limits: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
+        self._shares: LRUCache[tuple[str, QuotaKind], _Share] = LRUCache(_MAX_TENANTS)
         self._first_look = asyncio.Lock()
         self._away_until = float("-inf")
         self._has_failed = False
         self._asking = 0
 
-    async def limits_of(self, tenant_id: str) -> Limits:
+    async def limits_of(self, tenant_id: str) -> TenantLimits:
         """Return what a tenant may do, as it was a few seconds ago, or last known to be."""
         found = self._limits.get(tenant_id)
         if found is None:
@@ -82,19 +82,19 @@ class Allowances:
         limits, _ = await self._look(tenant_id, limits)
         return limits
 
-    async def set_limits(self, tenant_id: str, limits: Limits) -> None:
+    async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Give a tenant limits of its own; raises ValidationError for what is no tenant's id."""
         require_tenant_id(tenant_id)
         async with self._database.session() as records:
             await records.keys.set_limits(tenant_id, limits)
         self._limits.pop(tenant_id, None)
 
-    async def all_limits(self) -> Mapping[str, Limits]:
+    async def all_limits(self) -> Mapping[str, TenantLimits]:
         """Return the limits that are tenants' own."""
         async with self._database.session() as records:
             return await records.keys.list_limits()
 
-    async def take(self, tenant_id: str, kind: Kind, count: int = 1) -> None:
+    async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
         """Take so much of what is left of the window; raises RateLimited where it is too much."""
         limit = (await self.limits_of(tenant_id)).of(kind)
         if limit is None or count == 0:
@@ -114,7 +114,7 @@ class Allowances:
             raise self._refusal(kind, share)
         share.left -= count
 
-    async def _look(self, tenant_id: str, known: Limits) -> tuple[Limits, float]:
+    async def _look(self, tenant_id: str, known: TenantLimits) -> tuple[TenantLimits, float]:
         """Learn a tenant's limits; without a database what is known of them holds for a while."""
         limits, held_seconds = known, AGAIN_SECONDS
         if not self._is_away():
@@ -126,7 +126,9 @@ class Allowances:
         self._limits[tenant_id] = found = limits, self._clock() + held_seconds
         return found
 
-    async def _take_share(self, tenant_id: str, kind: Kind, share: _Share, wanted: int) -> None:
+    async def _take_share(
+        self, tenant_id: str, kind: QuotaKind, share: _Share, wanted: int
+    ) -> None:
         asked = share_of(share.limit, wanted)
         with suppress(ServiceUnavailable):
             async with self._session() as records:
@@ -140,7 +142,7 @@ class Allowances:
         return self._clock() < self._away_until or (self._has_failed and self._asking > 0)
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Records]:
+    async def _session(self) -> AsyncIterator[Repositories]:
         self._asking += 1
         try:
             async with self._database.session() as records:
@@ -153,7 +155,7 @@ class Allowances:
         finally:
             self._asking -= 1
 
-    def _refusal(self, kind: Kind, share: _Share) -> RateLimited:
+    def _refusal(self, kind: QuotaKind, share: _Share) -> RateLimited:
         passed = (self._now() - share.window).total_seconds()
         retry_after = max(1, int(kind.window_seconds - passed) + 1)
         return RateLimited(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.tenancy.retention import Aged, Retention
+from app.domain.tenancy.retention import RetainedKind, Retention
 from app.services.ports import Database
 
 _BATCH = 5_000
@@ -58,7 +58,7 @@ class RetentionService:
             gone["conversations"] = await self._forget_conversations(before)
         return +gone
 
-    async def _forget(self, kind: Aged, before: datetime) -> int:
+    async def _forget(self, kind: RetainedKind, before: datetime) -> int:
         gone, taken = 0, _BATCH
         while taken == _BATCH:
             async with self._database.session() as records:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from cachetools import LRUCache
 
 from app.domain.common.errors import ServiceUnavailable, StorageLimitReached
-from app.domain.tenancy.quotas import Limits
+from app.domain.tenancy.quotas import TenantLimits
 from app.services.ports import Database
 
-_MOST_TENANTS = 10_000
+_MAX_TENANTS = 10_000
 _HELD_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
 
@@ -37,19 +37,19 @@ class _Known:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Storage:
+class StorageQuota:
     """Has room for what a tenant stores, or has none."""
 
     def __init__(
         self,
         database: Database,
-        limits_of: Callable[[str], Awaitable[Limits]],
+        limits_of: Callable[[str], Awaitable[TenantLimits]],
         clock: Callable[[], float],
     ) -> None:
         self._database = database
         self._limits_of = limits_of
         self._clock = clock
-        self._known: LRUCache[str, _Known] = LRUCache(_MOST_TENANTS)
+        self._known: LRUCache[str, _Known] = LRUCache(_MAX_TENANTS)
 
     async def take(self, tenant_id: str, size: int) -> None:
         """Count bytes that are about to be stored; raises StorageLimitReached without room."""

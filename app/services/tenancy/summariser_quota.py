@@ -12,18 +12,18 @@ from datetime import datetime
 
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries import Completion, ModelCall
-from app.domain.tenancy.quotas import Kind, Limits, window_start
+from app.domain.tenancy.quotas import QuotaKind, TenantLimits, window_start
 from app.services.ports import Database, Gateway
 
 
-class SpendGuard:
+class SummariserQuota:
     """A gateway that counts each call for its tenant, and refuses it beyond the limit."""
 
     def __init__(
         self,
         gateway: Gateway,
         database: Database,
-        limits_of: Callable[[str], Awaitable[Limits]],
+        limits_of: Callable[[str], Awaitable[TenantLimits]],
         now: Callable[[], datetime],
     ) -> None:
         self._gateway = gateway
@@ -33,7 +33,7 @@ class SpendGuard:
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does, or refused."""
-        kind, now = Kind.SUMMARISER_CALLS, self._now()
+        kind, now = QuotaKind.SUMMARISER_CALLS, self._now()
         window = window_start(now, kind.window_seconds)
         try:
             most = (await self._limits_of(call.tenant_id)).of(kind)

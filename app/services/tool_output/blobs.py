@@ -39,13 +39,13 @@ from app.domain.tool_output.blobs import (
 )
 from app.domain.tool_output.grep import Grep, GrepResult
 from app.domain.tool_output.offloading import SEQ_REF, message_ref, output_text
-from app.domain.tool_output.preview import ViewBuilder, ViewRules
+from app.domain.tool_output.preview import PreviewBuilder, PreviewRules
 from app.domain.tool_output.slices import Bytes, LineReader, Lines, byte_slice, bytes_to_fetch
-from app.services.ports import BlobStore, Database, Records
-from app.services.prompt.settings_resolver import Frames
-from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, FIRST_CHUNKS, Outputs
+from app.services.ports import BlobStore, Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, FIRST_CHUNKS, StoredResults
 
-MOST_FOUND_LINES = 10_000
+MAX_FOUND_LINES = 10_000
 """Lines that a search shows at most, those around its matches among them."""
 SEARCHES_AT_ONCE = 2
 """Searches that one process does at a time: more would take the threads of everybody else."""
@@ -93,9 +93,9 @@ class BlobService:
     def __init__(
         self,
         database: Database,
-        frames: Frames,
+        frames: SettingsResolver,
         store: BlobStore,
-        outputs: Outputs,
+        outputs: StoredResults,
         new_id: Callable[[], str],
         now: Callable[[], datetime],
         *,
@@ -137,8 +137,8 @@ class BlobService:
             if not await records.blobs.begin_upload(tenant_id, conversation_id, content_id):
                 raise NotFound.conversation(conversation_id)
         try:
-            rules = ViewRules.of(self._policy(conversation).tool_output)
-            chunker, view = Chunker(), ViewBuilder(rules)
+            rules = PreviewRules.of(self._policy(conversation).tool_output)
+            chunker, view = Chunker(), PreviewBuilder(rules)
             key = await self._take_in(tenant_id, conversation_id, content_id, pieces, chunker, view)
             blob = Blob(
                 id=blob_id(chunker.sha256),
@@ -174,7 +174,7 @@ class BlobService:
         content_id: str,
         pieces: AsyncIterator[bytes],
         chunker: Chunker,
-        view: ViewBuilder,
+        view: PreviewBuilder,
     ) -> str | None:
         """Keep what comes, and return the key of its object."""
         waiting: list[Chunk] = []
@@ -359,7 +359,7 @@ class BlobService:
             ignore_case=ignore_case,
             before=before,
             after=after,
-            limit=min(limit, max(1, MOST_FOUND_LINES // (before + 1 + after))),
+            limit=min(limit, max(1, MAX_FOUND_LINES // (before + 1 + after))),
             max_line_length=policy.max_line_length,
         )
         async with self._searches:
@@ -443,7 +443,7 @@ class BlobService:
         return Collected(dry_run, tuple(blobs), len(uploads))
 
     async def _take(
-        self, records: Records, conversation_id: str, blobs: list[Blob], uploads: list[str]
+        self, records: Repositories, conversation_id: str, blobs: list[Blob], uploads: list[str]
     ) -> None:
         if blobs:
             await records.blobs.collect(conversation_id, [blob.id for blob in blobs])
@@ -517,7 +517,7 @@ def _feed_all(search: Grep, run: list[bytes]) -> None:
         search.feed(piece)
 
 
-async def _message(records: Records, conversation_id: str, ref: str) -> StoredMessage | None:
+async def _message(records: Repositories, conversation_id: str, ref: str) -> StoredMessage | None:
     """Return the message that a ref names, by its seq or by its id (rule 1)."""
     if seq := _SEQ.fullmatch(ref):
         place = int(seq[1])

@@ -18,7 +18,7 @@ from app.domain.conversations.log import Draft
 from app.domain.conversations.records import StoredMessage
 from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
 from app.domain.tool_output.offloading import Attached, restored
-from app.domain.tool_output.preview import ToolView, ViewBuilder, ViewKind, ViewRules
+from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, PreviewRules, ToolView
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import BlobStore, Database
 
@@ -62,7 +62,7 @@ class Original:
     is_collected: bool = False
 
 
-class Outputs:
+class StoredResults:
     """Keeps the blobs of drafts, and reads stored ones a few chunks at a time."""
 
     def __init__(self, database: Database, store: BlobStore, new_id: Callable[[], str]) -> None:
@@ -118,7 +118,7 @@ class Outputs:
         self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
     ) -> Attached:
         while blob.collected_at is None:
-            builder = ViewBuilder(ViewRules.of(policy))
+            builder = PreviewBuilder(PreviewRules.of(policy))
             try:
                 await self._show(conversation_id, blob, builder)
             except Gone:
@@ -130,9 +130,9 @@ class Outputs:
                 blob = found
             else:
                 return Attached(blob, builder.finish(blob.ref, blob.tool_name))
-        return Attached(blob, ToolView(ViewKind.WHOLE, ("",)))
+        return Attached(blob, ToolView(PreviewKind.WHOLE, ("",)))
 
-    async def _show(self, conversation_id: str, blob: Blob, builder: ViewBuilder) -> None:
+    async def _show(self, conversation_id: str, blob: Blob, builder: PreviewBuilder) -> None:
         async with aclosing(self.pieces(conversation_id, blob, 0, FIRST_CHUNKS)) as pieces:
             async for piece in pieces:
                 builder.feed(piece)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from app.domain.compaction.text_shortening import READERS, short_for
 from app.domain.conversations.log import LogRow
-from app.domain.conversations.view import Short
+from app.domain.conversations.view import ShortenedMessage
 from app.domain.models.budget import Limits
-from app.domain.prompt.resolved_settings import Frame
+from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.domain.tool_output.offloading import message_ref
 from app.services.ports import Database
 
@@ -21,10 +21,10 @@ async def shorts_for(
     database: Database,
     conversation_id: str,
     costs: Mapping[int, int],
-    frame: Frame,
+    frame: ResolvedSettings,
     *,
     as_chat: bool,
-) -> list[Short]:
+) -> list[ShortenedMessage]:
     """Return how to show the messages with these seqs so that none costs more than it may.
 
     Those whose texts are not what makes them large are left out. They are read as the build
@@ -39,7 +39,9 @@ async def shorts_for(
     return _shorts(rows, costs, frame)
 
 
-def _shorts(rows: Sequence[LogRow], costs: Mapping[int, int], frame: Frame) -> list[Short]:
+def _shorts(
+    rows: Sequence[LogRow], costs: Mapping[int, int], frame: ResolvedSettings
+) -> list[ShortenedMessage]:
     most_bytes = frame.policy.tool_output.max_message_bytes
     found = (
         short_for(
@@ -55,12 +57,12 @@ def _shorts(rows: Sequence[LogRow], costs: Mapping[int, int], frame: Frame) -> l
     return [short for short in found if short is not None]
 
 
-def reader_tokens(frame: Frame, offered: Sequence[str] = ()) -> int:
+def reader_tokens(frame: ResolvedSettings, offered: Sequence[str] = ()) -> int:
     """Return what the tools that read the rest of a message cost beside those offered already."""
     missing = (name for name in frame.agent_tools(READERS) if name not in offered)
     return frame.extra_tokens(tuple(missing))
 
 
-def text_room(frame: Frame, limits: Limits, beside: int) -> int:
+def text_room(frame: ResolvedSettings, limits: Limits, beside: int) -> int:
     """Return the raw tokens that a window leaves for texts beside everything else."""
     return int(limits.capacity / frame.factor) - frame.raw_fixed.fixed - beside

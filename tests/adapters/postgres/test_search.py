@@ -20,7 +20,7 @@ from app.adapters.postgres.conversations.search import (
 )
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.conversations.records import Settings
-from app.domain.conversations.search import MOST_LEXEMES, Postings, Query, Term, lexemes, query_from
+from app.domain.conversations.search import MAX_LEXEMES, Postings, Query, Term, lexemes, query_from
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, new_id
 
@@ -105,13 +105,13 @@ async def test_keys_that_are_alike_do_no_harm(
 async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatabase) -> None:
     """A6: as many lexemes as a message may have, each as long as it may be, go into its row."""
     cid = await talk(database)
-    text = " ".join(f"{number:05}{'я' * 60}" for number in range(MOST_LEXEMES + 10))
+    text = " ".join(f"{number:05}{'я' * 60}" for number in range(MAX_LEXEMES + 10))
     words = lexemes(text)
-    assert len(words) == MOST_LEXEMES
+    assert len(words) == MAX_LEXEMES
     async with database.session() as records:
         await records.search.add(cid, {1: words, 2: ()})
         await records.search.add(cid, {1: ("late",), 2: ("late",)})
-    for place in (0, MOST_LEXEMES - 1):
+    for place in (0, MAX_LEXEMES - 1):
         (term,) = query_from(f"{place:05}{'я' * 60}").words
         assert (await seqs(database, cid, term, 2)).seqs == (1,)
     assert (await seqs(database, cid, Term("late", is_prefix=False), 2)).seqs == ()

@@ -16,7 +16,7 @@ from app.composition import new_id
 from app.domain.common import json_text
 from app.domain.conversations.records import Job
 from app.main import create_app
-from app.services.compaction.compaction import CompactAsk
+from app.services.compaction.compaction import CompactRequest
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import execute, started
@@ -137,7 +137,7 @@ async def test_a_job_is_done_beside_the_api(
     await append(working, path, *talk(60, "word " * 40))
     conversation_id, job_id = path.rpartition("/")[2], new_id()
     async with database.session() as records:
-        ask = json_text.dumps(asdict(CompactAsk()))
+        ask = json_text.dumps(asdict(CompactRequest()))
         await records.jobs.add("default", conversation_id, job_id, "compact", ask)
     async with asyncio.timeout(20):
         while (shown := (await working.get(f"/v1/jobs/{job_id}")).json())["status"] != "done":

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from app.api.conversations.messages import MOST_ID
+from app.api.conversations.messages import MAX_ID
 from tests.api.compaction.test_compactions import LONG, UNKNOWN_ID, killed_while_waiting
 from tests.api.talk import (
     append,
@@ -166,7 +166,7 @@ async def test_too_many_pins(client: httpx.AsyncClient) -> None:
     assert (await client.put(f"{path}/messages/m4/pin")).status_code == 200
 
 
-ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MOST_ID]
+ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MAX_ID]
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -179,7 +179,7 @@ async def test_ids_of_the_caller_may_be_odd(client: httpx.AsyncClient, odd: str)
     assert (await client.delete(place)).json() == {"seqs": [1]}
 
 
-@pytest.mark.parametrize("odd", ["nobody", "%00", "%ED%A0%80", "m" * (MOST_ID + 1), "m" * 5000])
+@pytest.mark.parametrize("odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID + 1), "m" * 5000])
 async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
     """M: what is no message of the conversation is a 404."""
     path = await new_conversation(client)

@@ -20,7 +20,7 @@ from app.api.middleware.authentication import Guard
 from app.api.middleware.request_logging import Observing
 from app.domain.common.errors import Unauthenticated
 from app.domain.tenancy.api_keys import Caller
-from app.domain.tenancy.quotas import Kind
+from app.domain.tenancy.quotas import QuotaKind
 from app.logs import request_id
 from app.main import create_app
 from app.settings import Settings
@@ -72,7 +72,7 @@ class Counted:
         self.open_streams += change
 
 
-async def no_limit(_tenant_id: str, _kind: Kind, _asked: int) -> None:
+async def no_limit(_tenant_id: str, _kind: QuotaKind, _asked: int) -> None:
     """Take nothing."""
 
 

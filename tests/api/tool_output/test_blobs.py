@@ -764,7 +764,7 @@ async def test_an_object_store_that_goes_away(settings: Settings, tmp_path: Path
 # --- recorded conversations -------------------------------------------------------------------
 
 
-MOST_RECORDED = 500
+MAX_RECORDED = 500
 """Messages of one file that are replayed; with CONTEXT_TRACES_ALL set all of them are."""
 
 
@@ -786,7 +786,7 @@ async def test_recorded_results_come_back(settings: Settings, file: Path) -> Non
         results = taken = 0
         for trace in sorted(named_traces(file), key=lambda trace: len(trace.messages)):
             taken += len(trace.messages)
-            if taken > MOST_RECORDED and not os.environ.get("CONTEXT_TRACES_ALL"):
+            if taken > MAX_RECORDED and not os.environ.get("CONTEXT_TRACES_ALL"):
                 break
             path = await new_conversation(client, policy={"tool_output": policy})
             sent = await replayed(client, path, trace)

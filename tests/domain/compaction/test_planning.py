@@ -25,18 +25,18 @@ from app.domain.common.policy import (
 )
 from app.domain.compaction.planning import (
     LABEL_TOKENS,
-    LEAST_SUMMARY_TOKENS,
-    MOST_SUMMARY_TOKENS,
-    MOST_TREE_TOKENS,
-    NEVER_DUE,
+    MAX_SUMMARY_TOKENS,
+    MAX_TREE_TOKENS,
+    MIN_SUMMARY_TOKENS,
+    NO_THRESHOLD,
     RESUME_SHARE,
-    DueLine,
-    Situation,
-    Wish,
+    CompactionInput,
+    CompactionOptions,
+    CompactionThreshold,
     as_shown,
     base_view,
     chunks_for,
-    due_line,
+    compaction_threshold,
     fresh_spans,
     kept_of,
     newly_kept,
@@ -54,8 +54,8 @@ from app.domain.compaction.planning import (
     view_after,
     with_note,
 )
-from app.domain.compaction.strategies import Compact, Keep, next_fold
-from app.domain.conversations.records import Compaction, Conversation, Head, Settings
+from app.domain.compaction.strategies import CompactionPlan, NoCompaction, next_fold
+from app.domain.conversations.records import Compaction, Conversation, ConversationState, Settings
 from app.domain.conversations.turns import (
     Entry,
     entry,
@@ -66,7 +66,7 @@ from app.domain.conversations.turns import (
 from app.domain.conversations.view import ENDLESS, WHOLE, Span, Summary, View, spans_beside
 from app.domain.models.budget import Limits, Usage
 from app.domain.models.tokens import count_payload_messages
-from app.domain.prompt.resolved_settings import Frame
+from app.domain.prompt.resolved_settings import ResolvedSettings
 from tests.domain.histories import CHAT, entries, pinned_at, third
 from tests.domain.payload.test_rendering import frame_of
 
@@ -80,7 +80,7 @@ COMPACTING = (
     StrategyName.CHAIN,
 )
 NEVER_COMPACTING = (StrategyName.SLIDING_WINDOW, StrategyName.FULL_HISTORY)
-FORCED = Wish(forced=True, deep=True)
+FORCED = CompactionOptions(forced=True, deep=True)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
@@ -91,7 +91,7 @@ def framed(
     fixed: int = 0,
     factor: float = 1.0,
     agent_tools: Literal["auto", "none"] = "none",
-) -> Frame:
+) -> ResolvedSettings:
     """Return a frame with this policy and window, its sections taking `fixed` tokens."""
     return replace(
         frame_of((), (), None),
@@ -111,25 +111,27 @@ def history(count: int, tokens: int = 50) -> list[Entry]:
 def planned(
     policy: Policy,
     items: Sequence[Entry],
-    wish: Wish,
-    head: Head | None = None,
+    wish: CompactionOptions,
+    head: ConversationState | None = None,
     used: int = 0,
     limits: Limits = LIMITS,
-) -> Keep | Compact:
+) -> NoCompaction | CompactionPlan:
     """Return what would be compacted of these."""
-    return plan_for(items, head or Head(), framed(policy, limits), used, wish)
+    return plan_for(items, head or ConversationState(), framed(policy, limits), used, wish)
 
 
 # --- when it is worth it --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wish", [Wish(), FORCED])
+@pytest.mark.parametrize("wish", [CompactionOptions(), FORCED])
 @pytest.mark.parametrize("name", StrategyName)
-def test_disabled_compaction_does_nothing_even_when_forced(wish: Wish, name: StrategyName) -> None:
+def test_disabled_compaction_does_nothing_even_when_forced(
+    wish: CompactionOptions, name: StrategyName
+) -> None:
     """`enabled: false` never compacts and says so, whatever the strategy (E1)."""
     policy = Policy(strategy=name, compaction=CompactionPolicy(enabled=False))
     plan = planned(policy, history(60), wish, used=10**6)
-    assert plan == Keep("compaction is disabled")
+    assert plan == NoCompaction("compaction is disabled")
 
 
 @pytest.mark.parametrize("name", NEVER_COMPACTING)
@@ -138,9 +140,9 @@ def test_strategies_without_a_summary_never_compact(
     name: StrategyName, strategy: StrategyName | None
 ) -> None:
     """A sliding window or a full history stays so, forced or asked for another (D2, E7)."""
-    for wish in (Wish(strategy=strategy), replace(FORCED, strategy=strategy)):
+    for wish in (CompactionOptions(strategy=strategy), replace(FORCED, strategy=strategy)):
         plan = planned(Policy(strategy=name), history(60), wish, used=10**6)
-        assert isinstance(plan, Keep)
+        assert isinstance(plan, NoCompaction)
         assert name in plan.reason
 
 
@@ -148,35 +150,39 @@ def test_strategies_without_a_summary_never_compact(
 def test_one_call_cannot_ask_for_a_strategy_without_a_summary(name: StrategyName) -> None:
     """Asked of one compaction, such a strategy has nothing to do (D2, E7)."""
     plan = planned(Policy(), history(60), replace(FORCED, strategy=name))
-    assert isinstance(plan, Keep)
+    assert isinstance(plan, NoCompaction)
     assert name in plan.reason
 
 
-def middle(start: int, end: int, freed: int) -> Compact:
+def middle(start: int, end: int, freed: int) -> CompactionPlan:
     """Return the sandwich's plan for this range."""
-    return Compact(("sandwich",), freed, Span(start, end))
+    return CompactionPlan(("sandwich",), freed, Span(start, end))
 
 
 def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
     """Below `min_gain` of the effective window nothing is done automatically (D7)."""
-    assert planned(Policy(), history(13), Wish()) == Keep("too little would be freed")
+    assert planned(Policy(), history(13), CompactionOptions()) == NoCompaction(
+        "too little would be freed"
+    )
     assert planned(Policy(), history(13), FORCED) == middle(6, 9, 150)
-    assert planned(Policy(), history(14), Wish()) == middle(6, 10, 200)
+    assert planned(Policy(), history(14), CompactionOptions()) == middle(6, 10, 200)
 
 
 def test_over_the_window_any_gain_is_worth_it() -> None:
     """What does not fit is compacted even if that frees little (C4, D7)."""
-    assert planned(Policy(), history(13), Wish(), used=1001) == middle(6, 9, 150)
-    assert isinstance(planned(Policy(), history(13), Wish(), used=1000), Keep)
+    assert planned(Policy(), history(13), CompactionOptions(), used=1001) == middle(6, 9, 150)
+    assert isinstance(planned(Policy(), history(13), CompactionOptions(), used=1000), NoCompaction)
 
 
 def test_extending_needs_no_room_for_a_second_summary() -> None:
     """A summary that is there already costs nothing more when its range grows (D6)."""
     shown = [item for item in history(18) if not 6 <= item.seq < 12]
-    before = Head(span=Span(6, 12), summary_tokens=90)
-    assert planned(Policy(), shown, Wish(), before) == middle(6, 14, 100)
+    before = ConversationState(span=Span(6, 12), summary_tokens=90)
+    assert planned(Policy(), shown, CompactionOptions(), before) == middle(6, 14, 100)
     without = replace(before, summary_tokens=0)
-    assert isinstance(planned(Policy(), shown, Wish(), without), Keep), "a first one does"
+    assert isinstance(planned(Policy(), shown, CompactionOptions(), without), NoCompaction), (
+        "a first one does"
+    )
 
 
 @given(entries(), st.sampled_from(COMPACTING), st.integers(0, 999))
@@ -186,8 +192,8 @@ def test_automatic_plans_free_at_least_the_least_gain(
     """What is run automatically frees `min_gain` beyond its first summary (D7)."""
     compaction = CompactionPolicy(min_gain=thousandths / 1000, target=0.3)
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1), compaction=compaction)
-    plan = planned(policy, items, Wish())
-    if isinstance(plan, Compact):
+    plan = planned(policy, items, CompactionOptions())
+    if isinstance(plan, CompactionPlan):
         reserve = reserve_for(name, LIMITS) if plan.summarises else 0
         if plan.chunks:
             reserve = min(reserve, len(plan.chunks) * (node_room(LIMITS) + LABEL_TOKENS))
@@ -206,7 +212,7 @@ def test_a_strategy_may_be_asked_for_one_compaction() -> None:
     """The strategy of the wish plans in the place of the policy's (E7)."""
     for name in COMPACTING:
         plan = planned(Policy(), talked(10), replace(FORCED, strategy=name))
-        assert isinstance(plan, Compact)
+        assert isinstance(plan, CompactionPlan)
         expected = ChainStep.SUMMARIZE if name is StrategyName.CHAIN else name
         assert plan.steps == (expected,)
         assert bool(plan.chunks) == (name is StrategyName.TREE_SUMMARY)
@@ -216,12 +222,14 @@ def test_a_strategy_may_be_asked_for_one_compaction() -> None:
 def test_a_deep_wish_goes_as_low_as_the_strategy_can(name: StrategyName) -> None:
     """A deep compaction leaves the last turns alone, where others stop at the target (E7)."""
     policy = Policy(strategy=name)
-    assert planned(policy, talked(2), Wish(forced=True)) == Keep("already within the target")
+    assert planned(policy, talked(2), CompactionOptions(forced=True)) == NoCompaction(
+        "already within the target"
+    )
     deep = planned(policy, talked(5), FORCED)
-    assert isinstance(deep, Compact)
+    assert isinstance(deep, CompactionPlan)
     assert deep.hidden == Span(1, 9)
-    shallow = planned(policy, talked(10), Wish(forced=True))
-    assert isinstance(shallow, Compact)
+    shallow = planned(policy, talked(10), CompactionOptions(forced=True))
+    assert isinstance(shallow, CompactionPlan)
     assert shallow.hidden is not None
     assert shallow.hidden.end < 19
 
@@ -229,13 +237,17 @@ def test_a_deep_wish_goes_as_low_as_the_strategy_can(name: StrategyName) -> None
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
     """Over the target it goes down to it; within, as low as the strategy can (E7, D7)."""
-    policy, asked = Policy(strategy=name), Wish(forced=True, lowers=True)
-    assert planned(policy, talked(11), asked) == planned(policy, talked(11), Wish(forced=True))
+    policy, asked = Policy(strategy=name), CompactionOptions(forced=True, lowers=True)
+    assert planned(policy, talked(11), asked) == planned(
+        policy, talked(11), CompactionOptions(forced=True)
+    )
     small = replace(LIMITS, total=10_000)
     assert planned(policy, talked(11), asked, limits=small) == planned(
         policy, talked(11), FORCED, limits=small
     )
-    assert isinstance(planned(policy, talked(11), Wish(forced=True), limits=small), Keep)
+    assert isinstance(
+        planned(policy, talked(11), CompactionOptions(forced=True), limits=small), NoCompaction
+    )
 
 
 @pytest.mark.parametrize("name", COMPACTING)
@@ -243,8 +255,8 @@ def test_a_threshold_near_the_target_still_frees_the_least_gain(name: StrategyNa
     """What is due just above the target goes as far below it as `min_gain` asks (D7)."""
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1))
     entries = [entry(seq, U if seq % 2 else A, 10) for seq in range(1, 53)]
-    plan = planned(policy, entries, Wish())
-    assert isinstance(plan, Compact)
+    plan = planned(policy, entries, CompactionOptions())
+    assert isinstance(plan, CompactionPlan)
     reserve = 100
     if plan.chunks:
         reserve = len(plan.chunks) * (node_room(LIMITS) + LABEL_TOKENS)
@@ -257,16 +269,16 @@ def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float)
     """A wished target is in the model's tokens, and stops a deep plan where it is met (E7)."""
     frame, limits = framed(Policy(strategy=name), factor=factor), LIMITS
     wish = replace(FORCED, target_tokens=600)
-    plan = plan_for(talked(10), Head(), frame, 0, wish)
-    assert isinstance(plan, Compact)
+    plan = plan_for(talked(10), ConversationState(), frame, 0, wish)
+    assert isinstance(plan, CompactionPlan)
     reserve = reserve_for(name, limits)
     if plan.chunks:  # a tree keeps room for the summaries that it makes
         reserve = len(plan.chunks) * (node_room(limits) + LABEL_TOKENS)
     left = (1000 - plan.freed_tokens + reserve) * factor
     assert 600 - 100 * factor < left <= 600
     wide = replace(frame, limits=replace(limits, total=5000), policy_limits=None)
-    enough = plan_for(talked(10), Head(), wide, 0, replace(wish, target_tokens=4000))
-    assert enough == Keep("already within the target")
+    enough = plan_for(talked(10), ConversationState(), wide, 0, replace(wish, target_tokens=4000))
+    assert enough == NoCompaction("already within the target")
 
 
 # --- when it is due -------------------------------------------------------------------------
@@ -275,13 +287,13 @@ def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float)
 def test_the_due_line_is_the_threshold_in_raw_tokens_of_history() -> None:
     """A head is over the line exactly when its payload reaches the strategy's trigger (C3, C5)."""
     frame = framed(fixed=100)
-    assert due_line(frame) == DueLine(600, None)
-    assert due_line(framed(fixed=100, factor=1.25)) == DueLine(460, None)
-    line = due_line(frame)
-    assert not line.reached(Head(tokens=599))
-    assert line.reached(Head(tokens=600))
-    assert line.reached(Head(tokens=900, hidden_tokens=380, summary_tokens=80))
-    assert not line.reached(Head(tokens=900, hidden_tokens=381, summary_tokens=80))
+    assert compaction_threshold(frame) == CompactionThreshold(600, None)
+    assert compaction_threshold(framed(fixed=100, factor=1.25)) == CompactionThreshold(460, None)
+    line = compaction_threshold(frame)
+    assert not line.reached(ConversationState(tokens=599))
+    assert line.reached(ConversationState(tokens=600))
+    assert line.reached(ConversationState(tokens=900, hidden_tokens=380, summary_tokens=80))
+    assert not line.reached(ConversationState(tokens=900, hidden_tokens=381, summary_tokens=80))
 
 
 @given(
@@ -297,29 +309,31 @@ def test_the_due_line_says_what_the_payloads_usage_says(
     """The line kept with the head and a build's own reading agree (C3)."""
     limits = replace(LIMITS, total=total)
     frame = framed(limits=limits, fixed=fixed)
-    head = Head(tokens=tokens, hidden_tokens=min(hidden, tokens), summary_tokens=summary)
+    head = ConversationState(
+        tokens=tokens, hidden_tokens=min(hidden, tokens), summary_tokens=summary
+    )
     used = frame.usage(head.shown_tokens, summary).total
-    assert due_line(frame).reached(head) == limits.reached(used, 0.7)
+    assert compaction_threshold(frame).reached(head) == limits.reached(used, 0.7)
 
 
 def test_too_many_messages_are_due_as_well() -> None:
     """`max_messages` counts what is shown, whatever its size (E6)."""
     frame = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
-    line = due_line(frame)
+    line = compaction_threshold(frame)
     assert line.messages == 10
-    assert not line.reached(Head(head_seq=10))
-    assert line.reached(Head(head_seq=11))
-    assert not line.reached(Head(head_seq=90, hidden_messages=80))
-    assert DueLine(None, 10).reached(Head(head_seq=11))
-    assert DueLine(5, 10).reached(Head(tokens=5))
+    assert not line.reached(ConversationState(head_seq=10))
+    assert line.reached(ConversationState(head_seq=11))
+    assert not line.reached(ConversationState(head_seq=90, hidden_messages=80))
+    assert CompactionThreshold(None, 10).reached(ConversationState(head_seq=11))
+    assert CompactionThreshold(5, 10).reached(ConversationState(tokens=5))
 
 
 def test_an_undone_head_waits_until_it_has_grown() -> None:
     """After an undo nothing is due until the log grew by its share of the window (decision 24)."""
-    head = Head(head_seq=40, tokens=900)
+    head = ConversationState(head_seq=40, tokens=900)
     wait = resume_at(head, LIMITS)
     assert wait == 900 + RESUME_SHARE * 1000 == 950
-    for line in (DueLine(600), DueLine(None, 10)):
+    for line in (CompactionThreshold(600), CompactionThreshold(None, 10)):
         assert line.reached(head)
         assert not line.reached(replace(head, tokens=949, resume_at=wait))
         assert line.reached(replace(head, tokens=950, resume_at=wait))
@@ -335,10 +349,10 @@ def test_an_undone_head_waits_until_it_has_grown() -> None:
         replace(framed(), policy_limits=None),
     ],
 )
-def test_what_runs_in_no_background_is_never_due(frame: Frame) -> None:
+def test_what_runs_in_no_background_is_never_due(frame: ResolvedSettings) -> None:
     """Disabled, manual or inline compaction, no trigger, no known window: no line (E1, C2, C3)."""
-    assert due_line(frame) == NEVER_DUE
-    assert not NEVER_DUE.reached(Head(head_seq=10**6, tokens=10**9))
+    assert compaction_threshold(frame) == NO_THRESHOLD
+    assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
 
 
 # --- the room -------------------------------------------------------------------------------
@@ -350,10 +364,10 @@ def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: 
     limits = replace(LIMITS, total=total, max_output_tokens=1, margin=margin / 1000)
     one = reserve_for(StrategyName.SANDWICH, limits)
     tree = reserve_for(StrategyName.TREE_SUMMARY, limits)
-    assert LEAST_SUMMARY_TOKENS <= one <= MOST_SUMMARY_TOKENS
-    assert one == LEAST_SUMMARY_TOKENS or one <= limits.effective_window / 10
-    assert 2 * LEAST_SUMMARY_TOKENS <= tree <= MOST_TREE_TOKENS
-    assert tree == 2 * LEAST_SUMMARY_TOKENS or tree <= limits.effective_window / 5
+    assert MIN_SUMMARY_TOKENS <= one <= MAX_SUMMARY_TOKENS
+    assert one == MIN_SUMMARY_TOKENS or one <= limits.effective_window / 10
+    assert 2 * MIN_SUMMARY_TOKENS <= tree <= MAX_TREE_TOKENS
+    assert tree == 2 * MIN_SUMMARY_TOKENS or tree <= limits.effective_window / 5
     assert 0 < summary_room(limits) < one
     assert 0 < node_room(limits) <= tree_room(limits) < tree
 
@@ -415,9 +429,9 @@ def test_what_was_left_out_is_taken_into_the_next_summary() -> None:
     assert fresh_spans(Span(8, 20), Span(6, 16), ()) == [Span(16, 20)], "pinned at its edge"
 
 
-def tree_plan(hidden: Span, *chunks: Span, kept: tuple[int, ...] = ()) -> Compact:
+def tree_plan(hidden: Span, *chunks: Span, kept: tuple[int, ...] = ()) -> CompactionPlan:
     """Return a tree's plan."""
-    return Compact(("tree_summary",), 1, hidden, kept, chunks=chunks)
+    return CompactionPlan(("tree_summary",), 1, hidden, kept, chunks=chunks)
 
 
 def hiding(span: Span | None, *summarised: Span, kept: tuple[int, ...] = ()) -> View:
@@ -458,7 +472,7 @@ def hiding(span: Span | None, *summarised: Span, kept: tuple[int, ...] = ()) -> 
     ],
 )
 def test_chunks_take_in_what_was_left_out_earlier(
-    plan: Compact, view: View, expected: list[Span]
+    plan: CompactionPlan, view: View, expected: list[Span]
 ) -> None:
     """A tree's new chunks follow its last summary, gaps from then on first (D3, D6, N10)."""
     assert chunks_for(plan, view, 4) == expected
@@ -469,9 +483,9 @@ def test_chunks_take_in_what_was_left_out_earlier(
 
 def test_views_of_a_head() -> None:
     """A head without a compaction shows all; with one, its ends around the summary (D1, D6)."""
-    assert base_view(Head(), None, Policy()) == View() == View(spans=WHOLE)
+    assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
     active = hiding(Span(3, 9), Span(3, 9))
-    head = Head(compaction_id="c", span=Span(3, 9))
+    head = ConversationState(compaction_id="c", span=Span(3, 9))
     shown = base_view(head, active, Policy())
     assert shown == active
     assert shown.spans == (Span(1, 3), Span(9, ENDLESS))
@@ -481,7 +495,9 @@ def test_views_of_a_head() -> None:
 def test_a_heads_view_shows_what_was_pinned_since() -> None:
     """What a head keeps is shown and not cleared, though the receipt says otherwise (D8)."""
     active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
-    shown = base_view(Head(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy())
+    shown = base_view(
+        ConversationState(compaction_id="c", span=Span(3, 9), kept=(5, 6, 11)), active, Policy()
+    )
     assert shown.kept == (5, 6)
     assert [seq for seq in range(1, 13) if not shown.trims(seq)] == [5, 6, 11]
     assert shown.summary_texts() == active.summary_texts()
@@ -490,13 +506,15 @@ def test_a_heads_view_shows_what_was_pinned_since() -> None:
 def test_the_summary_role_is_the_users_unless_asked_for() -> None:
     """A summary is untrusted text: a user message unless `summary_role` says system (D1, N13)."""
     for role in SummaryRole:
-        view = base_view(Head(), hiding(Span(1, 2), Span(1, 2)), Policy(summary_role=role))
+        view = base_view(
+            ConversationState(), hiding(Span(1, 2), Span(1, 2)), Policy(summary_role=role)
+        )
         assert view.summary_as_system is (role is SummaryRole.SYSTEM)
 
 
 def test_a_head_whose_compaction_is_hidden_shows_its_log() -> None:
     """When the strategy changes nothing of the state is left but the log (D6, decision 16)."""
-    head = Head(
+    head = ConversationState(
         head_seq=9,
         turns=3,
         tokens=90,
@@ -513,14 +531,14 @@ def test_a_head_whose_compaction_is_hidden_shows_its_log() -> None:
         failures=2,
     )
     bare = unhidden(head)
-    expected = Head(head_seq=9, turns=3, tokens=90, open_calls=("a",), view_version=5)
+    expected = ConversationState(head_seq=9, turns=3, tokens=90, open_calls=("a",), view_version=5)
     assert bare == replace(expected, view_cause="policy_changed")
     assert bare.shown_tokens == 90
 
 
 def test_a_view_after_a_plan_keeps_its_pins() -> None:
     """What is pinned is neither hidden nor cleared, wherever it stands (D8)."""
-    plan = Compact(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
+    plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4, 5), trimmed_through=11)
     node = Summary(Span(2, 9), "s")
     before = replace(hiding(Span(2, 4), Span(2, 4)), trimmed_through=3, reasoning_after=7)
     after = view_after(before, plan, [node], "exact words", [4, 5, 10, 12])
@@ -537,13 +555,13 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
 
 def test_a_summary_ends_where_what_is_shown_begins() -> None:
     """What is kept at an edge of the range has no summary beside it, nor a note (N10, D8)."""
-    plan = Compact(("tree_summary",), 1, Span(1, 20), kept=(1, 2, 9, 18, 19))
+    plan = CompactionPlan(("tree_summary",), 1, Span(1, 20), kept=(1, 2, 9, 18, 19))
     nodes = [Summary(Span(1, 3), "a"), Summary(Span(3, 12), "b"), Summary(Span(12, 20), "c")]
     after = view_after(View(), plan, nodes, None, (1, 2, 9, 18, 19))
     assert after.hidden == Span(3, 18)
     assert after.summaries == (nodes[1], replace(nodes[2], span=Span(12, 18)))
     assert after.note is None
-    whole = Compact(("clear",), 1, Span(1, 4), kept=(1, 2, 3))
+    whole = CompactionPlan(("clear",), 1, Span(1, 4), kept=(1, 2, 3))
     assert view_after(View(), whole, nodes[:1], None, (1, 2, 3)).summaries == ()
 
 
@@ -551,19 +569,21 @@ def test_a_plan_that_only_clears_hides_nothing_more() -> None:
     """Clearing leaves range, summaries and kept messages as they are, in receipt and head (D5)."""
     before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), trimmed_through=3)
     after = view_after(
-        before, Compact(("clear",), 1, trimmed_through=12), before.summaries, None, ()
+        before, CompactionPlan(("clear",), 1, trimmed_through=12), before.summaries, None, ()
     )
     assert after == replace(before, trimmed_through=12, untrimmed=(4, 5))
-    again = base_view(Head(span=Span(2, 9), kept=kept_of(after)), after, Policy())
+    again = base_view(ConversationState(span=Span(2, 9), kept=kept_of(after)), after, Policy())
     assert again == after
-    older = view_after(after, Compact(("clear",), 1, trimmed_through=4), after.summaries, None, ())
+    older = view_after(
+        after, CompactionPlan(("clear",), 1, trimmed_through=4), after.summaries, None, ()
+    )
     assert older.trimmed_through == 12, "what is cleared stays cleared"
 
 
 def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
     """A head keeps none that was hidden since: it would be shown again, without its call (F3)."""
     before = View(trimmed_through=9, untrimmed=(3, 7))
-    plan = Compact(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
+    plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
     after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
     assert after.untrimmed == (4, 7)
     assert kept_of(after) == (4, 7)
@@ -573,10 +593,10 @@ def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
 
 def test_a_plan_that_only_clears_leaves_the_note() -> None:
     """It says of what was left out what it said before, kept messages and all (N10, E6)."""
-    plan = Compact(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
+    plan = CompactionPlan(("chain",), 1, Span(2, 9), kept=(4,), summarises=False, released=(3,))
     noted = view_after(View(), plan, (), None, ())
     assert noted.note is not None
-    after = view_after(noted, Compact(("clear",), 1, trimmed_through=12), (), None, ())
+    after = view_after(noted, CompactionPlan(("clear",), 1, trimmed_through=12), (), None, ())
     assert after.note == noted.note
 
 
@@ -636,11 +656,11 @@ def test_what_pins_gain_is_what_the_payload_shows_more(
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
     view = replace(hiding(Span(start, end + 1), kept=kept), trimmed_through=data.draw(seqs))
     pins = pinned_seqs(pinned_at(log, data.draw(st.lists(seqs, max_size=4))))
-    before = base_view(Head(kept=kept_of(view)), view, Policy())
+    before = base_view(ConversationState(kept=kept_of(view)), view, Policy())
     after_kept, tokens, messages = newly_kept(
         before, kept_of(before), [item for item in log if item.seq in pins]
     )
-    after = base_view(Head(kept=after_kept), before, Policy())
+    after = base_view(ConversationState(kept=after_kept), before, Policy())
     gained = sum(item.tokens for item in as_shown(log, after))
     gained -= sum(item.tokens for item in as_shown(log, before))
     assert tokens == gained
@@ -756,9 +776,9 @@ def test_a_result_says_what_its_receipt_says() -> None:
 class Talk:
     """A conversation whose compactions are applied, their summaries as large as they may be."""
 
-    frame: Frame
+    frame: ResolvedSettings
     log: list[Entry]
-    head: Head = field(default_factory=Head)
+    head: ConversationState = field(default_factory=ConversationState)
     active: View | None = None
     told: set[int] = field(default_factory=set)
     """The seqs of the messages that some summary was made of."""
@@ -771,7 +791,7 @@ class Talk:
         return base_view(self.head, self.active, self.frame.policy)
 
     @property
-    def situation(self) -> Situation:
+    def situation(self) -> CompactionInput:
         """What a compaction is planned on now."""
         settings = Settings()
         conversation = Conversation(
@@ -779,7 +799,7 @@ class Talk:
         )
         view = self.view
         shown = tuple(item for item in self.log if view.shows(item.seq))
-        return Situation("t", conversation, self.frame, view, shown)
+        return CompactionInput("t", conversation, self.frame, view, shown)
 
     @property
     def used(self) -> int:
@@ -813,12 +833,12 @@ class Talk:
             hidden_messages=self.head.hidden_messages - messages,
         )
 
-    def plan(self, wish: Wish) -> Keep | Compact:
+    def plan(self, wish: CompactionOptions) -> NoCompaction | CompactionPlan:
         """Return what would be done now."""
         now = self.situation
         return plan_for(now.shown, self.head, self.frame, self.used, wish)
 
-    def apply(self, plan: Compact) -> View:
+    def apply(self, plan: CompactionPlan) -> View:
         """Carry a plan out, and return the view that the receipt would hold."""
         view = self.view
         summaries: Sequence[Summary] = view.summaries
@@ -840,11 +860,11 @@ class Talk:
         )
         return after
 
-    def _rolled(self, plan: Compact, hidden: Span) -> list[Summary]:
+    def _rolled(self, plan: CompactionPlan, hidden: Span) -> list[Summary]:
         self._tell(plan, fresh_spans(hidden, self.view.summarised, plan.released))
         return [summary_of(hidden, summary_room(self.frame.judging_limits()))]
 
-    def _tree(self, plan: Compact) -> list[Summary]:
+    def _tree(self, plan: CompactionPlan) -> list[Summary]:
         limits, tree = self.frame.judging_limits(), self.frame.policy.tree_summary
         room, nodes = node_room(limits), list(self.view.summaries)
         chunks = chunks_for(plan, self.view, tree.chunk_size)
@@ -856,7 +876,7 @@ class Talk:
             nodes[first:last] = [summary_of(span, room, nodes[first].level + 1)]
         return nodes
 
-    def _tell(self, plan: Compact, spans: Sequence[Span]) -> None:
+    def _tell(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
         fresh = {seq for span in spans for seq in range(span.start, span.end)} - set(plan.kept)
         twice = fresh & self.told
         assert all(map(self.view.shows, twice)), "only what was shown again is told again (D3)"
@@ -929,10 +949,10 @@ def least_shown(talk: Talk) -> set[int]:
     return {item.seq for item in left}
 
 
-def advance(talk: Talk, wish: Wish) -> None:
+def advance(talk: Talk, wish: CompactionOptions) -> None:
     """Compact as wished, and check what was promised of it."""
     plan = talk.plan(wish)
-    if isinstance(plan, Keep):
+    if isinstance(plan, NoCompaction):
         return
     before, least = talk.view, least_shown(talk)
     after = talk.apply(plan)
@@ -940,7 +960,7 @@ def advance(talk: Talk, wish: Wish) -> None:
     if not wish.forced:
         check_usage(talk, least)
     again = talk.plan(wish)
-    assert isinstance(again, Keep), (plan, again)
+    assert isinstance(again, NoCompaction), (plan, again)
 
 
 def check_view(talk: Talk, before: View, after: View) -> None:
@@ -982,7 +1002,7 @@ def check_usage(talk: Talk, least: set[int]) -> None:
     assert talk.used <= max(target, most) + rounding
 
 
-PLAIN_WISHES = st.sampled_from((Wish(), FORCED))
+PLAIN_WISHES = st.sampled_from((CompactionOptions(), FORCED))
 WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FORCED, strategy=name))
 
 
@@ -1001,8 +1021,8 @@ def test_compactions_in_a_row_keep_what_they_promise(talk: Talk, data: st.DataOb
 def test_own_tools_count_where_texts_may_name_them() -> None:
     """L1, C1: what was cut or cleared brings tools into the payload, and they take room."""
     auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
-    cut = Head(mentions=("tool_output_cache", "tool_output_cache_grep"))
-    assert own_tools_cost(auto, Head()) == own_tools_cost(none, cut) == 0
-    lines = own_tools_cost(auto, Head(trimmed_through=3))
-    assert 0 < lines == own_tools_cost(auto, Head(), 3) < own_tools_cost(auto, cut)
+    cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
+    assert own_tools_cost(auto, ConversationState()) == own_tools_cost(none, cut) == 0
+    lines = own_tools_cost(auto, ConversationState(trimmed_through=3))
+    assert 0 < lines == own_tools_cost(auto, ConversationState(), 3) < own_tools_cost(auto, cut)
     assert own_tools_cost(auto, cut, 3) == own_tools_cost(auto, cut)

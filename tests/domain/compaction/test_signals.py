@@ -12,7 +12,7 @@ from app.domain.compaction.signals import (
     GROUPS_KEPT,
     GROUPS_KEPT_DEEP,
     LONG_TURN_MESSAGES,
-    MOST_FAILURES,
+    MAX_FAILURES,
     ConversationSignals,
     Step,
     adjust,
@@ -115,9 +115,9 @@ def test_after_failures_truncation_comes_first(
     steps: tuple[ChainStep, ...], adjusted: tuple[ChainStep, ...]
 ) -> None:
     """A summariser that failed three times in a row is not asked before truncation (rule 3)."""
-    failing = ConversationSignals(tool_share=0.3, turn_length=4, failures=MOST_FAILURES)
+    failing = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES)
     assert names(adjust(steps, failing)) == adjusted
-    twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MOST_FAILURES - 1)
+    twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES - 1)
     assert names(adjust(steps, twice)) == steps
 
 

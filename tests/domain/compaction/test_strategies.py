@@ -21,8 +21,16 @@ from app.domain.common.policy import (
     ToolOutputPolicy,
     TreeSummaryPolicy,
 )
-from app.domain.compaction.signals import MOST_FAILURES
-from app.domain.compaction.strategies import STRATEGIES, Compact, Keep, Plan, Room, Slide, next_fold
+from app.domain.compaction.signals import MAX_FAILURES
+from app.domain.compaction.strategies import (
+    STRATEGIES,
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    Plan,
+    SlidingCut,
+    next_fold,
+)
 from app.domain.conversations.turns import (
     Entry,
     call_groups,
@@ -41,7 +49,7 @@ FULL = STRATEGIES[StrategyName.FULL_HISTORY]
 TREE = STRATEGIES[StrategyName.TREE_SUMMARY]
 RETAIN = STRATEGIES[StrategyName.RETAIN_SUMMARY]
 CHAIN = STRATEGIES[StrategyName.CHAIN]
-VAST = Room(capacity=10**9, target=10**9, fixed=0, summary=0)
+VAST = HistoryBudget(capacity=10**9, target=10**9, fixed=0, summary=0)
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 CLEAR, SUMMARIZE, TRUNCATE = ChainStep
 
@@ -56,11 +64,11 @@ COMPACTING = st.sampled_from(
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> Room:
+def rooms(draw: st.DrawFn) -> HistoryBudget:
     """Draw rooms from far too small to vast; a policy's target may lie above the capacity."""
     capacity = draw(st.integers(10, 6000))
     share = draw(st.integers(10, 99))
-    return Room(
+    return HistoryBudget(
         capacity, capacity * share // 95, draw(st.integers(0, 200)), draw(st.integers(0, 64))
     )
 
@@ -98,7 +106,7 @@ def history_of(roles: Sequence[Role], tokens: int = 10, pins: Sequence[int] = ()
 
 
 def applied(
-    history: Sequence[Entry], covered: Span | None, plan: Compact
+    history: Sequence[Entry], covered: Span | None, plan: CompactionPlan
 ) -> tuple[list[Entry], Span | None]:
     """Return what is shown after a plan, at what it costs there, and the range that is hidden."""
     view = View(spans_beside(plan.hidden or covered, plan.kept if plan.hidden else ()))
@@ -128,7 +136,7 @@ def grown(history: list[Entry], more: list[Entry], head_seq: int) -> list[Entry]
     return history + [replace(item, seq=head_seq + item.seq) for item in more]
 
 
-def tail_of(history: Sequence[Entry], plan: Compact) -> list[Entry]:
+def tail_of(history: Sequence[Entry], plan: CompactionPlan) -> list[Entry]:
     """Return what is shown after the hidden range."""
     return [item for item in history if plan.hidden and item.seq >= plan.hidden.end]
 
@@ -162,7 +170,7 @@ def test_name_trigger_and_preserved_ranges_are_inspectable(
 
 @given(pinned_histories(), policies(), rooms(), st.sampled_from(StrategyName), st.booleans())
 def test_planners_are_pure(
-    history: list[Entry], policy: Policy, room: Room, name: StrategyName, deep: bool
+    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
     """A planner gives the same plan again and leaves its history alone (D)."""
     before = list(history)
@@ -177,7 +185,7 @@ def test_an_empty_history_needs_no_plan(name: StrategyName, covered: Span | None
     """Where nothing is shown nothing can be hidden (D)."""
     for deep in (False, True):
         plan = STRATEGIES[name].plan([], covered, VAST, Policy(), deep=deep)
-        assert isinstance(plan, Keep)
+        assert isinstance(plan, NoCompaction)
 
 
 @given(
@@ -186,12 +194,12 @@ def test_an_empty_history_needs_no_plan(name: StrategyName, covered: Span | None
     rooms(),
     COMPACTING,
     st.booleans(),
-    st.integers(0, MOST_FAILURES),
+    st.integers(0, MAX_FAILURES),
 )
 def test_what_a_plan_says_is_what_it_does(
     history: list[Entry],
     policy: Policy,
-    room: Room,
+    room: HistoryBudget,
     name: StrategyName,
     deep: bool,
     failures: int,
@@ -200,7 +208,7 @@ def test_what_a_plan_says_is_what_it_does(
     plan: Plan | None = STRATEGIES[name].plan(
         history, None, room, policy, deep=deep, failures=failures
     )
-    while isinstance(plan, Compact):
+    while isinstance(plan, CompactionPlan):
         left, _ = applied(history, None, plan)
         assert plan.freed_tokens == cost(history) - cost(left) > 0
         assert left, "something always stays"
@@ -218,12 +226,12 @@ def test_what_a_plan_says_is_what_it_does(
 
 @given(pinned_histories(), policies(), rooms(), COMPACTING, st.booleans())
 def test_no_call_is_ever_parted_from_its_results(
-    history: list[Entry], policy: Policy, room: Room, name: StrategyName, deep: bool
+    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
     """Of every call group all is shown or nothing, and the last one always is (A4, D8)."""
     plan = STRATEGIES[name].plan(history, None, room, policy, deep=deep)
-    assume(isinstance(plan, Compact))
-    assert isinstance(plan, Compact)
+    assume(isinstance(plan, CompactionPlan))
+    assert isinstance(plan, CompactionPlan)
     left = {item.seq for item in applied(history, None, plan)[0]}
     for start, end in call_groups(history):
         shown = [item.seq in left for item in history[start:end]]
@@ -243,7 +251,7 @@ def test_pins_are_never_hidden_nor_cleared(
     history: list[Entry],
     later: list[list[Entry]],
     policy: Policy,
-    room: Room,
+    room: HistoryBudget,
     name: StrategyName,
     deep: bool,
 ) -> None:
@@ -255,7 +263,7 @@ def test_pins_are_never_hidden_nor_cleared(
         history = grown(history, more, head_seq)
         head_seq += len(more)
         plan = STRATEGIES[name].plan(history, covered, room, policy, deep=deep)
-        if isinstance(plan, Compact):
+        if isinstance(plan, CompactionPlan):
             history, covered = applied(history, covered, plan)
         shown = {item.seq: item for item in history}
         assert all(shown.get(seq) == item for seq, item in pins.items())
@@ -267,12 +275,12 @@ def test_pins_are_never_hidden_nor_cleared(
     rooms(),
     COMPACTING,
     st.booleans(),
-    st.integers(0, MOST_FAILURES),
+    st.integers(0, MAX_FAILURES),
 )
 def test_planning_again_after_applying_does_nothing(
     history: list[Entry],
     policy: Policy,
-    room: Room,
+    room: HistoryBudget,
     name: StrategyName,
     deep: bool,
     failures: int,
@@ -280,12 +288,12 @@ def test_planning_again_after_applying_does_nothing(
     """Right after a plan is applied there is nothing to do, explicitly asked or not (D7)."""
     strategy = STRATEGIES[name]
     plan = strategy.plan(history, None, room, policy, deep=deep, failures=failures)
-    if isinstance(plan, Compact):
+    if isinstance(plan, CompactionPlan):
         left, covered = applied(history, None, plan)
         again = strategy.plan(left, covered, room, policy, deep=deep, failures=failures)
-        assert isinstance(again, Keep), (plan, again)
+        assert isinstance(again, NoCompaction), (plan, again)
         if deep:
-            assert isinstance(strategy.plan(left, covered, room, policy), Keep)
+            assert isinstance(strategy.plan(left, covered, room, policy), NoCompaction)
 
 
 @given(
@@ -301,7 +309,7 @@ def test_ranges_only_grow_and_come_to_rest_each_time(
     history: list[Entry],
     later: list[list[Entry]],
     policy: Policy,
-    room: Room,
+    room: HistoryBudget,
     name: StrategyName,
     deep: list[bool],
     unpinned: set[int],
@@ -313,7 +321,7 @@ def test_ranges_only_grow_and_come_to_rest_each_time(
         history = grown(history, more, head_seq)
         head_seq += len(more)
         plan = STRATEGIES[name].plan(history, covered, room, policy, deep=is_deep)
-        if isinstance(plan, Compact):
+        if isinstance(plan, CompactionPlan):
             if covered is not None and plan.hidden is not None:
                 assert plan.hidden.start <= covered.start
                 assert plan.hidden.end >= covered.end
@@ -322,19 +330,19 @@ def test_ranges_only_grow_and_come_to_rest_each_time(
             assert bool(plan.released) <= (covered is not None)
             history, covered = applied(history, covered, plan)
             again = STRATEGIES[name].plan(history, covered, room, policy, deep=is_deep)
-            assert isinstance(again, Keep), (plan, again)
+            assert isinstance(again, NoCompaction), (plan, again)
         history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
 
 
 @given(entries(), policies(st.just(False)), rooms(), COMPACTING, st.integers(0, 4000))
 def test_more_room_never_keeps_less(
-    history: list[Entry], policy: Policy, room: Room, name: StrategyName, more: int
+    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName, more: int
 ) -> None:
     """With more room every message that stayed still stays, and no more results go (D7)."""
     wide = replace(room, capacity=room.capacity + more, target=room.target + more)
     narrow_plan = STRATEGIES[name].plan(history, None, room, policy)
     wide_plan = STRATEGIES[name].plan(history, None, wide, policy)
-    if not isinstance(narrow_plan, Compact) or not isinstance(wide_plan, Compact):
+    if not isinstance(narrow_plan, CompactionPlan) or not isinstance(wide_plan, CompactionPlan):
         return
     narrow, _ = applied(history, None, narrow_plan)
     if not room.holds(trimmed_cost(narrow)):
@@ -345,11 +353,11 @@ def test_more_room_never_keeps_less(
 
 @given(pinned_histories(), policies(), rooms(), COMPACTING)
 def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
-    history: list[Entry], policy: Policy, room: Room, name: StrategyName
+    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName
 ) -> None:
     """After a plan the view is within its target, or shows what has to stay alone (D7)."""
     plan = STRATEGIES[name].plan(history, None, room, policy)
-    if not isinstance(plan, Compact) or plan.hidden is None:
+    if not isinstance(plan, CompactionPlan) or plan.hidden is None:
         return
     left, _ = applied(history, None, plan)
     assert room.holds(trimmed_cost(left)), "a plan leaves what fits"
@@ -385,35 +393,37 @@ def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
     history = history_of([U, A, T, T, U, A, U, A, U, A], pins=[4])
     policy = Policy(sandwich=SandwichPolicy(1, 2))
     plan = SANDWICH.plan(history, None, replace(VAST, target=0), policy)
-    assert plan == Compact(("sandwich",), 40, Span(5, 9))
+    assert plan == CompactionPlan(("sandwich",), 40, Span(5, 9))
     plan = SANDWICH.plan(history_of([U] * 10, pins=[4]), None, VAST, policy, deep=True)
-    assert plan == Compact(("sandwich",), 60, Span(2, 9), kept=(4,))
+    assert plan == CompactionPlan(("sandwich",), 60, Span(2, 9), kept=(4,))
 
 
 def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     """The newest user messages that fit half of the history's target stay (D8)."""
     history = history_of([U, A] * 10)
-    room = Room(capacity=1000, target=130, fixed=20, summary=10)
+    room = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
     plan = RETAIN.plan(history, None, room, policy, deep=True)
-    assert plan == Compact(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17))
-    assert isinstance(RETAIN.plan(*applied(history, None, plan), room, policy, deep=True), Keep)
+    assert plan == CompactionPlan(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17))
+    assert isinstance(
+        RETAIN.plan(*applied(history, None, plan), room, policy, deep=True), NoCompaction
+    )
     plan = RETAIN.plan(history, None, room, policy)
-    assert plan == Compact(("retain_summary",), 110, Span(1, 17), kept=(7, 9, 11, 13, 15))
+    assert plan == CompactionPlan(("retain_summary",), 110, Span(1, 17), kept=(7, 9, 11, 13, 15))
 
 
 def test_user_messages_kept_before_make_way_for_newer_ones() -> None:
     """What was kept and no longer has to be is hidden with the rest, and named (D8)."""
-    room = Room(capacity=1000, target=130, fixed=20, summary=10)
+    room = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
     history, covered = applied(
         history_of([U, A] * 10),
         None,
-        Compact(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17)),
+        CompactionPlan(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17)),
     )
     history = grown(history, history_of([U, A]), 20)
     plan = RETAIN.plan(history, covered, room, policy, deep=True)
-    assert plan == Compact(
+    assert plan == CompactionPlan(
         ("retain_summary",), 20, Span(1, 21), kept=(11, 13, 15, 17, 19), released=(9,)
     )
 
@@ -422,8 +432,8 @@ def test_preserved_user_messages_are_given_up_before_nothing_fits() -> None:
     """They are preserved messages: where they do not fit beside the last group they go (C4)."""
     history = [entry(1, U, 40), entry(2, A, 10), entry(3, U, 30), entry(4, A, 90)]
     policy = Policy(preserve_user_messages=True, compaction=CompactionPolicy(retain_last_turns=0))
-    plan = RETAIN.plan(history, None, Room(100, 100, 0, 0), policy)
-    assert plan == Compact(("retain_summary",), 80, Span(1, 4), shrunk=True)
+    plan = RETAIN.plan(history, None, HistoryBudget(100, 100, 0, 0), policy)
+    assert plan == CompactionPlan(("retain_summary",), 80, Span(1, 4), shrunk=True)
 
 
 @pytest.mark.parametrize("strategy", [SANDWICH, RETAIN, TREE, CHAIN])
@@ -433,7 +443,7 @@ def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
     policy = Policy(sandwich=SandwichPolicy(0, 2))
     history = [entry(5, A, 10), *history_of([U, A] * 12, 10)[20:]]
     plan = chosen.plan(history, Span(1, 21), replace(VAST, target=30), policy)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.released == (5,)
     assert plan.kept == ()
     assert plan.hidden is not None
@@ -447,10 +457,10 @@ def test_the_newest_user_message_stays_once_it_was_kept() -> None:
     for name in (StrategyName.SANDWICH, StrategyName.RETAIN_SUMMARY, StrategyName.TREE_SUMMARY):
         for deep in (False, True):
             plan = STRATEGIES[name].plan([kept], Span(1, 9), VAST, policy, deep=deep)
-            assert isinstance(plan, Keep)
+            assert isinstance(plan, NoCompaction)
     later = [kept, *(entry(seq, A, 50) for seq in range(9, 13))]
     plan = SANDWICH.plan(later, Span(1, 9), VAST, policy, deep=True)
-    assert plan == Compact(("sandwich",), 150, Span(1, 12), kept=(5,))
+    assert plan == CompactionPlan(("sandwich",), 150, Span(1, 12), kept=(5,))
 
 
 # --- sandwich, sliding window, full history -------------------------------------------------
@@ -459,21 +469,21 @@ def test_the_newest_user_message_stays_once_it_was_kept() -> None:
 def test_sandwich_summarises_the_middle_only() -> None:
     """Of twenty single messages the first and last five stay, ten are summarised (D1)."""
     plan = SANDWICH.plan(history_of([U] * 20), None, VAST, Policy(), deep=True)
-    assert plan == Compact(("sandwich",), 100, Span(6, 16))
-    assert isinstance(SANDWICH.plan(history_of([U] * 20), None, VAST, Policy()), Keep)
+    assert plan == CompactionPlan(("sandwich",), 100, Span(6, 16))
+    assert isinstance(SANDWICH.plan(history_of([U] * 20), None, VAST, Policy()), NoCompaction)
 
 
 @pytest.mark.parametrize(("target", "end"), [(0, 16), (100, 16), (109, 16), (110, 15), (190, 7)])
 def test_a_sandwich_keeps_as_much_of_its_end_as_fits(target: int, end: int) -> None:
     """The preserved bottom is the least; the target decides how much more stays (D1, D7)."""
-    room = Room(capacity=1000, target=target, fixed=0, summary=0)
+    room = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
     plan = SANDWICH.plan(history_of([U] * 20), None, room, Policy())
-    assert plan == Compact(("sandwich",), (end - 6) * 10, Span(6, end))
+    assert plan == CompactionPlan(("sandwich",), (end - 6) * 10, Span(6, end))
 
 
 def test_not_enough_messages_keep_the_full_history() -> None:
     """With no message between the ends the full history stays (D1)."""
-    assert isinstance(SANDWICH.plan(history_of([U] * 10), None, VAST, Policy()), Keep)
+    assert isinstance(SANDWICH.plan(history_of([U] * 10), None, VAST, Policy()), NoCompaction)
 
 
 def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
@@ -481,27 +491,29 @@ def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
     history = history_of([U, A, U, A, A, A, U, A, U, A, A, A, U, A])
     policy = Policy(sandwich=SandwichPolicy(3, 3))
     plan = SANDWICH.plan(history, None, VAST, policy, deep=True)
-    assert plan == Compact(("sandwich",), 20, Span(7, 9))
-    tight = Room(capacity=1000, target=70, fixed=0, summary=0)
+    assert plan == CompactionPlan(("sandwich",), 20, Span(7, 9))
+    tight = HistoryBudget(capacity=1000, target=70, fixed=0, summary=0)
     plan = SANDWICH.plan(history, None, tight, policy, deep=True)
-    assert plan == Compact(("sandwich",), 80, Span(4, 12))
-    assert SANDWICH.plan(history, None, tight, policy) == Compact(("sandwich",), 70, Span(4, 11))
+    assert plan == CompactionPlan(("sandwich",), 80, Span(4, 12))
+    assert SANDWICH.plan(history, None, tight, policy) == CompactionPlan(
+        ("sandwich",), 70, Span(4, 11)
+    )
 
 
 def test_a_sandwich_without_a_top_does_not_get_one() -> None:
     """Where the start of the log was cut off, only a bottom stays (E6)."""
     history = [entry(seq, U, 10) for seq in range(30, 50)]
     plan = SANDWICH.plan(history, Span(1, 30), VAST, Policy(), deep=True)
-    assert plan == Compact(("sandwich",), 150, Span(1, 45))
+    assert plan == CompactionPlan(("sandwich",), 150, Span(1, 45))
 
 
 @given(entries(), policies(st.just(False)), rooms())
 def test_preserved_ends_shrink_only_when_nothing_else_fits(
-    history: list[Entry], policy: Policy, room: Room
+    history: list[Entry], policy: Policy, room: HistoryBudget
 ) -> None:
     """At least the preserved messages stay, unless even trimmed they are too large (D1, C4)."""
     plan = SANDWICH.plan(history, None, room, policy)
-    if not isinstance(plan, Compact):
+    if not isinstance(plan, CompactionPlan):
         return
     kept, _ = applied(history, None, plan)
     top, bottom = policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
@@ -517,32 +529,32 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
 
 @given(pinned_histories(), policies(), rooms())
 def test_sliding_window_shows_exactly_the_last_n(
-    history: list[Entry], policy: Policy, room: Room
+    history: list[Entry], policy: Policy, room: HistoryBudget
 ) -> None:
     """The last N messages are shown, grown to a call group and no further, and pins (D2, D8)."""
     last = policy.sliding_window.keep_last_n
     plan = SLIDING.plan(history, None, room, policy)
     pinned = pinned_seqs(history)
-    if isinstance(plan, Keep):
+    if isinstance(plan, NoCompaction):
         least = group_boundary_before(history, len(history) - last)
         assert all(item.seq in pinned for item in history[:least])
         return
-    assert isinstance(plan, Slide)
+    assert isinstance(plan, SlidingCut)
     tail = [item for item in history if item.seq >= plan.tail_start]
     assert tail[0].role is not T
     assert len(tail) >= last
     assert all(item.role is T for item in tail[1 : len(tail) - last + 1])
     assert plan.kept == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
     kept = [item for item in history if item.seq in plan.kept]
-    assert isinstance(SLIDING.plan([*kept, *tail], None, room, policy), Keep)
+    assert isinstance(SLIDING.plan([*kept, *tail], None, room, policy), NoCompaction)
 
 
 @given(entries(), policies(), rooms(), st.none() | st.just(Span(1, 3)), st.booleans())
 def test_full_history_never_plans_anything(
-    history: list[Entry], policy: Policy, room: Room, covered: Span | None, deep: bool
+    history: list[Entry], policy: Policy, room: HistoryBudget, covered: Span | None, deep: bool
 ) -> None:
     """Whatever the room, full history keeps everything (D2)."""
-    assert isinstance(FULL.plan(history, covered, room, policy, deep=deep), Keep)
+    assert isinstance(FULL.plan(history, covered, room, policy, deep=deep), NoCompaction)
 
 
 # --- retain summary -------------------------------------------------------------------------
@@ -556,36 +568,38 @@ def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
     plan = RETAIN.plan(history, None, VAST, policy, deep=True)
     assert RETAIN.plan(history, None, replace(VAST, target=0), policy) == plan
     if end == 1:
-        assert isinstance(plan, Keep)
+        assert isinstance(plan, NoCompaction)
     else:
-        assert plan == Compact(("retain_summary",), (end - 1) * 10, Span(1, end))
+        assert plan == CompactionPlan(("retain_summary",), (end - 1) * 10, Span(1, end))
 
 
 def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
     """A turn too large even with its results trimmed is cut between call groups (C4, N4)."""
     history = [entry(1, U, 10), entry(2, U, 50), *(entry(seq, A, 50) for seq in range(3, 8))]
-    plan = RETAIN.plan(history, None, Room(120, 60, 0, 0), Policy())
-    assert plan == Compact(("retain_summary",), 210, Span(1, 6), shrunk=True)
-    assert isinstance(RETAIN.plan(history, None, Room(40, 40, 0, 0), Policy()), Keep)
+    plan = RETAIN.plan(history, None, HistoryBudget(120, 60, 0, 0), Policy())
+    assert plan == CompactionPlan(("retain_summary",), 210, Span(1, 6), shrunk=True)
+    assert isinstance(
+        RETAIN.plan(history, None, HistoryBudget(40, 40, 0, 0), Policy()), NoCompaction
+    )
 
 
 @pytest.mark.parametrize(("target", "end"), [(20, 8), (40, 8), (50, 8), (69, 6), (70, 5)])
 def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
     """The last turns are the least; the target decides how many more stay (D4, D7)."""
     history = history_of([U, A, T, A, U, A, A, U, A, A, T])
-    room = Room(capacity=1000, target=target, fixed=0, summary=0)
+    room = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
     plan = RETAIN.plan(history, None, room, Policy())
-    assert plan == Compact(("retain_summary",), (end - 1) * 10, Span(1, end))
+    assert plan == CompactionPlan(("retain_summary",), (end - 1) * 10, Span(1, end))
 
 
 @given(pinned_histories(), rooms(), policies(), st.booleans())
 def test_retain_always_keeps_the_last_turns(
-    history: list[Entry], room: Room, policy: Policy, deep: bool
+    history: list[Entry], room: HistoryBudget, policy: Policy, deep: bool
 ) -> None:
     """The last turns stay whatever the target; a deep plan summarises all else (D4)."""
     plan = RETAIN.plan(history, None, room, policy, deep=deep)
     turns, last = [i for i in history if i.role is U], policy.compaction.retain_last_turns
-    if isinstance(plan, Compact) and not plan.shrunk and 0 < last <= len(turns):
+    if isinstance(plan, CompactionPlan) and not plan.shrunk and 0 < last <= len(turns):
         tail = {item.seq for item in history if item.seq >= turns[-last].seq}
         kept = tail_of(history, plan)
         assert tail <= {item.seq for item in kept}
@@ -604,7 +618,7 @@ def test_a_plan_hides_no_more_than_it_must(
     history: list[Entry],
     later: list[list[Entry]],
     policy: Policy,
-    room: Room,
+    room: HistoryBudget,
     name: StrategyName,
 ) -> None:
     """What stays uses three quarters of the target, or one group more would exceed it (D7)."""
@@ -614,7 +628,7 @@ def test_a_plan_hides_no_more_than_it_must(
         history = grown(history, more, head_seq)
         head_seq += len(more)
         plan = STRATEGIES[name].plan(history, covered, room, policy)
-        if not isinstance(plan, Compact):
+        if not isinstance(plan, CompactionPlan):
             continue
         left, after = applied(history, covered, plan)
         if plan.hidden is None:
@@ -635,29 +649,29 @@ def test_a_plan_hides_no_more_than_it_must(
 def test_tree_keeps_the_longest_tail_within_the_target() -> None:
     """Whole turns stay as long as they fit the target beside the summaries (D3)."""
     history = history_of([U, A, A] * 6)
-    room = Room(capacity=1000, target=100, fixed=20, summary=10)
+    room = HistoryBudget(capacity=1000, target=100, fixed=20, summary=10)
     plan = TREE.plan(history, None, room, Policy(tree_summary=TreeSummaryPolicy(4)))
     chunks = (Span(1, 5), Span(5, 9), Span(9, 13))
-    assert plan == Compact(("tree_summary",), 120, Span(1, 13), chunks=chunks)
-    assert isinstance(TREE.plan(history, None, VAST, Policy()), Keep)
+    assert plan == CompactionPlan(("tree_summary",), 120, Span(1, 13), chunks=chunks)
+    assert isinstance(TREE.plan(history, None, VAST, Policy()), NoCompaction)
 
 
 def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
     """A turn larger than the target is cut between its call groups (N4)."""
     history = history_of([U, A, U, A, T, A, T, A, T])
-    room = Room(capacity=1000, target=50, fixed=0, summary=0)
+    room = HistoryBudget(capacity=1000, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, None, room, Policy())
-    assert plan == Compact(("tree_summary",), 50, Span(1, 6), chunks=(Span(1, 6),))
+    assert plan == CompactionPlan(("tree_summary",), 50, Span(1, 6), chunks=(Span(1, 6),))
 
 
 def test_a_deep_tree_keeps_only_the_last_turns() -> None:
     """Asked for explicitly, all but retain_last_turns is summarised (D3, E7)."""
     history = history_of([U, A] * 5)
     plan = TREE.plan(history, None, VAST, Policy(), deep=True)
-    assert plan == Compact(("tree_summary",), 80, Span(1, 9), chunks=(Span(1, 9),))
+    assert plan == CompactionPlan(("tree_summary",), 80, Span(1, 9), chunks=(Span(1, 9),))
     policy = Policy(compaction=CompactionPolicy(retain_last_turns=0))
     plan = TREE.plan(history, None, VAST, policy, deep=True)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.hidden == Span(1, 10)
 
 
@@ -668,7 +682,7 @@ def test_a_small_rest_joins_the_chunk_before() -> None:
     def chunks(messages: int) -> tuple[Span, ...]:
         history = history_of([A] * messages + [U])
         plan = TREE.plan(history, None, VAST, policy, deep=True)
-        assert isinstance(plan, Compact)
+        assert isinstance(plan, CompactionPlan)
         return plan.chunks
 
     assert chunks(1) == (Span(1, 2),)
@@ -681,24 +695,26 @@ def test_a_tree_leaves_what_stands_before_its_range() -> None:
     """A summary of it would come too late to be in order; too large it gets chunks (D3, N10)."""
     history = [*history_of([U, A]), *(entry(seq, A, 10) for seq in range(9, 14)), entry(14, U, 10)]
     plan = TREE.plan(history, Span(3, 9), VAST, Policy(), deep=True)
-    assert plan == Compact(("tree_summary",), 50, Span(3, 14), chunks=(Span(9, 14),))
-    plan = TREE.plan(history, Span(3, 9), Room(20, 20, 0, 0), Policy())
+    assert plan == CompactionPlan(("tree_summary",), 50, Span(3, 14), chunks=(Span(9, 14),))
+    plan = TREE.plan(history, Span(3, 9), HistoryBudget(20, 20, 0, 0), Policy())
     chunks = (Span(1, 3), Span(9, 14))
-    assert plan == Compact(("tree_summary",), 70, Span(1, 14), chunks=chunks, shrunk=True)
+    assert plan == CompactionPlan(("tree_summary",), 70, Span(1, 14), chunks=chunks, shrunk=True)
 
 
 def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
     """An unpinned message waits until something new is summarised, and hurries it (D3, D8)."""
     history = [entry(3, A, 60), entry(9, U, 10), entry(10, A, 10)]
-    room = Room(capacity=100, target=50, fixed=0, summary=0)
+    room = HistoryBudget(capacity=100, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, Span(1, 9), room, Policy())
-    assert plan == Compact(("tree_summary",), 70, Span(1, 10), chunks=(Span(9, 10),), released=(3,))
-    assert isinstance(TREE.plan(history[:2], Span(1, 9), room, Policy()), Keep)
+    assert plan == CompactionPlan(
+        ("tree_summary",), 70, Span(1, 10), chunks=(Span(9, 10),), released=(3,)
+    )
+    assert isinstance(TREE.plan(history[:2], Span(1, 9), room, Policy()), NoCompaction)
 
 
 @given(pinned_histories(), st.lists(entries(4), max_size=4), policies(), rooms(), st.booleans())
 def test_chunks_hold_each_newly_hidden_message_once(
-    history: list[Entry], later: list[list[Entry]], policy: Policy, room: Room, deep: bool
+    history: list[Entry], later: list[list[Entry]], policy: Policy, room: HistoryBudget, deep: bool
 ) -> None:
     """Chunks adjoin, are cut between call groups, and take in all that is new (D3, N10)."""
     covered: Span | None = None
@@ -707,7 +723,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
         history = grown(history, more, head_seq)
         head_seq += len(more)
         plan = TREE.plan(history, covered, room, policy, deep=deep)
-        if not isinstance(plan, Compact):
+        if not isinstance(plan, CompactionPlan):
             continue
         assert plan.hidden is not None
         assert plan.chunks
@@ -826,8 +842,8 @@ def toolish(groups: int, tokens: int = 1000) -> list[Entry]:
 def test_a_chain_clears_no_more_than_it_needs() -> None:
     """Old results are cleared until the target is met, then nothing else is done (D5)."""
     history = toolish(8, 300)
-    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
-    assert CHAIN.plan(history, None, room, Policy()) == Compact(
+    room = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
+    assert CHAIN.plan(history, None, room, Policy()) == CompactionPlan(
         ("clear_tool_results",), 440, trimmed_through=7, summarises=False
     )
 
@@ -835,9 +851,9 @@ def test_a_chain_clears_no_more_than_it_needs() -> None:
 def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
     """The second step runs only over the target; truncation waits for its failure (D5, E9)."""
     history = toolish(8, 300)
-    room = Room(capacity=10_000, target=2300, fixed=0, summary=0)
+    room = HistoryBudget(capacity=10_000, target=2300, fixed=0, summary=0)
     plan = CHAIN.plan(history, None, room, Policy())
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.steps == ("clear_tool_results", "summarize")
     assert plan.hidden == Span(1, 17)
     assert plan.trimmed_through == 19
@@ -851,38 +867,40 @@ def test_a_chain_passes_over_excluded_results() -> None:
     """Newer results give way in their place; summaries take them in like others (D5, F3)."""
     history = toolish(8, 300)
     history[2] = entry(3, T, 300, excluded=True)
-    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
-    assert CHAIN.plan(history, None, room, Policy()) == Compact(
+    room = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
+    assert CHAIN.plan(history, None, room, Policy()) == CompactionPlan(
         ("clear_tool_results",), 440, trimmed_through=11, summarises=False
     )
     plan = CHAIN.plan(history, None, replace(room, target=2300), Policy())
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert (plan.hidden, plan.kept) == (Span(1, 17), ())
 
 
 def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
     """With `tool_output.enabled` false the step is none, whoever asks (F1, D5)."""
     policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
-    room = Room(capacity=10_000, target=4500, fixed=0, summary=0)
+    room = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     for deep in (False, True):
         plan = CHAIN.plan(toolish(8, 300), None, room, policy, deep=deep)
-        assert isinstance(plan, Compact)
+        assert isinstance(plan, CompactionPlan)
         assert plan.steps == ("summarize",)
         assert plan.trimmed_through == 0
     only = replace(policy, chain=(CLEAR,))
-    assert CHAIN.plan(toolish(8, 300), None, room, only) == Keep("no step of the chain frees more")
+    assert CHAIN.plan(toolish(8, 300), None, room, only) == NoCompaction(
+        "no step of the chain frees more"
+    )
 
 
 def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
     """What to do without a summary is what the rest of the chain does, be it nothing (E9)."""
-    room = Room(capacity=10_000, target=2000, fixed=0, summary=0)
+    room = HistoryBudget(capacity=10_000, target=2000, fixed=0, summary=0)
     plan = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(CLEAR, SUMMARIZE)))
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.otherwise is not None
     assert plan.otherwise.steps == ("clear_tool_results",)
     assert plan.otherwise.hidden is None
     alone = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(SUMMARIZE,)))
-    assert isinstance(alone, Compact)
+    assert isinstance(alone, CompactionPlan)
     assert alone.steps == ("summarize",)
     assert alone.otherwise is None
 
@@ -890,24 +908,24 @@ def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
 def test_a_chain_that_failed_too_often_truncates_first() -> None:
     """After failures in a row nothing is asked of the model, unless somebody insists (D5, E9)."""
     history = history_of([U, A] * 20)
-    room = Room(capacity=1000, target=100, fixed=0, summary=0)
-    plan = CHAIN.plan(history, None, room, Policy(), failures=MOST_FAILURES)
-    assert plan == Compact(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
-    asked = CHAIN.plan(history, None, room, Policy(), failures=MOST_FAILURES, deep=True)
-    assert isinstance(asked, Compact)
+    room = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
+    plan = CHAIN.plan(history, None, room, Policy(), failures=MAX_FAILURES)
+    assert plan == CompactionPlan(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
+    asked = CHAIN.plan(history, None, room, Policy(), failures=MAX_FAILURES, deep=True)
+    assert isinstance(asked, CompactionPlan)
     assert asked.steps == ("summarize",)
     assert asked.hidden == Span(1, 39)
 
 
 def test_a_chain_cuts_inside_long_turns() -> None:
     """A long turn is cut down to the target; a short one stays while it fits (D5, N4)."""
-    room = Room(capacity=1000, target=100, fixed=0, summary=0)
+    room = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     short = [*history_of([U, A]), *(entry(3 + i, (U, A)[i > 0], 30) for i in range(6))]
     plan = CHAIN.plan(short, None, room, Policy())
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.hidden == Span(1, 3)
     plan = CHAIN.plan(history_of([U] + [A] * 29), None, room, Policy())
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.hidden == Span(1, 21)
 
 
@@ -916,9 +934,9 @@ def test_a_deep_chain_goes_as_low_as_it_can() -> None:
     history = [*toolish(6, 300), *(replace(i, seq=i.seq + 24) for i in toolish(2, 300)[1:])]
     history = [replace(item, role=A) if item.seq == 29 else item for item in history]
     history = [replace(item, seq=seq) for seq, item in enumerate(history, 1)]
-    assert isinstance(CHAIN.plan(history, None, VAST, Policy()), Keep)
+    assert isinstance(CHAIN.plan(history, None, VAST, Policy()), NoCompaction)
     plan = CHAIN.plan(history, None, VAST, Policy(), deep=True)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.steps == ("clear_tool_results", "summarize")
     left, _ = applied(history, None, plan)
     assert sum(item.role is U for item in left) == 1
@@ -931,16 +949,16 @@ def test_a_deep_chain_goes_as_low_as_it_can() -> None:
     policies(),
     rooms(),
     st.booleans(),
-    st.integers(0, MOST_FAILURES),
+    st.integers(0, MAX_FAILURES),
 )
 def test_a_chain_runs_its_own_steps_alone(
-    history: list[Entry], policy: Policy, room: Room, deep: bool, failures: int
+    history: list[Entry], policy: Policy, room: HistoryBudget, deep: bool, failures: int
 ) -> None:
     """Only steps of the policy run, each once; a history within the target is left alone (D5)."""
     plan = CHAIN.plan(history, None, room, policy, deep=deep, failures=failures)
     if not deep and room.aims_at(cost(history)):
-        assert isinstance(plan, Keep)
-    if not isinstance(plan, Compact):
+        assert isinstance(plan, NoCompaction)
+    if not isinstance(plan, CompactionPlan):
         return
     assert set(plan.steps) <= {step.value for step in policy.chain}
     assert len(set(plan.steps)) == len(plan.steps)

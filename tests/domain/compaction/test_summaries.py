@@ -24,7 +24,7 @@ from app.domain.compaction.summaries import (
     Answer,
     Completion,
     Rejected,
-    SummaryAsk,
+    SummaryRequest,
     format_messages,
     format_summaries,
     neutralise,
@@ -56,12 +56,12 @@ def completion(text: str, finish_reason: str = "stop", calls: bool = False) -> C
     return Completion(text, finish_reason, 10, 5, calls)
 
 
-def request(text: str = "User:\nhello", ask: SummaryAsk | None = None, **more: object) -> str:
+def request(text: str = "User:\nhello", ask: SummaryRequest | None = None, **more: object) -> str:
     """Return the last message of a request, which carries everything."""
     previous, retained = more.get("previous"), more.get("retained")
     messages = summary_request(
         text,
-        ask or SummaryAsk(),
+        ask or SummaryRequest(),
         previous=str(previous) if previous else None,
         retained=str(retained) if retained else None,
         has_kept=bool(more.get("has_kept")),
@@ -204,7 +204,7 @@ def test_the_default_prompt_asks_for_the_four_things() -> None:
 
 def test_prompt_directives_and_instructions_are_taken_up() -> None:
     """E1, E3, E7: a prompt replaces the default, directives are bullets, instructions come last."""
-    ask = SummaryAsk("Only numbers.", ("keep prices", "keep dates"), instructions="be brief")
+    ask = SummaryRequest("Only numbers.", ("keep prices", "keep dates"), instructions="be brief")
     body = request(ask=ask)
     assert "Only numbers.\n- keep prices\n- keep dates" in body
     assert "Condense the conversation" not in body
@@ -214,10 +214,10 @@ def test_prompt_directives_and_instructions_are_taken_up() -> None:
 def test_retain_is_asked_for_only_when_wanted() -> None:
     """E3: a retain prompt or retain directives alone ask for the retain tag."""
     assert "Keep refs\n- and ids" in request(
-        ask=SummaryAsk(retain_prompt="Keep refs", retain_directives=("and ids",))
+        ask=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
     )
-    assert "<retain>" in request(ask=SummaryAsk(retain_directives=("ids",)))
-    assert not SummaryAsk().wants_retain
+    assert "<retain>" in request(ask=SummaryRequest(retain_directives=("ids",)))
+    assert not SummaryRequest().wants_retain
 
 
 def test_an_earlier_summary_and_strictness_are_said() -> None:
@@ -230,7 +230,7 @@ def test_an_earlier_summary_and_strictness_are_said() -> None:
 def test_an_earlier_retain_is_carried_on() -> None:
     """E4: into the new retain when one is asked for, else into the summary."""
     frame = "<earlier_retain>\nref=7\n</earlier_retain>"
-    wanted = request(retained="ref=7", ask=SummaryAsk(retain_prompt="refs"))
+    wanted = request(retained="ref=7", ask=SummaryRequest(retain_prompt="refs"))
     assert frame in wanted
     assert "into yours, word for word" in wanted
     unwanted = request(retained="ref=7")
@@ -255,8 +255,8 @@ def test_summaries_of_parts_are_named_as_such() -> None:
 
 def test_the_prompt_hash_follows_what_is_asked() -> None:
     """E8: receipts tell prompts apart, and the same prompt is recognised."""
-    assert prompt_hash(SummaryAsk()) == prompt_hash(SummaryAsk())
-    assert prompt_hash(SummaryAsk()) != prompt_hash(SummaryAsk(directives=("x",)))
+    assert prompt_hash(SummaryRequest()) == prompt_hash(SummaryRequest())
+    assert prompt_hash(SummaryRequest()) != prompt_hash(SummaryRequest(directives=("x",)))
 
 
 # --- the answer -----------------------------------------------------------------------------

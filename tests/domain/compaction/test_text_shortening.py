@@ -19,7 +19,7 @@ from app.domain.compaction.text_shortening import (
     text_of,
 )
 from app.domain.conversations.turns import entry
-from app.domain.conversations.view import Short, View, view_from
+from app.domain.conversations.view import ShortenedMessage, View, view_from
 
 UNICODE = st.text(
     st.characters(codec="utf-8") | st.sampled_from("a\n\t \u0301\u200d\U0001f468漢"), max_size=3000
@@ -55,7 +55,7 @@ def test_a_preview_is_a_beginning_a_note_and_an_end(
 ) -> None:
     """What is shown is what the text begins and ends with; all other parts stay as they are."""
     message = clean(Message(Role.USER, tuple(parts)))
-    short = Short(1, head, tail, 0)
+    short = ShortenedMessage(1, head, tail, 0)
     for named in (True, False):
         preview = preview_of(message, short, "m1", named=named)
         texts = [part.text for part in message.parts if isinstance(part, Text)]
@@ -132,7 +132,7 @@ def test_leveled_entries_fit(sizes: list[tuple[Role, int]], left: int) -> None:
 
 def test_a_view_keeps_what_it_shortens() -> None:
     """A stored view reads back what it shortens; one stored before shortens nothing."""
-    view = View(shortened=(Short(3, 100, 50, 60),))
+    view = View(shortened=(ShortenedMessage(3, 100, 50, 60),))
     raw = json.loads(view.as_json())
     assert view_from(raw) == view and not view.is_whole
     del raw["shortened"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.domain.common.messages import Role
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.compaction.planning import as_shown, view_after
-from app.domain.compaction.strategies import Compact, Keep
+from app.domain.compaction.strategies import CompactionPlan, NoCompaction
 from app.domain.compaction.tool_result_clearing import (
     clear_at_least,
     excluded_seqs,
@@ -40,9 +40,9 @@ def output(history: Sequence[Entry], view: View) -> int:
     return sum(output_tokens(item, view) for item in history if view.shows(item.seq))
 
 
-def cleared(history: Sequence[Entry], view: View, plan: Keep | Compact) -> View:
+def cleared(history: Sequence[Entry], view: View, plan: NoCompaction | CompactionPlan) -> View:
     """Return the view once a plan was carried out."""
-    if isinstance(plan, Keep):
+    if isinstance(plan, NoCompaction):
         return view
     return view_after(view, plan, view.summaries, view.retain, never_cleared(history))
 
@@ -93,22 +93,24 @@ def test_a_budget_of_ones_own_is_taken_as_it_is() -> None:
 def test_the_oldest_give_way_until_the_rest_is_within_the_budget() -> None:
     """Newest kept; what is cleared already is no output any more (F3, S1)."""
     history = talk(400, 300, 200, 100)
-    assert isinstance(plan_clearing(history, View(), 1_000, 0), Keep)
+    assert isinstance(plan_clearing(history, View(), 1_000, 0), NoCompaction)
     plan = plan_clearing(history, View(), 999, 0)
-    assert plan == Compact(("clear_tool_results",), 320, trimmed_through=3, summarises=False)
-    assert isinstance(plan, Compact)
+    assert plan == CompactionPlan(("clear_tool_results",), 320, trimmed_through=3, summarises=False)
+    assert isinstance(plan, CompactionPlan)
     view = cleared(history, View(), plan)
     assert placeholders(history, view) == {3}
     assert output(history, view) == 600
     further = plan_clearing(history, view, 599, 0)
-    assert further == Compact(("clear_tool_results",), 220, trimmed_through=5, summarises=False)
+    assert further == CompactionPlan(
+        ("clear_tool_results",), 220, trimmed_through=5, summarises=False
+    )
 
 
 def test_a_batch_is_cleared_at_once() -> None:
     """More than the excess gives way, so that the prefix stays for a while (F3)."""
     history = talk(*[300] * 10)
     plan = plan_clearing(history, View(), 2_999, 700)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert (plan.trimmed_through, plan.freed_tokens) == (9, 4 * 220)
 
 
@@ -116,24 +118,24 @@ def test_the_last_call_group_keeps_its_results() -> None:
     """Parallel results of the newest calls stay, even after an answer and a question (F3)."""
     history = [*talk(300, 5_000), entry(6, T, 900), entry(7, A, 9), entry(8, U, 9)]
     plan = plan_clearing(history, View(), 0, 0)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.trimmed_through == 3
-    assert isinstance(plan_clearing(history[3:], View(), 0, 0), Keep)
-    assert isinstance(plan_clearing([entry(1, T, 900)], View(), 0, 0), Keep)
-    assert isinstance(plan_clearing([], View(), 0, 0), Keep)
+    assert isinstance(plan_clearing(history[3:], View(), 0, 0), NoCompaction)
+    assert isinstance(plan_clearing([entry(1, T, 900)], View(), 0, 0), NoCompaction)
+    assert isinstance(plan_clearing([], View(), 0, 0), NoCompaction)
 
 
 def test_output_that_stays_does_not_break_every_prefix() -> None:
     """Beside one result that may not go, small ones go in batches or not at all (F3)."""
     hog = talk(9_000, *[300] * 3)
     pinned = pinned_at(hog, [3])
-    assert isinstance(plan_clearing(pinned, View(), 1_000, 500), Keep)
+    assert isinstance(plan_clearing(pinned, View(), 1_000, 500), NoCompaction)
     more = pinned_at(talk(9_000, *[300] * 4), [3])
     plan = plan_clearing(more, View(), 1_000, 500)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.freed_tokens == 660
     enough = plan_clearing(pinned, View(), 9_800, 500)
-    assert isinstance(enough, Compact), "it brings the output within its budget"
+    assert isinstance(enough, CompactionPlan), "it brings the output within its budget"
     assert (enough.trimmed_through, enough.freed_tokens) == (7, 440)
 
 
@@ -145,14 +147,14 @@ def test_pins_exclusions_and_kept_results_are_passed_over() -> None:
     assert excluded == {7, 11}
     marked = with_excluded(history, excluded)
     plan = plan_clearing(marked, View(), 1_000, 0)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.freed_tokens == 2 * 220
     view = cleared(marked, View(), plan)
     assert placeholders(history, view) == {3, 9}
     assert view.untrimmed == (4, 5, 7)
     kept = View(spans=spans_beside(Span(2, 6), (4, 5)))
     plan = plan_clearing([item for item in history if kept.shows(item.seq)], kept, 0, 0)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert plan.freed_tokens == 3 * 220
 
 
@@ -164,7 +166,7 @@ def test_an_exclusion_holds_from_when_it_is_set() -> None:
     assert excluded_seqs(history, view, names, ("keep",)) == {5, 7, 9}
     assert excluded_seqs(history, view, names, ()) == frozenset()
     plan = plan_clearing(history, view, 899, 0)
-    assert isinstance(plan, Compact)
+    assert isinstance(plan, CompactionPlan)
     assert placeholders(history, cleared(history, view, plan)) == {3, 5}
 
 
@@ -220,7 +222,7 @@ def test_a_clearing_does_what_it_says(
         and not (view.hidden and view.hidden.holds(item.seq))
     ]
     excess = output(history, view) - budget
-    if isinstance(plan, Keep):
+    if isinstance(plan, NoCompaction):
         freeable = sum(item.tokens - item.trimmed_tokens for item in may_go)
         enough = sum(item.tokens for item in may_go) >= excess
         assert excess <= 0 or not may_go or (freeable < least and not enough)
@@ -236,7 +238,9 @@ def test_a_clearing_does_what_it_says(
     last = next(item for item in history if item.seq == plan.trimmed_through)
     needed = freed - (last.tokens - last.trimmed_tokens) < least
     assert needed or left + last.tokens > budget, "no more than it takes"
-    assert isinstance(plan_clearing(history, after, budget, least), Keep), "and is at rest (D7)"
+    assert isinstance(plan_clearing(history, after, budget, least), NoCompaction), (
+        "and is at rest (D7)"
+    )
 
 
 @given(scenes(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
@@ -247,10 +251,10 @@ def test_more_budget_never_clears_more(
     history, view = scene
     small = plan_clearing(history, view, budget, least)
     large = plan_clearing(history, view, budget + more, least)
-    if isinstance(large, Compact) and isinstance(small, Compact):
+    if isinstance(large, CompactionPlan) and isinstance(small, CompactionPlan):
         assert large.trimmed_through <= small.trimmed_through
         assert large.freed_tokens <= small.freed_tokens
-    elif isinstance(large, Compact):
+    elif isinstance(large, CompactionPlan):
         assert output(history, cleared(history, view, large)) > budget
 
 

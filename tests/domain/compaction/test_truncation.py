@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
-from app.domain.compaction.strategies import Room
+from app.domain.compaction.strategies import HistoryBudget
 from app.domain.compaction.truncation import (
     ALL_TRIMMED,
     EMERGENCY,
     TRIMMED,
-    Fitted,
-    fit,
-    fit_with_note,
+    Truncation,
+    truncate,
+    truncate_with_note,
 )
 from app.domain.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span
@@ -41,7 +41,7 @@ def shown_by(history: Sequence[Entry], spans: Sequence[Span]) -> list[Entry]:
     return [item for item in history if any(span.holds(item.seq) for span in spans)]
 
 
-def kept_of(history: Sequence[Entry], fitted: Fitted) -> list[Entry]:
+def kept_of(history: Sequence[Entry], fitted: Truncation) -> list[Entry]:
     """Return what is still shown."""
     return list(history) if fitted.shown is None else shown_by(history, fitted.shown)
 
@@ -55,9 +55,9 @@ def cost(history: Sequence[Entry], trimmed_through: int) -> int:
     )
 
 
-def room_of(capacity: int, target: int | None = None) -> Room:
+def room_of(capacity: int, target: int | None = None) -> HistoryBudget:
     """Return a room for history alone."""
-    return Room(capacity, capacity // 2 if target is None else target, 0, 0)
+    return HistoryBudget(capacity, capacity // 2 if target is None else target, 0, 0)
 
 
 def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
@@ -70,30 +70,32 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
         entry(5, A, 50),
         entry(6, T, 1000),
     ]
-    assert fit(history, 0, room_of(3300)) == Fitted(0, None, ())
-    assert fit(history, 0, room_of(1400, 1380)) == Fitted(3, None, (TRIMMED,))
-    assert fit(history, 0, room_of(1300)) == Fitted(3, (Span(4, ENDLESS),), (TRIMMED, EMERGENCY))
-    assert fit(history, 0, room_of(1100)) == Fitted(6, None, (TRIMMED, ALL_TRIMMED))
-    assert fit(history, 0, room_of(240)) == Fitted(6, (Span(4, ENDLESS),), ORDER)
-    newest = Fitted(3, (Span(4, 5), Span(7, ENDLESS)), (TRIMMED, EMERGENCY))
-    assert fit(history, 0, room_of(110)) == newest
-    assert fit(history, 0, room_of(99)) is None
+    assert truncate(history, 0, room_of(3300)) == Truncation(0, None, ())
+    assert truncate(history, 0, room_of(1400, 1380)) == Truncation(3, None, (TRIMMED,))
+    assert truncate(history, 0, room_of(1300)) == Truncation(
+        3, (Span(4, ENDLESS),), (TRIMMED, EMERGENCY)
+    )
+    assert truncate(history, 0, room_of(1100)) == Truncation(6, None, (TRIMMED, ALL_TRIMMED))
+    assert truncate(history, 0, room_of(240)) == Truncation(6, (Span(4, ENDLESS),), ORDER)
+    newest = Truncation(3, (Span(4, 5), Span(7, ENDLESS)), (TRIMMED, EMERGENCY))
+    assert truncate(history, 0, room_of(110)) == newest
+    assert truncate(history, 0, room_of(99)) is None
 
 
 def test_a_result_that_is_too_much_by_itself_costs_nobody_a_turn() -> None:
     """Where no dropping would help it gives way first, and what it answers stays (C4, E6)."""
     history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
-    assert fit(history, 0, room_of(12_000)) == Fitted(3, None, (ALL_TRIMMED,))
+    assert truncate(history, 0, room_of(12_000)) == Truncation(3, None, (ALL_TRIMMED,))
     talked = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
     asked = [*talked, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
-    assert fit(asked, 0, room_of(12_000)) == Fitted(23, None, (ALL_TRIMMED,))
-    assert fit(asked, 0, room_of(20_100)) == Fitted(0, (Span(21, ENDLESS),), (EMERGENCY,))
+    assert truncate(asked, 0, room_of(12_000)) == Truncation(23, None, (ALL_TRIMMED,))
+    assert truncate(asked, 0, room_of(20_100)) == Truncation(0, (Span(21, ENDLESS),), (EMERGENCY,))
 
 
 def test_the_newest_ask_stays_when_its_turn_is_cut() -> None:
     """Inside a single turn the oldest call groups go, never the words they answer (E6)."""
     calls = [entry(seq, (T, A)[seq % 2 == 0], 100) for seq in range(2, 22)]
-    fitted = fit([entry(1, U, 50), *calls], 0, room_of(700))
+    fitted = truncate([entry(1, U, 50), *calls], 0, room_of(700))
     assert fitted is not None
     kept = kept_of([entry(1, U, 50), *calls], fitted)
     assert [item.seq for item in kept][:1] == [1]
@@ -110,17 +112,17 @@ def test_a_gap_in_the_history_stays_a_gap() -> None:
         entry(20, U, 10),
         entry(21, A, 10),
     ]
-    fitted = fit(history, 0, room_of(60))
+    fitted = truncate(history, 0, room_of(60))
     assert fitted is not None
     assert fitted.shown == (Span(3, 4), Span(20, ENDLESS))
 
 
 @given(histories(), rooms(), st.integers(0, 40))
 def test_the_result_fits_or_there_is_none(
-    history: list[Entry], room: Room, trimmed_through: int
+    history: list[Entry], room: HistoryBudget, trimmed_through: int
 ) -> None:
     """What comes back is within capacity; None only if the newest ask and the pins are not (C4)."""
-    fitted = fit(history, trimmed_through, room)
+    fitted = truncate(history, trimmed_through, room)
     newest = next((item for item in reversed(history) if item.role is U), None)
     if fitted is None:
         pinned = pinned_seqs(history)
@@ -134,10 +136,10 @@ def test_the_result_fits_or_there_is_none(
 
 @given(histories(), rooms(), st.integers(0, 40))
 def test_spans_show_an_end_of_the_history_and_the_pins(
-    history: list[Entry], room: Room, trimmed_through: int
+    history: list[Entry], room: HistoryBudget, trimmed_through: int
 ) -> None:
     """Beside pins a suffix is shown, cut between call groups, or the newest ask (A4, D8, E6)."""
-    fitted = fit(history, trimmed_through, room)
+    fitted = truncate(history, trimmed_through, room)
     if fitted is None or fitted.shown is None:
         return
     kept, pinned = kept_of(history, fitted), pinned_seqs(history)
@@ -174,10 +176,10 @@ def assert_spans_show(
 
 @given(histories(), rooms(), st.integers(0, 40))
 def test_steps_are_named_in_order_and_truly(
-    history: list[Entry], room: Room, trimmed_through: int
+    history: list[Entry], room: HistoryBudget, trimmed_through: int
 ) -> None:
     """Each step that ran is named once, in its order, and none that did nothing (C4)."""
-    fitted = fit(history, trimmed_through, room)
+    fitted = truncate(history, trimmed_through, room)
     if fitted is None:
         return
     assert list(fitted.steps) == sorted(fitted.steps, key=ORDER.index)
@@ -192,17 +194,17 @@ def test_steps_are_named_in_order_and_truly(
     whole = [i.seq for i in left if i.role is T and i.seq in protected]
     assert fitted.untrimmed == tuple(whole)
     if room.holds(cost(history, trimmed_through)):
-        assert fitted == Fitted(trimmed_through, None, ())
+        assert fitted == Truncation(trimmed_through, None, ())
 
 
 @given(histories(), rooms(), st.integers(0, 4000))
-def test_more_room_never_keeps_less(history: list[Entry], room: Room, more: int) -> None:
+def test_more_room_never_keeps_less(history: list[Entry], room: HistoryBudget, more: int) -> None:
     """With more room no fewer messages stay, but where the newest result itself has room now (C4).
 
     And no result is trimmed but to keep more.
     """
-    wide = Room(room.capacity + more, room.target + more, room.fixed, room.summary)
-    narrow_fit, wide_fit = fit(history, 0, room), fit(history, 0, wide)
+    wide = HistoryBudget(room.capacity + more, room.target + more, room.fixed, room.summary)
+    narrow_fit, wide_fit = truncate(history, 0, room), truncate(history, 0, wide)
     if narrow_fit is None:
         return
     assert wide_fit is not None
@@ -215,9 +217,9 @@ def test_more_room_never_keeps_less(history: list[Entry], room: Room, more: int)
 
 
 @given(histories(), rooms())
-def test_user_text_is_never_trimmed(history: list[Entry], room: Room) -> None:
+def test_user_text_is_never_trimmed(history: list[Entry], room: HistoryBudget) -> None:
     """Only tool results give way to placeholders; what stays of a user is whole (decision 14)."""
-    fitted = fit(history, 0, room)
+    fitted = truncate(history, 0, room)
     if fitted is None:
         return
     spoken = [item for item in kept_of(history, fitted) if item.role is not T]
@@ -225,14 +227,16 @@ def test_user_text_is_never_trimmed(history: list[Entry], room: Room) -> None:
 
 
 @given(histories(), rooms())
-def test_fitting_again_changes_nothing(history: list[Entry], room: Room) -> None:
+def test_fitting_again_changes_nothing(history: list[Entry], room: HistoryBudget) -> None:
     """What was made to fit is left alone by the next build (D7)."""
-    fitted = fit(history, 0, room)
+    fitted = truncate(history, 0, room)
     if fitted is None:
         return
     kept = kept_of(history, fitted)
     if kept:
-        assert fit(kept, fitted.trimmed_through, room) == Fitted(fitted.trimmed_through, None, ())
+        assert truncate(kept, fitted.trimmed_through, room) == Truncation(
+            fitted.trimmed_through, None, ()
+        )
 
 
 def test_excluded_results_are_dropped_but_never_trimmed() -> None:
@@ -246,13 +250,13 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
         entry(6, A, 10),
         entry(7, T, 200),
     ]
-    fitted = fit(history, 0, room_of(1400))
-    assert fitted == Fitted(5, None, (TRIMMED,), untrimmed=(3,))
-    fitted = fit(history, 0, room_of(700))
-    assert fitted == Fitted(5, (Span(1, 2), Span(4, ENDLESS)), (TRIMMED, EMERGENCY))
+    fitted = truncate(history, 0, room_of(1400))
+    assert fitted == Truncation(5, None, (TRIMMED,), untrimmed=(3,))
+    fitted = truncate(history, 0, room_of(700))
+    assert fitted == Truncation(5, (Span(1, 2), Span(4, ENDLESS)), (TRIMMED, EMERGENCY))
     last = [*history[:2], history[2]]
-    fitted = fit(last, 0, room_of(900))
-    assert fitted == Fitted(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY,))
+    fitted = truncate(last, 0, room_of(900))
+    assert fitted == Truncation(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY,))
 
 
 def test_pins_are_neither_trimmed_nor_dropped() -> None:
@@ -260,17 +264,17 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
     roles = [(U, 100), (A, 50), (T, 400), (T, 300), (U, 100), (A, 50), (T, 1000)]
     history = [entry(seq, role, size, seq == 3) for seq, (role, size) in enumerate(roles, 1)]
     half = (TRIMMED, EMERGENCY)
-    assert fit(history, 0, room_of(1900)) == Fitted(0, (Span(2, ENDLESS),), (EMERGENCY,))
-    fitted = fit(history, 0, room_of(1850))
-    assert fitted == Fitted(7, None, (ALL_TRIMMED,), untrimmed=(3, 4))
-    fitted = fit(history, 0, room_of(1000))
-    assert fitted == Fitted(7, (Span(2, ENDLESS),), (ALL_TRIMMED, EMERGENCY), untrimmed=(3, 4))
+    assert truncate(history, 0, room_of(1900)) == Truncation(0, (Span(2, ENDLESS),), (EMERGENCY,))
+    fitted = truncate(history, 0, room_of(1850))
+    assert fitted == Truncation(7, None, (ALL_TRIMMED,), untrimmed=(3, 4))
+    fitted = truncate(history, 0, room_of(1000))
+    assert fitted == Truncation(7, (Span(2, ENDLESS),), (ALL_TRIMMED, EMERGENCY), untrimmed=(3, 4))
     for capacity in (979, 850):
-        fitted = fit(history, 0, room_of(capacity))
-        assert fitted == Fitted(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY,))
-    assert fit(history, 0, room_of(849)) is None
+        fitted = truncate(history, 0, room_of(capacity))
+        assert fitted == Truncation(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY,))
+    assert truncate(history, 0, room_of(849)) is None
     older = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 500), *history[4:]]
-    fitted = fit(older, 0, room_of(1300))
+    fitted = truncate(older, 0, room_of(1300))
     assert fitted is not None
     assert fitted.steps in (half, half[:1])
 
@@ -278,7 +282,7 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
 def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
     """Where the view hides all that follows, only what is still to come is shown (E6)."""
     history = [entry(4, U, 10), entry(6, A, 100, pinned=True)]
-    fitted = fit([entry(3, A, 900), *history], 0, room_of(200), Span(1, 9))
+    fitted = truncate([entry(3, A, 900), *history], 0, room_of(200), Span(1, 9))
     assert fitted is not None
     assert fitted.shown == (Span(4, 5), Span(6, 7), Span(9, ENDLESS))
 
@@ -286,6 +290,6 @@ def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
 def test_room_for_a_note_is_kept_only_where_something_is_left_out() -> None:
     """The note that tells of dropped messages is part of what has to fit (C4)."""
     history = [entry(1, U, 60), entry(2, U, 30), entry(3, U, 10)]
-    assert fit_with_note(history, 0, room_of(100), 50) == Fitted(0, None, ())
-    fitted = fit_with_note(history, 0, room_of(80), 50)
-    assert fitted == Fitted(0, (Span(3, ENDLESS),), (EMERGENCY,))
+    assert truncate_with_note(history, 0, room_of(100), 50) == Truncation(0, None, ())
+    fitted = truncate_with_note(history, 0, room_of(80), 50)
+    assert fitted == Truncation(0, (Span(3, ENDLESS),), (EMERGENCY,))

@@ -13,10 +13,10 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Reasoning, Role, Text, ToolCall
 from app.domain.conversations.search import (
     EXCERPT,
-    LEAST_PREFIX,
     LONGEST_LEXEME,
-    MOST_LEXEMES,
-    MOST_RECALL_TERMS,
+    MAX_LEXEMES,
+    MAX_RECALL_TERMS,
+    MIN_PREFIX,
     Candidate,
     Postings,
     Query,
@@ -73,7 +73,7 @@ def test_every_word_is_found(names: list[str], place: int) -> None:
 
 
 @settings(max_examples=60)
-@given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=LEAST_PREFIX))
+@given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=MIN_PREFIX))
 def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size: int) -> None:
     """A6: three characters of a word are enough, wherever it stands in a name."""
     assert finds(word[:size], " ".join([*others, word]))
@@ -97,7 +97,7 @@ def test_nothing_is_found_without_a_word_of_the_query(said: list[str], asked: li
 def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
     """A6, M: whatever the text, lexemes are short, different, and words and nothing else."""
     found = lexemes(text)
-    assert len(set(found)) == len(found) <= MOST_LEXEMES
+    assert len(set(found)) == len(found) <= MAX_LEXEMES
     for lexeme in found:
         assert 0 < len(lexeme.encode()) <= LONGEST_LEXEME
         assert not set(lexeme) & set(" '\\%:&|!()*\x00\n\t")
@@ -111,14 +111,14 @@ def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
         ("aB" * 200_000, 40),
         ("\ud800\x00" * 100_000, 0),
         ("字" * 300_000, 2),
-        (" ".join(map(str, range(100_000))), MOST_LEXEMES),
+        (" ".join(map(str, range(100_000))), MAX_LEXEMES),
         ("a." * 200_000, 40_000),
     ],
 )
 def test_large_texts_are_bounded(text: str, most: int) -> None:
     """A6, P7: megabytes without a word, with one, or with all there are."""
     found = lexemes(text)
-    assert len(found) <= min(most, MOST_LEXEMES)
+    assert len(found) <= min(most, MAX_LEXEMES)
     assert sum(len(lexeme.encode()) + 8 for lexeme in found) < 2**20
 
 
@@ -319,7 +319,7 @@ def test_a_question_looks_for_stems_and_parts() -> None:
     assert terms_of("知識管理") == ["知識", "識管", "管理"]
     assert terms_of("?!") == []
     many = " ".join(f"w{number}" for number in range(99))
-    assert len(recall_terms(many)) == MOST_RECALL_TERMS
+    assert len(recall_terms(many)) == MAX_RECALL_TERMS
     assert "lighthouse"[:8] in terms_of(f"{many} lighthouse")
 
 

@@ -14,7 +14,7 @@ from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, StrategyName, TreeSummaryPolicy
 from app.domain.compaction.overflow_recovery import halved
 from app.domain.compaction.planning import as_shown, chunks_for, view_after, with_note
-from app.domain.compaction.strategies import STRATEGIES, Compact, Room, next_fold
+from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget, next_fold
 from app.domain.compaction.tool_result_clearing import plan_clearing
 from app.domain.conversations.active_window import ActiveWindow
 from app.domain.conversations.records import Compaction, Trigger
@@ -249,10 +249,10 @@ class Story:
 
     def compact(self, strategy: StrategyName, target: int) -> None:
         """Compact as a strategy plans it."""
-        room = Room(capacity=10**6, target=target, fixed=0, summary=64)
+        room = HistoryBudget(capacity=10**6, target=target, fixed=0, summary=64)
         shown = as_shown(self.visible, self.view)
         plan = STRATEGIES[strategy].plan(shown, self.view.hidden, room, self.policy, deep=True)
-        if not isinstance(plan, Compact):
+        if not isinstance(plan, CompactionPlan):
             return
         made: list[Summary] = []
         nodes = list(self.view.summaries)
@@ -262,7 +262,7 @@ class Story:
         whole = never_cleared(self.visible)
         self.apply(view_after(self.view, plan, nodes, None, whole), made, Trigger.FORCED)
 
-    def _tree(self, plan: Compact, nodes: list[Summary]) -> list[Summary]:
+    def _tree(self, plan: CompactionPlan, nodes: list[Summary]) -> list[Summary]:
         made: list[Summary] = []
         released = [Span(seq, seq + 1) for seq in plan.released]
         for chunk in chunks_for(plan, self.view, 3):
@@ -286,7 +286,7 @@ class Story:
     def clear(self) -> None:
         """Clear tool results."""
         plan = plan_clearing(self.visible, self.view, 100, 1)
-        if isinstance(plan, Compact):
+        if isinstance(plan, CompactionPlan):
             whole = never_cleared(self.visible)
             view = view_after(self.view, plan, self.view.summaries, None, whole)
             self.apply(view, (), Trigger.TOOL_OUTPUT)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from app.domain.models.calibration import (
     ENOUGH_REPORTS,
-    LEAST_COUNTED,
-    LEAST_MARGIN,
+    MIN_COUNTED,
+    MIN_MARGIN,
     Calibration,
     Tally,
     doubt,
@@ -22,7 +22,7 @@ from app.domain.models.limits import INEXACT_MARGIN
 
 RATIOS = st.floats(0.3, 3.5)
 NOISE = st.floats(-0.03, 0.03)
-COUNTS = st.integers(LEAST_COUNTED, 200_000)
+COUNTS = st.integers(MIN_COUNTED, 200_000)
 ALIKE = st.integers(10_000, 30_000)
 
 
@@ -63,7 +63,7 @@ def test_a_calibration_stays_within_what_was_reported(reports: list[tuple[int, f
     assert made.reports == len(reports)
     ratios = [round(counted * ratio) / counted for counted, ratio in reports] or [1.0]
     assert min(ratios) - 1e-9 <= made.factor <= max(ratios) + 1e-9
-    assert LEAST_MARGIN <= made.margin <= INEXACT_MARGIN
+    assert MIN_MARGIN <= made.margin <= INEXACT_MARGIN
     if made.reports < ENOUGH_REPORTS:
         assert made.margin == INEXACT_MARGIN
 
@@ -71,7 +71,7 @@ def test_a_calibration_stays_within_what_was_reported(reports: list[tuple[int, f
 def test_a_steady_provider_earns_a_small_margin() -> None:
     """The margin is the widest until there are enough reports, and then what they stray by (C4)."""
     steady = told(Tally(), 1.3, [5_000] * 15, [0.0] * 15).calibration
-    assert steady.margin == LEAST_MARGIN
+    assert steady.margin == MIN_MARGIN
     wild = told(Tally(), 1.3, [5_000] * 15, [0.2, -0.2, 0.2] * 5).calibration
     assert wild.margin == INEXACT_MARGIN
     assert Tally().calibration == Calibration(1.0, INEXACT_MARGIN, 0)

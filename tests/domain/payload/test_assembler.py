@@ -30,8 +30,8 @@ from app.domain.common.policy import (
     StrategyName,
 )
 from app.domain.compaction.planning import summary_cost, view_after, with_note
-from app.domain.compaction.strategies import STRATEGIES, Compact, Room, Slide
-from app.domain.compaction.truncation import fit
+from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget, SlidingCut
+from app.domain.compaction.truncation import truncate
 from app.domain.conversations.log import LogRow
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, is_group_boundary, pinned_seqs
 from app.domain.conversations.view import (
@@ -48,13 +48,13 @@ from app.domain.formats.gemini import STAND_IN_SIGNATURE
 from app.domain.models.tokens import count_payload_messages
 from app.domain.payload.assembler import (
     CONTINUE_NOTE,
-    MOST_MARKS,
+    MAX_BREAKPOINTS,
     START_NOTE,
     WINDOW_NOTE,
     Assembler,
-    Items,
+    PayloadItems,
     placeholder_of,
-    with_marks,
+    with_breakpoints,
 )
 from app.domain.payload.assemblers import CACHE_MARKS, assembler_for
 from app.domain.payload.assemblers.anthropic import CACHE_MARK
@@ -106,7 +106,7 @@ def views(draw: st.DrawFn, rows: Sequence[LogRow]) -> View:
     pins = draw(st.just([]) | st.lists(st.integers(1, len(rows)), min_size=1, max_size=3))
     history = pinned_at(history, pinned_seqs(pinned_at(history, pins)))
     capacity = draw(st.one_of(st.integers(20, 900), st.just(10**6)))
-    room = Room(capacity, capacity // 2, 0, draw(st.integers(0, 40)))
+    room = HistoryBudget(capacity, capacity // 2, 0, draw(st.integers(0, 40)))
     view = draw(st.one_of(planned(history, room), earlier(history)))
     return replace(
         fitted(view, history, room),
@@ -116,7 +116,7 @@ def views(draw: st.DrawFn, rows: Sequence[LogRow]) -> View:
 
 
 @st.composite
-def planned(draw: st.DrawFn, history: Sequence[Entry], room: Room) -> View:
+def planned(draw: st.DrawFn, history: Sequence[Entry], room: HistoryBudget) -> View:
     """Draw the view that a strategy makes of a history right away."""
     policy = Policy(
         strategy=draw(st.sampled_from(list(StrategyName))),
@@ -127,9 +127,9 @@ def planned(draw: st.DrawFn, history: Sequence[Entry], room: Room) -> View:
     )
     deep = draw(st.booleans())
     plan = STRATEGIES[policy.strategy].plan(history, None, room, policy, deep=deep)
-    if isinstance(plan, Compact):
+    if isinstance(plan, CompactionPlan):
         return draw(compacted(plan, history))
-    if isinstance(plan, Slide):
+    if isinstance(plan, SlidingCut):
         return View(spans=spans_beside(Span(1, plan.tail_start), plan.kept))
     return EVERYTHING
 
@@ -144,12 +144,12 @@ def earlier(draw: st.DrawFn, history: Sequence[Entry]) -> View:
     kept = tuple(item.seq for item in history[start:end] if item.pinned)
     through = draw(st.just(0) | st.integers(1, len(history)))
     summarises = draw(st.sampled_from((True, True, False)))
-    plan = Compact(("any",), 0, hidden, kept, through, summarises)
+    plan = CompactionPlan(("any",), 0, hidden, kept, through, summarises)
     return draw(compacted(plan, history))
 
 
 @st.composite
-def compacted(draw: st.DrawFn, plan: Compact, history: Sequence[Entry]) -> View:
+def compacted(draw: st.DrawFn, plan: CompactionPlan, history: Sequence[Entry]) -> View:
     """Draw the view of a plan: one summary, or several with what was retained beside them."""
     summaries: tuple[Summary, ...] = ()
     retain = None
@@ -165,11 +165,11 @@ def compacted(draw: st.DrawFn, plan: Compact, history: Sequence[Entry]) -> View:
     return view_after(EVERYTHING, plan, summaries, retain, pinned)
 
 
-def fitted(view: View, history: Sequence[Entry], room: Room) -> View:
+def fitted(view: View, history: Sequence[Entry], room: HistoryBudget) -> View:
     """Return a view made to fit as a build does it, or as it is where nothing fits."""
     shown = [item for item in history if view.shows(item.seq)]
     room = replace(room, summary=summary_cost(view, third))
-    found = fit(shown, view.trimmed_through, room, view.hidden)
+    found = truncate(shown, view.trimmed_through, room, view.hidden)
     if found is None:
         return view
     untrimmed = {*view.untrimmed, *found.untrimmed}
@@ -196,7 +196,7 @@ def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
     return assembler
 
 
-def parsed(items: Items) -> list[dict[str, Any]]:
+def parsed(items: PayloadItems) -> list[dict[str, Any]]:
     """Return the items as a provider reads them."""
     return [json.loads(item) for item in items.wire]
 
@@ -460,7 +460,7 @@ def test_every_shown_user_message_is_whole(case: Case) -> None:
             assert essence(FORMATS[CHAT].adapt(made.message())) in sent
 
 
-def texts_in(format: FormatName, items: Items) -> list[str]:
+def texts_in(format: FormatName, items: PayloadItems) -> list[str]:
     """Return every text of a payload, in order, whatever message it stands in."""
     messages = messages_of(format, parsed(items))
     return [part.text for made in messages for part in made.parts if isinstance(part, Text)]
@@ -645,12 +645,12 @@ LOOKBACK_BLOCKS = 19
 def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> None:
     """At most four marks, at most 19 blocks apart but for thinking between them (A7, A8)."""
     items = folded(case).items()
-    assert len(items.marks) <= MOST_MARKS
+    assert len(items.marks) <= MAX_BREAKPOINTS
     assert list(items.marks) == sorted(set(items.marks), reverse=True)
     wire = parsed(items)
     places = []
     for mark in items.marks:
-        marked = json.loads(with_marks(items.wire[mark.item], CACHE_MARK, [mark.offset]))
+        marked = json.loads(with_breakpoints(items.wire[mark.item], CACHE_MARK, [mark.offset]))
         (at,) = [n for n, block in enumerate(marked["content"]) if "cache_control" in block]
         assert marked["content"][at].pop("cache_control") == {"type": "ephemeral"}
         assert marked == wire[mark.item]
@@ -682,13 +682,13 @@ def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
     """At most four marks, at the last part of a user's or developer's message (C8, C9, G4)."""
     whole = folded(case, case.shown)
     items = whole.items()
-    assert len(items.marks) <= MOST_MARKS
+    assert len(items.marks) <= MAX_BREAKPOINTS
     assert list(items.marks) == sorted(set(items.marks), reverse=True)
     wire = parsed(items)
     said = [at for at, item in enumerate(wire) if item.get("role") in ("user", "developer")]
     assert [mark.item for mark in items.marks][:2] == said[::-1][:2]
     for mark in items.marks:
-        bytes_ = with_marks(items.wire[mark.item], CACHE_MARKS[RESPONSES], [mark.offset])
+        bytes_ = with_breakpoints(items.wire[mark.item], CACHE_MARKS[RESPONSES], [mark.offset])
         marked = json.loads(bytes_)
         assert issues(case, [marked]) == []
         assert marked["content"][-1].pop("prompt_cache_breakpoint") == {"mode": "explicit"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
-from app.domain.conversations.records import Epoch, Head
+from app.domain.conversations.records import ConversationState, Epoch
 from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_beside
 from app.domain.models.budget import Limits
 from app.domain.payload.epochs import (
@@ -20,12 +20,17 @@ from app.domain.payload.epochs import (
     break_reason,
     factor_in,
     keeps_prefix,
-    lane_of,
+    payload_stream_of,
     same_ground,
     start_from,
     window_of,
 )
-from app.domain.prompt.resolved_settings import NO_OFFER, STUB_TOOL, Ask, Offer
+from app.domain.prompt.resolved_settings import (
+    NO_PAYLOAD_TOOLS,
+    STUB_TOOL,
+    PayloadTools,
+    RequestSettings,
+)
 from tests.domain.conversations.test_view import first_version, views
 from tests.domain.payload.test_rendering import TOOLS, frame_of
 
@@ -39,7 +44,7 @@ VIEW = View(
     trimmed_through=4,
     untrimmed=(2,),
 )
-HEAD = Head(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
+HEAD = ConversationState(view_version=2, view_cause="compaction", span=Span(3, 9), kept=(2, 5))
 START = Start(VIEW, 1000, 100)
 EPOCH = Epoch(
     epoch=4,
@@ -66,7 +71,7 @@ def reason(**changes: Any) -> str | None:
 
 
 OFFERS = st.builds(
-    Offer,
+    PayloadTools,
     st.sampled_from([(), (STUB_TOOL.name,), ("read_result",)]),
     st.lists(st.sampled_from(["a", "b"])).map(tuple),
     st.booleans(),
@@ -111,19 +116,19 @@ def test_starts_of_the_first_version_still_read() -> None:
         reasoning_after=5,
         summary_as_system=True,
     )
-    assert start == Start(view, 1000, 100, Offer((STUB_TOOL.name,)), ("extractive_summary",))
+    assert start == Start(view, 1000, 100, PayloadTools((STUB_TOOL.name,)), ("extractive_summary",))
     made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
     assert reason(before=start, view=made_now) is None
 
 
 def test_starts_of_the_version_before_still_read() -> None:
     """An epoch begun before tools were held back goes on (I5, G3)."""
-    stored = json_text.loads(replace(START, offer=NO_OFFER).as_json())
+    stored = json_text.loads(replace(START, offer=NO_PAYLOAD_TOOLS).as_json())
     for name in ("offer", "factor", "dynamic"):
         del stored[name]
     stored["extra_tools"] = ["read_result"]
     start = start_from(json_text.dumps(stored))
-    assert start == replace(START, offer=Offer(("read_result",)))
+    assert start == replace(START, offer=PayloadTools(("read_result",)))
 
 
 @pytest.mark.parametrize(
@@ -131,9 +136,9 @@ def test_starts_of_the_version_before_still_read() -> None:
     [
         ({}, None),
         ({"frame": replace(FRAME, tools_hash="x")}, "tools_changed"),
-        ({"offer": Offer((STUB_TOOL.name,))}, "tools_changed"),
-        ({"offer": Offer(("read_result",))}, "tools_changed"),
-        ({"offer": Offer((), ("mcp_tool",))}, "tools_changed"),
+        ({"offer": PayloadTools((STUB_TOOL.name,))}, "tools_changed"),
+        ({"offer": PayloadTools(("read_result",))}, "tools_changed"),
+        ({"offer": PayloadTools((), ("mcp_tool",))}, "tools_changed"),
         ({"frame": replace(FRAME, sections_hash="x")}, "sections_changed"),
         ({"dynamic": "x"}, "sections_changed"),
         ({"total": 999}, "budget_changed"),
@@ -142,10 +147,13 @@ def test_starts_of_the_version_before_still_read() -> None:
         ({"window": 1000}, "budget_changed"),
         ({"frame": replace(FRAME, policy_hash="x")}, "policy_changed"),
         ({"head": replace(HEAD, view_version=3)}, "compaction"),
-        ({"head": Head(view_version=3)}, "compaction"),
-        ({"head": Head(view_version=3, view_cause="undone")}, "undone"),
-        ({"head": Head(view_version=3, view_cause="window_moved")}, "window_moved"),
-        ({"head": Head(view_version=3, view_cause="policy_changed")}, "policy_changed"),
+        ({"head": ConversationState(view_version=3)}, "compaction"),
+        ({"head": ConversationState(view_version=3, view_cause="undone")}, "undone"),
+        ({"head": ConversationState(view_version=3, view_cause="window_moved")}, "window_moved"),
+        (
+            {"head": ConversationState(view_version=3, view_cause="policy_changed")},
+            "policy_changed",
+        ),
         ({"head": replace(HEAD, view_cause="undone")}, None),
         ({"view": replace(VIEW, summaries=(replace(SUMMARY, text="other"),))}, "compaction"),
         ({"view": replace(VIEW, summaries=(SUMMARY, SUMMARY))}, "compaction"),
@@ -179,13 +187,15 @@ def test_counting_by_another_factor_shows_the_same() -> None:
     counted = replace(START, factor=1.3)
     assert keeps_prefix(EPOCH, START, counted, FRAME, HEAD, OWN_WINDOW)
     assert not keeps_prefix(EPOCH, START, replace(counted, total=7), FRAME, HEAD, OWN_WINDOW)
-    assert not keeps_prefix(EPOCH, START, counted, FRAME, Head(view_version=3), OWN_WINDOW)
+    assert not keeps_prefix(
+        EPOCH, START, counted, FRAME, ConversationState(view_version=3), OWN_WINDOW
+    )
     assert not keeps_prefix(EPOCH, START, counted, FRAME, HEAD, 7)
 
 
 def test_the_prefix_breaks_at_its_earliest_change() -> None:
     """Of several changes the one nearest to the payload's start is named: tools come first."""
-    undone = Head(view_version=3, view_cause="undone")
+    undone = ConversationState(view_version=3, view_cause="undone")
     both = replace(FRAME, tools_hash="x", sections_hash="x")
     assert reason(frame=both, head=undone) == "tools_changed"
     assert reason(frame=replace(FRAME, sections_hash="x"), head=undone) == "sections_changed"
@@ -215,7 +225,7 @@ def test_a_view_holds_while_state_policy_and_window_do(
 
 def test_lanes_and_windows() -> None:
     """A lane is a format and a model; a request's own window stands apart (decisions 13, 16)."""
-    ask = Ask(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
-    assert lane_of(ask, "claude") == "anthropic:claude"
+    ask = RequestSettings(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
+    assert payload_stream_of(ask, "claude") == "anthropic:claude"
     assert window_of(ask) == 500
-    assert window_of(Ask()) == OWN_WINDOW
+    assert window_of(RequestSettings()) == OWN_WINDOW

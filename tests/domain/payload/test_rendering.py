@@ -20,20 +20,26 @@ from app.domain.formats import ToolDefinition
 from app.domain.models.budget import Limits
 from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.domain.payload.assembler import MOST_MARKS, Items, Mark, MisplacedMark, Point
+from app.domain.payload.assembler import (
+    MAX_BREAKPOINTS,
+    BreakpointPlace,
+    MisplacedBreakpoint,
+    PayloadItems,
+    StablePoint,
+)
 from app.domain.payload.assemblers import assembler_for
 from app.domain.payload.rendering import (
-    MOST_SYSTEM_MARKS,
+    MAX_SYSTEM_MARKS,
     UNMARKED,
     Payload,
     Request,
     render_payload,
 )
 from app.domain.prompt.resolved_settings import (
-    NO_OFFER,
+    NO_PAYLOAD_TOOLS,
     STUB_TOOL,
-    Frame,
-    Offer,
+    PayloadTools,
+    ResolvedSettings,
     check_tools,
     fixed_usage,
     message_tokens,
@@ -72,11 +78,11 @@ TAILS = st.sampled_from([NO_TAIL, Tail(("[note]", "more")), Tail(("[note]",), as
 
 def frame_of(
     given_: Sequence[PromptSection], tools: tuple[ToolDefinition, ...], info: ModelInfo | None
-) -> Frame:
+) -> ResolvedSettings:
     """Return a frame with these sections and tools."""
     merged = merge_sections([given_])
     costs = tool_costs(tools, third)
-    return Frame(
+    return ResolvedSettings(
         policy=Policy(),
         model="some-model",
         info=info,
@@ -105,18 +111,18 @@ FRAMES = st.builds(
 )
 
 
-def offer_of(case: Case, frame: Frame, has_calls: bool = True) -> Offer:
+def offer_of(case: Case, frame: ResolvedSettings, has_calls: bool = True) -> PayloadTools:
     """Return the tools that a payload has besides the caller's: a stub where it needs one."""
     needs_stub = case.format is ANTHROPIC and not frame.tools and has_calls
-    return Offer((STUB_TOOL.name,)) if needs_stub else NO_OFFER
+    return PayloadTools((STUB_TOOL.name,)) if needs_stub else NO_PAYLOAD_TOOLS
 
 
 def rendered(
     case: Case,
-    frame: Frame,
-    items: Items | None = None,
-    offer: Offer | None = None,
-    known: Point | None = None,
+    frame: ResolvedSettings,
+    items: PayloadItems | None = None,
+    offer: PayloadTools | None = None,
+    known: StablePoint | None = None,
 ) -> tuple[Payload, dict[str, Any]]:
     """Return the payload of a case, and its body as a provider reads it."""
     items = items or folded(case).items()
@@ -175,7 +181,7 @@ def faults(format: FormatName, body: dict[str, Any]) -> list[Any]:
 
 @given(cases(), FRAMES, TAILS)
 @settings(max_examples=60, deadline=None)
-def test_payloads_are_valid_requests(case: Case, frame: Frame, tail: Tail) -> None:
+def test_payloads_are_valid_requests(case: Case, frame: ResolvedSettings, tail: Tail) -> None:
     """Messages, system, tools and tail together satisfy the provider's types and rules (K1)."""
     _, body = rendered(case, frame, folded(case).items(tail))
     assert faults(case.format, body) == []
@@ -194,7 +200,7 @@ def test_payloads_are_valid_requests(case: Case, frame: Frame, tail: Tail) -> No
 
 @given(cases(), FRAMES, TAILS)
 @QUICK
-def test_cache_marks_are_at_most_four(case: Case, frame: Frame, tail: Tail) -> None:
+def test_cache_marks_are_at_most_four(case: Case, frame: ResolvedSettings, tail: Tail) -> None:
     """At most four marks, some left for messages, none on the tail; none where useless (A7, G2)."""
     items = folded(case).items(tail)
     payload, body = rendered(case, frame, items)
@@ -203,8 +209,8 @@ def test_cache_marks_are_at_most_four(case: Case, frame: Frame, tail: Tail) -> N
     if case.format is FormatName.GEMINI or not takes:
         assert marks == 0
         return
-    assert marks <= MOST_MARKS
-    assert count_marks(body.get("system")) <= MOST_SYSTEM_MARKS
+    assert marks <= MAX_BREAKPOINTS
+    assert count_marks(body.get("system")) <= MAX_SYSTEM_MARKS
     listed = body[ITEMS[case.format]]
     last = listed[len(listed) - items.tail :]
     if case.format is ANTHROPIC:  # the tail joins the last item, of which other blocks are marked
@@ -222,7 +228,9 @@ def test_cache_marks_are_at_most_four(case: Case, frame: Frame, tail: Tail) -> N
 
 @given(cases(), FRAMES, TAILS)
 @QUICK
-def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame, tail: Tail) -> None:
+def test_prefixes_of_an_epoch_stay_byte_identical(
+    case: Case, frame: ResolvedSettings, tail: Tail
+) -> None:
     """Each payload's stable items, system and tools open the next payload, marks apart (G3, N9)."""
     first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items(tail)
     last = folded(case).items()
@@ -242,7 +250,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(case: Case, frame: Frame, tail
 @given(cases(), FRAMES, TAILS, TAILS, st.data())
 @settings(max_examples=60, deadline=None)
 def test_deltas_give_the_whole_payload(
-    case: Case, frame: Frame, tail: Tail, later_tail: Tail, data: st.DataObject
+    case: Case, frame: ResolvedSettings, tail: Tail, later_tail: Tail, data: st.DataObject
 ) -> None:
     """A client that keeps what a delta says and adds the rest has the full payload (G4)."""
     hidden = case.view.hidden
@@ -269,7 +277,7 @@ def test_deltas_give_the_whole_payload(
 
 @given(cases(), FRAMES)
 @QUICK
-def test_the_same_inputs_give_the_same_bytes(case: Case, frame: Frame) -> None:
+def test_the_same_inputs_give_the_same_bytes(case: Case, frame: ResolvedSettings) -> None:
     """A payload is a function of log, view and frame (N8)."""
     one, two = rendered(case, frame), rendered(case, frame)
     assert orjson.dumps(one[0].body) == orjson.dumps(two[0].body)
@@ -278,7 +286,9 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, frame: Frame) -> None:
 
 @given(cases(), FRAMES, TAILS)
 @QUICK
-def test_the_budget_counts_what_is_returned(case: Case, frame: Frame, tail: Tail) -> None:
+def test_the_budget_counts_what_is_returned(
+    case: Case, frame: ResolvedSettings, tail: Tail
+) -> None:
     """System, tools, messages and tail counted from scratch give the usage reported (C1)."""
     items = folded(case).items(tail)
     offer = offer_of(case, frame, items.has_calls)
@@ -305,7 +315,9 @@ def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_to
     case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
     frame = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
     items = folded(case).items()
-    _, body = rendered(case, frame, items, Offer((STUB_TOOL.name,)) if stub_tools else NO_OFFER)
+    _, body = rendered(
+        case, frame, items, PayloadTools((STUB_TOOL.name,)) if stub_tools else NO_PAYLOAD_TOOLS
+    )
     assert faults(format, body) == []
     listed = unmarked(body[ITEMS[format]])
     has_system = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
@@ -337,7 +349,9 @@ def test_a_changed_prefix_changes_its_hash() -> None:
     frame = frame_of([PromptSection("a", "one")], TOOLS, None)
     fewer = frame_of([PromptSection("a", "one")], TOOLS[:1], None)
     hashes = {
-        render_payload(Request(format, NO_OFFER, "c"), changed, folded_empty(tail)).prefix_hash
+        render_payload(
+            Request(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
+        ).prefix_hash
         for format in FormatName
         for changed in (frame, fewer, replace(frame, sections=(PromptSection("a", "two"),)))
         for tail in (NO_TAIL, Tail(("note",)))
@@ -345,7 +359,7 @@ def test_a_changed_prefix_changes_its_hash() -> None:
     assert len(hashes) == 12
 
 
-def folded_empty(tail: Tail = NO_TAIL) -> Items:
+def folded_empty(tail: Tail = NO_TAIL) -> PayloadItems:
     """Return the items of an empty view."""
     return assembler_for(CHAT, View(spans=(Span(1, 2),)), third).items(tail)
 
@@ -384,9 +398,9 @@ def test_marks_that_cannot_be_laid_are_left_out() -> None:
     """Without marks the sections are sent as one text, and the payload says so (G7)."""
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
     frame = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
-    items = replace(folded(case).items(), marks=(Mark(0, 3, 0),))
-    request = Request(ANTHROPIC, NO_OFFER, "c")
-    with pytest.raises(MisplacedMark):
+    items = replace(folded(case).items(), marks=(BreakpointPlace(0, 3, 0),))
+    request = Request(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
+    with pytest.raises(MisplacedBreakpoint):
         render_payload(request, frame, items)
     payload = render_payload(request, frame, items, marked=False)
     body = json.loads(orjson.dumps(payload.body))

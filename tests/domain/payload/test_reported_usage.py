@@ -24,7 +24,7 @@ from openai.types.responses.response_usage import InputTokensDetails, OutputToke
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionPolicy
-from app.domain.conversations.records import Epoch, Head
+from app.domain.conversations.records import ConversationState, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.reported_usage import (
     CallUsage,
@@ -549,7 +549,7 @@ def test_a_changed_view_ends_the_epoch(
     newest: Epoch | None, view_version: int, expected: int
 ) -> None:
     """What was reported before a compaction is of an older epoch, built or not (E2)."""
-    assert current_epoch(newest, Head(view_version=view_version)) == expected
+    assert current_epoch(newest, ConversationState(view_version=view_version)) == expected
 
 
 def test_what_is_judged_is_told() -> None:
@@ -566,4 +566,4 @@ def test_what_is_judged_is_told() -> None:
 )
 def test_what_was_undone_rests(tokens: int, used: int, suspended: bool) -> None:
     """After an undo nothing is due below the compact trigger until the log has grown (24)."""
-    assert is_suspended(Head(tokens=tokens, resume_at=100), used, LIMITS) is suspended
+    assert is_suspended(ConversationState(tokens=tokens, resume_at=100), used, LIMITS) is suspended

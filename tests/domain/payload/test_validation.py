@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.payload.validation import (
-    MOST_VIOLATIONS,
+    MAX_VIOLATIONS,
     NO_CONTEXT,
     RULES,
     Context,
@@ -153,7 +153,7 @@ def test_continued_responses() -> None:
 def test_many_violations() -> None:
     """K2: a list of violations has an end."""
     payload = {"messages": [0] * 100_000}
-    assert len(validate(payload, CHAT)) == MOST_VIOLATIONS
+    assert len(validate(payload, CHAT)) == MAX_VIOLATIONS
 
 
 # --- histories ------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
 from app.domain.prompt.agent_tools import (
     AGENT_TOOLS,
-    MOST_BYTES,
-    MOST_LINES,
+    MAX_BYTES,
+    MAX_LINES,
     Call,
     CompactContext,
     GrepLines,
@@ -290,11 +290,11 @@ def refusal(name: str, arguments: Any) -> str:
         (READ_LINES, {"offset": "2000", "limit": " 10 "}, ReadLines(REF, 2000, 10)),
         (READ_LINES, {"offset": 5.0, "limit": "7.0"}, ReadLines(REF, 5, 7)),
         (READ_LINES, {"offset": None, "limit": None}, ReadLines(REF, 0, 2000)),
-        (READ_LINES, {"limit": 5000}, ReadLines(REF, 0, MOST_LINES)),
+        (READ_LINES, {"limit": 5000}, ReadLines(REF, 0, MAX_LINES)),
         (READ_LINES, {"offset": 10**30}, ReadLines(REF, 2**53 - 1, 2000)),
         (READ_LINES, {"offset": 1e300}, ReadLines(REF, 2**53 - 1, 2000)),
         (READ_BYTES, {}, ReadBytes(REF, 0, 4096)),
-        (READ_BYTES, {"offset": "4096", "limit": 10**9}, ReadBytes(REF, 4096, MOST_BYTES)),
+        (READ_BYTES, {"offset": "4096", "limit": 10**9}, ReadBytes(REF, 4096, MAX_BYTES)),
         (GREP, {"pattern": "a b"}, GrepLines(REF, "a b", False, 0, 0, 100)),
         (
             GREP,
@@ -412,7 +412,7 @@ def test_any_arguments_are_an_ask_or_a_short_sentence(name: str, arguments: Any)
         assert is_sendable(refused.detail)
     else:
         unlimited = isinstance(ask, CompactContext | Recall)
-        assert unlimited or 1 <= ask.limit <= MOST_BYTES
+        assert unlimited or 1 <= ask.limit <= MAX_BYTES
         assert not isinstance(ask, ReadLines | ReadBytes) or 0 <= ask.offset < 2**53
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.conversations.active_window import NO_LIMIT, ActiveWindow, Restored
-from app.domain.conversations.records import Head
+from app.domain.conversations.records import ConversationState
 from app.domain.conversations.view import (
     ENDLESS,
     WHOLE,
@@ -60,9 +60,11 @@ def shown(window: ActiveWindow, at_seq: int) -> set[int]:
 @given(window=windows, at_seq=st.integers(0, MOST))
 def test_a_forks_window_is_its_sources(window: ActiveWindow, at_seq: int) -> None:
     """I6, B2: it shows what its source shows of the log, or all of an earlier one unseen there."""
-    cut = window_at(Head(MOST, window=window), at_seq, NOW)
+    cut = window_at(ConversationState(MOST, window=window), at_seq, NOW)
     held = shown(window, at_seq)
-    assert puts_back(Head(MOST, window=window), at_seq) == (not held and 0 < at_seq < MOST)
+    assert puts_back(ConversationState(MOST, window=window), at_seq) == (
+        not held and 0 < at_seq < MOST
+    )
     assert shown(cut, at_seq) == (held or set(range(1, at_seq + 1 if at_seq < MOST else 1)))
     assert cut.spans[-1].end == ENDLESS and cut.spans[-1].start <= at_seq + 1
     assert all(span.end <= at_seq + 1 for span in (*cut.gaps, *(r.span for r in cut.restored)))
@@ -83,7 +85,7 @@ def test_what_is_put_back_is_newer_than_the_clear(
     cleared_at: datetime | None, restored_at: datetime
 ) -> None:
     """I4, I6, B3: a clear of before does not take it out again, whatever the clocks say."""
-    head = Head(9, window=ActiveWindow(8), cleared_at=cleared_at)
+    head = ConversationState(9, window=ActiveWindow(8), cleared_at=cleared_at)
     assert window_at(head, 5, NOW).restored == (Restored(Span(1, 6), restored_at),)
 
 
@@ -104,7 +106,7 @@ def test_the_first_seq_that_a_view_fits(view: View, first: int) -> None:
 
 def test_a_head_at_an_earlier_seq() -> None:
     """I6, decision 24: of a clear there is what it cleared; to wait is said of the whole log."""
-    head = Head(9, cleared_seq=6, resume_at=100)
+    head = ConversationState(9, cleared_seq=6, resume_at=100)
     assert head_at(head, 9) == head
     assert head_at(head, 4) == replace(head, head_seq=4, cleared_seq=4, resume_at=0)
 
@@ -132,5 +134,5 @@ def test_batches_are_bound_by_number() -> None:
 
 def test_a_whole_log_is_left_whole() -> None:
     """I6: most conversations have nothing outside their window, and nor have their forks."""
-    assert window_at(Head(9), 5, NOW) == NO_LIMIT
-    assert overlap(window_at(Head(9), 5, NOW).spans, WHOLE) == WHOLE
+    assert window_at(ConversationState(9), 5, NOW) == NO_LIMIT
+    assert overlap(window_at(ConversationState(9), 5, NOW).spans, WHOLE) == WHOLE

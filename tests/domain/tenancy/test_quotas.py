@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.tenancy.quotas import Kind, Limits, granted_of, share_of, window_start
+from app.domain.tenancy.quotas import QuotaKind, TenantLimits, granted_of, share_of, window_start
 
 
 @given(st.integers(1, 10_000), st.lists(st.integers(1, 500), max_size=200))
@@ -30,7 +30,7 @@ def test_no_more_is_granted_than_is_allowed(limit: int, wishes: list[int]) -> No
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))
 def test_a_window_holds_its_time(now: datetime) -> None:
     """Security: windows have one length and begin at the same time for everybody."""
-    for kind in Kind:
+    for kind in QuotaKind:
         start = window_start(now, kind.window_seconds)
         length = timedelta(seconds=kind.window_seconds)
         assert start <= now < start + length
@@ -40,7 +40,7 @@ def test_a_window_holds_its_time(now: datetime) -> None:
 
 def test_a_tenants_own_limits_stand_over_the_settings() -> None:
     """Security: what a tenant has no limit of its own for, the settings limit."""
-    defaults = Limits(10, None, 1000)
-    assert Limits(None, 5, 0).over(defaults) == Limits(10, 5, 0)
-    assert Limits().over(defaults) == defaults
-    assert (defaults.of(Kind.REQUESTS), defaults.of(Kind.BYTES)) == (10, None)
+    defaults = TenantLimits(10, None, 1000)
+    assert TenantLimits(None, 5, 0).over(defaults) == TenantLimits(10, 5, 0)
+    assert TenantLimits().over(defaults) == defaults
+    assert (defaults.of(QuotaKind.REQUESTS), defaults.of(QuotaKind.BYTES)) == (10, None)

@@ -16,8 +16,8 @@ from app.domain.tool_output.blobs import encode, show
 from app.domain.tool_output.grep import (
     CUT,
     LONGEST_LINE,
-    MOST_PATTERN_CHARACTERS,
-    MOST_RESULT_CHARACTERS,
+    MAX_PATTERN_CHARACTERS,
+    MAX_RESULT_CHARACTERS,
     OVERLAP,
     Grep,
     GrepMatch,
@@ -324,7 +324,7 @@ def test_no_pattern_hangs_the_search(blob: bytes) -> None:
         ("a{1001}", "No pattern that RE2 knows: invalid repetition size: {1001}"),
         ("\ud800", "No pattern that RE2 knows: it has half of a surrogate pair"),
         (r"(\pL{1,10}){10}", "The pattern repeats too much to be matched in good time"),
-        ("a" * (MOST_PATTERN_CHARACTERS + 1), "A pattern has at most 1000 characters"),
+        ("a" * (MAX_PATTERN_CHARACTERS + 1), "A pattern has at most 1000 characters"),
     ],
 )
 def test_a_pattern_that_cannot_be_is_refused(pattern: str, reason: str) -> None:
@@ -358,4 +358,4 @@ def test_a_result_is_bounded_whatever_is_asked_for() -> None:
         len(text) for match in found.matches for text in (match.text, *match.before, *match.after)
     )
     assert found.truncated
-    assert shown < MOST_RESULT_CHARACTERS + 201 * 2000
+    assert shown < MAX_RESULT_CHARACTERS + 201 * 2000

@@ -33,7 +33,7 @@ from app.domain.tool_output.offloading import (
     take,
     viewed,
 )
-from app.domain.tool_output.preview import TOOL_NAMES, ViewBuilder, ViewKind, ViewRules
+from app.domain.tool_output.preview import TOOL_NAMES, PreviewBuilder, PreviewKind, PreviewRules
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
@@ -188,7 +188,7 @@ def test_the_smaller_limit_decides() -> None:
     policy = ToolOutputPolicy(offload_threshold_bytes=10**6, max_message_bytes=100)
     assert not taken(result("x" * 100), policy).blobs
     found = taken(result("x" * 101), policy)
-    assert found.output.view is ViewKind.CUT and found.blobs
+    assert found.output.view is PreviewKind.CUT and found.blobs
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
@@ -233,7 +233,7 @@ def test_an_image_alone_is_the_output(format: FormatName) -> None:
     found = taken(piece, TIGHT, format)
     ((blob, _),) = found.blobs
     assert (found.output.ref, blob.media_type) == (blob.id, "image/png")
-    assert (found.piece, found.output.view) == (piece, ViewKind.WHOLE)
+    assert (found.piece, found.output.view) == (piece, PreviewKind.WHOLE)
 
 
 def test_base64_in_lines_and_without_padding() -> None:
@@ -381,7 +381,7 @@ def test_other_ways_to_say_the_same_bytes_are_other_results() -> None:
 def attached_of(data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None) -> Attached:
     """Return an uploaded blob with its view."""
     blob = Blob("blob_up", "content", len(data), data.count(b"\n"), "hash", TEXT, tool)
-    builder = ViewBuilder(ViewRules.of(policy))
+    builder = PreviewBuilder(PreviewRules.of(policy))
     builder.feed(data)
     return Attached(blob, builder.finish(blob.ref, tool))
 
@@ -401,7 +401,7 @@ def test_a_message_without_content_shows_the_blob_that_it_names(
     assert (found.attaches, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
     assert (found.output.byte_size, found.output.line_count) == (len(data), 3)
     assert message_of(found.piece, format).text == up.view.texts[0]
-    assert found.output.view is ViewKind.CUT
+    assert found.output.view is PreviewKind.CUT
     body = json_text.dump_stored(found.piece).decode()
     full = restored(body, format, found.output, data)
     assert message_of(full, format).text == data.decode()

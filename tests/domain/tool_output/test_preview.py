@@ -18,17 +18,17 @@ from app.domain.tool_output.preview import (
     READ_BYTES,
     READ_LINES,
     TOOL_NAMES,
+    PreviewBuilder,
+    PreviewKind,
+    PreviewRules,
     ToolView,
-    ViewBuilder,
-    ViewKind,
-    ViewRules,
     placeholder,
+    preview_of_texts,
     should_offload,
-    view_of_texts,
 )
 from tests.domain.tool_output.test_blobs import any_bytes, any_text, cut_up
 
-DEFAULT = ViewRules.of(ToolOutputPolicy())
+DEFAULT = PreviewRules.of(ToolOutputPolicy())
 BLOB = "blob_0123456789abcdef01234567"
 
 
@@ -38,20 +38,20 @@ def ref_of(*texts: str) -> ToolOutputRef:
     return ToolOutputRef(BLOB, len(data), len(data.splitlines()))
 
 
-def rules(max_line_length: int, max_message_bytes: int) -> ViewRules:
+def rules(max_line_length: int, max_message_bytes: int) -> PreviewRules:
     """Return rules that cut."""
-    return ViewRules(ViewMode.TRUNCATE, max_line_length, max_message_bytes)
+    return PreviewRules(ViewMode.TRUNCATE, max_line_length, max_message_bytes)
 
 
-def any_rules() -> st.SearchStrategy[ViewRules]:
+def any_rules() -> st.SearchStrategy[PreviewRules]:
     """Rules so small that short texts are cut in every way."""
     modes = st.sampled_from([ViewMode.TRUNCATE] * 5 + [ViewMode.REFERENCE])
-    return st.builds(ViewRules, modes, st.integers(1, 6), st.integers(1, 40))
+    return st.builds(PreviewRules, modes, st.integers(1, 6), st.integers(1, 40))
 
 
-def view_of(text: str, made_by: ViewRules = DEFAULT) -> ToolView:
+def view_of(text: str, made_by: PreviewRules = DEFAULT) -> ToolView:
     """Return the view of one text."""
-    return view_of_texts([text], made_by, ref_of(text), "shell_exec")
+    return preview_of_texts([text], made_by, ref_of(text), "shell_exec")
 
 
 def lines_cut(text: str, most: int) -> str:
@@ -78,12 +78,12 @@ def room_beside_note(most: int) -> int:
 
 PADDED = any_text() | any_text().map(lambda text: text + "z\n" * 200)
 """Texts that are shorter than a note, and texts that are longer."""
-MOST_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
+MAX_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
 
 # --- what is kept ---------------------------------------------------------------------------
 
 
-@given(PADDED, st.integers(1, 6), MOST_BYTES)
+@given(PADDED, st.integers(1, 6), MAX_BYTES)
 def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
     """F2: rules 1 and 2; never over the bytes, the note's too; no character is ever split."""
     view = view_of(text, rules(line, most))
@@ -91,9 +91,9 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
     shown = text if bytes_cut(cut, most) == text else bytes_cut(cut, room_beside_note(most))
     assert len(encode(view.texts[0])) <= max(most, len(encode(view.note)))
     assert kept(view) in (shown, shown + "\n")
-    assert (view.kind is ViewKind.WHOLE) == (shown == text)
+    assert (view.kind is PreviewKind.WHOLE) == (shown == text)
     if shown == text:
-        assert view == ToolView(ViewKind.WHOLE, (text,))
+        assert view == ToolView(PreviewKind.WHOLE, (text,))
     elif shown == cut:
         assert view.mentions == (READ_BYTES, GREP)
         assert view.plain_note.startswith(f"[Long lines cut: {len(encode(shown))} of ")
@@ -104,9 +104,11 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
 
 
 @given(any_text(), any_rules(), st.data())
-def test_a_stream_has_the_view_of_its_text(text: str, by: ViewRules, data: st.DataObject) -> None:
+def test_a_stream_has_the_view_of_its_text(
+    text: str, by: PreviewRules, data: st.DataObject
+) -> None:
     """F2: rule 5, whatever the pieces, and the first full view is the last."""
-    builder, whole = ViewBuilder(by), view_of(text, by)
+    builder, whole = PreviewBuilder(by), view_of(text, by)
     for piece in cut_up(data, encode(text)):
         was_full = builder.is_full
         builder.feed(piece)
@@ -117,10 +119,10 @@ def test_a_stream_has_the_view_of_its_text(text: str, by: ViewRules, data: st.Da
 
 
 @given(any_bytes(), any_rules(), st.data())
-def test_any_bytes_have_a_view(blob: bytes, by: ViewRules, data: st.DataObject) -> None:
+def test_any_bytes_have_a_view(blob: bytes, by: PreviewRules, data: st.DataObject) -> None:
     """F2: invalid bytes are shown as U+FFFD, wherever the pieces were cut."""
     ref = ToolOutputRef(BLOB, len(blob), blob.count(b"\n"))
-    in_one, in_pieces = ViewBuilder(by), ViewBuilder(by)
+    in_one, in_pieces = PreviewBuilder(by), PreviewBuilder(by)
     in_one.feed(blob)
     for piece in cut_up(data, blob):
         in_pieces.feed(piece)
@@ -132,13 +134,13 @@ def test_any_bytes_have_a_view(blob: bytes, by: ViewRules, data: st.DataObject) 
         if shown != show(blob):
             shown = bytes_cut(cut, room_beside_note(by.max_message_bytes))
         assert kept(view) in (shown, shown + "\n")
-        assert (view.kind is ViewKind.WHOLE) == (shown == show(blob))
+        assert (view.kind is PreviewKind.WHOLE) == (shown == show(blob))
 
 
-@given(st.lists(PADDED, max_size=4), st.integers(1, 6), MOST_BYTES)
+@given(st.lists(PADDED, max_size=4), st.integers(1, 6), MAX_BYTES)
 def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most: int) -> None:
     """F2: rule 4; texts after the last one that fits are empty, and the note comes once."""
-    view = view_of_texts(texts, rules(line, most), ref_of(*texts), None)
+    view = preview_of_texts(texts, rules(line, most), ref_of(*texts), None)
     cut = [lines_cut(text, line) for text in texts]
     assert len(view.texts) == len(texts)
     is_whole = cut == texts and sum(len(encode(text)) for text in texts) <= most
@@ -146,7 +148,7 @@ def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most
     for text in cut:
         wanted.append(bytes_cut(text, room))
         room = room - len(encode(text)) if wanted[-1] == text else 0
-    if view.kind is ViewKind.WHOLE:
+    if view.kind is PreviewKind.WHOLE:
         assert list(view.texts) == texts == wanted
         return
     last = max((index for index, text in enumerate(wanted) if text), default=0)
@@ -162,14 +164,14 @@ def test_what_fits_is_shown_as_it_is() -> None:
     """F2: at both limits nothing is cut and there is no note; carriage returns do not count."""
     text = ("é" * 2000 + "\r\n") * 12 + "x" * 1999 + "\n" + "x" * 1176
     assert len(encode(text)) == DEFAULT.max_message_bytes
-    assert view_of(text) == ToolView(ViewKind.WHOLE, (text,))
-    assert view_of(text + "x").kind is ViewKind.CUT
-    assert view_of("x" * 2000 + "\r") == ToolView(ViewKind.WHOLE, ("x" * 2000 + "\r",))
+    assert view_of(text) == ToolView(PreviewKind.WHOLE, (text,))
+    assert view_of(text + "x").kind is PreviewKind.CUT
+    assert view_of("x" * 2000 + "\r") == ToolView(PreviewKind.WHOLE, ("x" * 2000 + "\r",))
 
 
 def test_invalid_bytes_count_as_they_are_shown() -> None:
     """F2: U+FFFD takes three bytes of a view, the byte that it stands for one of the blob."""
-    builder = ViewBuilder(rules(6, NOTE_BYTES + 12))
+    builder = PreviewBuilder(rules(6, NOTE_BYTES + 12))
     builder.feed(b"\xff\n" * 100)
     view = builder.finish(ToolOutputRef(BLOB, 200, 100))
     assert kept(view) == "\ufffd\n" * 3
@@ -179,14 +181,14 @@ def test_invalid_bytes_count_as_they_are_shown() -> None:
 def test_a_result_without_text_has_nothing_to_cut() -> None:
     """F6: images alone have no view in either mode."""
     for mode in ViewMode:
-        by = ViewRules(mode, 10, 10)
-        assert view_of_texts([], by, ref_of(), None) == ToolView(ViewKind.WHOLE, ())
+        by = PreviewRules(mode, 10, 10)
+        assert preview_of_texts([], by, ref_of(), None) == ToolView(PreviewKind.WHOLE, ())
 
 
 @pytest.mark.parametrize("text", ["x" * 500_000, "é\n" * 200_000, "x\n\n" + "y" * 70_000])
 def test_no_more_is_read_than_is_shown(text: str) -> None:
     """F2: rule 5; a view is full as soon as its bytes are."""
-    builder = ViewBuilder(rules(100_000, 51_200))
+    builder = PreviewBuilder(rules(100_000, 51_200))
     fed = 0
     for start in range(0, len(text), 1000):
         builder.feed(encode(text[start : start + 1000]))
@@ -228,8 +230,8 @@ def test_the_note_of_cut_lines_says_how_to_read_them() -> None:
 def test_a_reference_has_the_exact_words() -> None:
     """F2: the text of a reference to the letter, its opening as it is."""
     text = "é\r\n" + "x" * 48_227
-    view = view_of_texts(
-        [text, "more"], ViewRules(ViewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
+    view = preview_of_texts(
+        [text, "more"], PreviewRules(ViewMode.REFERENCE, 1, 400), ref_of(text), "shell_exec"
     )
     assert view.texts == (
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
@@ -237,7 +239,7 @@ def test_a_reference_has_the_exact_words() -> None:
         f'Use the "read_result" tool with ref_id="{BLOB}" to read specific portions.',
         "",
     )
-    assert view.kind is ViewKind.REFERENCE
+    assert view.kind is PreviewKind.REFERENCE
     assert view.mentions == (READ_BYTES,)
     assert view.texts[0].removesuffix(view.note) + view.plain_note == (
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
@@ -248,16 +250,18 @@ def test_a_reference_has_the_exact_words() -> None:
 def test_a_reference_is_no_larger_than_a_message_may_be() -> None:
     """F2: where the opening would take it over the bytes, the opening is shorter."""
     for most in (1, 150, 200, 333):
-        rules_ = ViewRules(ViewMode.REFERENCE, 2000, most)
-        view = view_of_texts(["é" * 5000], rules_, ref_of("é" * 5000), None)
-        least = view_of_texts(["é" * 5000], replace(rules_, max_message_bytes=1), ref_of(""), None)
+        rules_ = PreviewRules(ViewMode.REFERENCE, 2000, most)
+        view = preview_of_texts(["é" * 5000], rules_, ref_of("é" * 5000), None)
+        least = preview_of_texts(
+            ["é" * 5000], replace(rules_, max_message_bytes=1), ref_of(""), None
+        )
         assert len(encode(view.texts[0])) <= max(most, len(encode(least.texts[0])) + 5)
 
 
 @pytest.mark.parametrize("ref", [BLOB, "m" * 36])
 def test_a_note_is_within_its_room(ref: str) -> None:
     """F2: the largest view of the largest blob has a note that `NOTE_BYTES` holds."""
-    builder = ViewBuilder(rules(1_000_000, 1_000_000))
+    builder = PreviewBuilder(rules(1_000_000, 1_000_000))
     builder.feed(b"\n" * 1_000_001)
     view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
     assert len(encode(view.note)) + 1 <= NOTE_BYTES
@@ -267,21 +271,21 @@ def test_a_note_is_within_its_room(ref: str) -> None:
 def test_a_reference_without_a_tool_name_says_tool() -> None:
     """F2: the opening may go over several texts, and be shorter than 200 characters."""
     texts = ["one\n", "", "two"]
-    view = view_of_texts(texts, ViewRules(ViewMode.REFERENCE, 9, 400), ref_of(*texts), None)
+    view = preview_of_texts(texts, PreviewRules(ViewMode.REFERENCE, 9, 400), ref_of(*texts), None)
     assert view.texts[0].startswith('[Tool result stored — 7 bytes from "tool".\n')
     assert "First 200 chars: one\ntwo]\n" in view.texts[0]
     assert view.texts[1:] == ("", "")
 
 
 @given(any_text(), any_rules())
-def test_a_note_closes_the_text_and_has_a_plain_form(text: str, by: ViewRules) -> None:
+def test_a_note_closes_the_text_and_has_a_plain_form(text: str, by: PreviewRules) -> None:
     """L1: rule 3; the note names just the tools it mentions, its plain form none."""
     view = view_of(text, by)
     assert view.texts[0].endswith(view.note)
     for name in TOOL_NAMES:
         assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
         assert name not in view.plain_note
-    assert bool(view.note) == bool(view.plain_note) == (view.kind is not ViewKind.WHOLE)
+    assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)
 
 
 def test_a_placeholder_has_the_exact_words() -> None:

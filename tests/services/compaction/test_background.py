@@ -13,7 +13,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.compaction.planning import CompactResult
 from app.domain.conversations.records import Job
-from app.services.compaction.compaction import CompactAsk
+from app.services.compaction.compaction import CompactRequest
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases
 from app.services.conversations.log import Append, Appended
@@ -596,7 +596,7 @@ def jobs_of(harness: Harness) -> JobService:
 
 async def start(harness: Harness, cid: str, **ask: Any) -> Job:
     """Start a job that compacts."""
-    return await jobs_of(harness).start(TENANT, cid, "compact", CompactAsk(**ask).as_json())
+    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**ask).as_json())
 
 
 async def test_a_job_ends_with_its_result(harness: Harness, database_url: str) -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
-from app.domain.compaction.summaries import EXTRACTIVE, SummaryAsk
+from app.domain.compaction.summaries import EXTRACTIVE, SummaryRequest
 from app.domain.conversations.records import Compaction
 from app.domain.conversations.view import Span
-from app.domain.prompt.resolved_settings import Ask
-from app.services.compaction.compaction import CompactAsk
-from app.services.compaction.paged_summarisation import PAGE_MESSAGES, condense
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.compaction.compaction import CompactRequest
+from app.services.compaction.paged_summarisation import PAGE_MESSAGES, summarise_paged
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     SUMMARISER,
@@ -66,7 +66,7 @@ async def test_a_forced_compaction_tells_what_it_did(harness: Harness) -> None:
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     before = await harness.build(cid)
-    made = await harness.compaction.compact(TENANT, cid, CompactAsk())
+    made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     after = await harness.build(cid)
     assert made.compacted
     assert made.reason is None
@@ -98,7 +98,7 @@ async def test_the_log_never_changes(harness: Harness) -> None:
         return [message.body for message in page]
 
     before = await bodies()
-    await harness.compaction.compact(TENANT, cid, CompactAsk())
+    await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert await bodies() == before
 
 
@@ -110,7 +110,7 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
     parent = None
     for number in range(4):
         await harness.talk(cid, 8)
-        made = await harness.compaction.compact(TENANT, cid, CompactAsk())
+        made = await harness.compaction.compact(TENANT, cid, CompactRequest())
         assert made.compacted
         stored = await receipt(harness, cid)
         assert stored.parent_id == parent
@@ -130,8 +130,8 @@ async def test_compacting_again_at_once_does_nothing(harness: Harness) -> None:
     """Right after a compaction there is nothing to do (D7)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
-    await harness.compaction.compact(TENANT, cid, CompactAsk())
-    again = await harness.compaction.compact(TENANT, cid, CompactAsk())
+    await harness.compaction.compact(TENANT, cid, CompactRequest())
+    again = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert not again.compacted
     assert again.reason
     assert len(harness.gateway.calls) == 1
@@ -142,12 +142,12 @@ async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) ->
     """`dry_run` shows range and sizes of what would be done (E7)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
-    shown = await harness.compaction.compact(TENANT, cid, CompactAsk(dry_run=True))
+    shown = await harness.compaction.compact(TENANT, cid, CompactRequest(dry_run=True))
     assert not shown.compacted
     assert shown.after_tokens <= shown.before_tokens
     assert harness.gateway.calls == []
     assert (await harness.stored(cid)).head.span is None
-    made = await harness.compaction.compact(TENANT, cid, CompactAsk())
+    made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert made.summary_range == shown.summary_range
     assert made.after_tokens <= shown.after_tokens
     assert made.after_msg_count == shown.after_msg_count
@@ -158,20 +158,20 @@ async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, fail
     """Timeout, failure or a bad answer: the forced call says so, nothing changed (E9, E3)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
-    await harness.compaction.compact(TENANT, cid, CompactAsk())
+    await harness.compaction.compact(TENANT, cid, CompactRequest())
     before = await harness.build(cid)
     head = (await harness.stored(cid)).head
     await harness.talk(cid, 10)
     harness.gateway.replies = [failure]
     with pytest.raises(ServiceUnavailable):
-        await harness.compaction.compact(TENANT, cid, CompactAsk())
+        await harness.compaction.compact(TENANT, cid, CompactRequest())
     after = (await harness.stored(cid)).head
     assert (after.span, after.view_version) == (head.span, head.view_version)
     later = await harness.build(cid)
     assert later["epoch"] == before["epoch"]
     assert is_extension(later, before)
     harness.gateway.replies = [GOOD]
-    assert (await harness.compaction.compact(TENANT, cid, CompactAsk())).compacted
+    assert (await harness.compaction.compact(TENANT, cid, CompactRequest())).compacted
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_what_never_compacts_says_why(
     """A forced call on a policy that never compacts answers false with the reason (E1, D2)."""
     cid = await harness.conversation(policy(20_000, **leaves))
     await harness.talk(cid, 30)
-    made = await harness.compaction.compact(TENANT, cid, CompactAsk())
+    made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert not made.compacted
     assert word in str(made.reason)
     assert made.before_tokens == made.after_tokens
@@ -198,10 +198,10 @@ async def test_what_never_compacts_says_why(
 async def test_an_empty_conversation_has_nothing_to_compact(harness: Harness) -> None:
     """Without messages there is nothing to do; without a conversation it is not found (M)."""
     cid = await harness.conversation(policy(20_000))
-    made = await harness.compaction.compact(TENANT, cid, CompactAsk())
+    made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert (made.compacted, made.reason) == (False, "the conversation has no messages")
     with pytest.raises(NotFound):
-        await harness.compaction.compact(TENANT, new_id(), CompactAsk())
+        await harness.compaction.compact(TENANT, new_id(), CompactRequest())
     with pytest.raises(NotFound):
         await harness.receipts.state("another tenant", cid)
 
@@ -211,12 +211,12 @@ async def test_models_and_instructions_of_one_call(harness: Harness) -> None:
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     with pytest.raises(ValidationError):
-        await harness.compaction.compact(TENANT, cid, CompactAsk(model="gpt-4o"))
-    ask = CompactAsk(model=SUMMARISER, instructions="Keep the numbers.")
+        await harness.compaction.compact(TENANT, cid, CompactRequest(model="gpt-4o"))
+    ask = CompactRequest(model=SUMMARISER, instructions="Keep the numbers.")
     assert (await harness.compaction.compact(TENANT, cid, ask)).model == SUMMARISER
     assert "Keep the numbers." in harness.gateway.calls[-1].messages[-1]["content"]
     await harness.talk(cid, 10)
-    made = await harness.compaction.compact(TENANT, cid, CompactAsk(model=EXTRACTIVE))
+    made = await harness.compaction.compact(TENANT, cid, CompactRequest(model=EXTRACTIVE))
     assert made.model == EXTRACTIVE
     assert len(harness.gateway.calls) == 1
 
@@ -226,7 +226,7 @@ async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -
     harness.gateway.replies = ["<summary>" + "🫠" * 40 + "</summary>"]
     cid = await harness.conversation(policy(20_000))
     await harness.append(cid, *(user(f"{n} " + "x " * 5) for n in range(13)))
-    made = await harness.compaction.compact(TENANT, cid, CompactAsk())
+    made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert not made.compacted
     assert made.reason == "the summary would not be shorter"
     assert (await harness.stored(cid)).head.span is None
@@ -237,7 +237,7 @@ async def test_the_state_is_the_active_summary(harness: Harness) -> None:
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     assert await harness.receipts.state(TENANT, cid) is None
-    made = await harness.compaction.compact(TENANT, cid, CompactAsk())
+    made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     state = await harness.receipts.state(TENANT, cid)
     assert state is not None
     assert (state.strategy, state.summary) == ("sandwich", "what was said")
@@ -254,7 +254,7 @@ async def test_appends_and_builds_go_on_while_the_model_thinks(harness: Harness)
     await harness.talk(cid, 10)
     before = await harness.build(cid)
     harness.gateway.release.clear()
-    running = asyncio.create_task(harness.compaction.compact(TENANT, cid, CompactAsk()))
+    running = asyncio.create_task(harness.compaction.compact(TENANT, cid, CompactRequest()))
     await harness.gateway.waiting.wait()
     await harness.append(cid, user("meanwhile"), asks("a"), result("a", "found"))
     build = await harness.build(cid)
@@ -277,7 +277,7 @@ async def test_two_forced_compactions_at_once(harness: Harness) -> None:
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     made = await asyncio.gather(
-        *(harness.compaction.compact(TENANT, cid, CompactAsk()) for _ in range(2))
+        *(harness.compaction.compact(TENANT, cid, CompactRequest()) for _ in range(2))
     )
     assert sorted(one.compacted for one in made) == [False, True]
     assert len(harness.gateway.calls) == 1
@@ -288,7 +288,7 @@ async def test_a_conversation_deleted_meanwhile_leaves_nothing(harness: Harness)
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     harness.gateway.release.clear()
-    running = asyncio.create_task(harness.compaction.compact(TENANT, cid, CompactAsk()))
+    running = asyncio.create_task(harness.compaction.compact(TENANT, cid, CompactRequest()))
     await harness.gateway.waiting.wait()
     await harness.conversations.remove(TENANT, cid)
     harness.gateway.release.set()
@@ -327,8 +327,8 @@ async def test_any_log_compacted_at_any_time_builds_on(
     for part in (log, more):
         for raw_format, raw in part.messages:
             await harness.append(cid, raw, format=raw_format)
-        made = await harness.compaction.compact(TENANT, cid, CompactAsk())
-        for ask in (Ask(), Ask(model="gpt-4.1")):
+        made = await harness.compaction.compact(TENANT, cid, CompactRequest())
+        for ask in (RequestSettings(), RequestSettings(model="gpt-4.1")):
             build = await harness.build(cid, ask)
             check(build, exact=True)
             assert build["summary_used"] == ((await harness.stored(cid)).head.span is not None)
@@ -340,7 +340,7 @@ async def test_any_log_compacted_at_any_time_builds_on(
         assert head.hidden_tokens == sum(entry.tokens for entry in hidden)
         if made.compacted:
             assert made.after_tokens < made.before_tokens
-            again = await harness.compaction.compact(TENANT, cid, CompactAsk())
+            again = await harness.compaction.compact(TENANT, cid, CompactRequest())
             assert not again.compacted
 
 
@@ -354,13 +354,13 @@ async def test_long_spans_are_condensed_a_page_at_a_time(harness: Harness) -> No
     await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES)))
     await harness.append(cid, *(says(f"answer {n}") for n in range(3)))
     effort = harness.summariser.effort(TENANT)
-    made = await condense(
+    made = await summarise_paged(
         harness.database,
         harness.summariser,
         cid,
         (Span(1, PAGE_MESSAGES + 4),),
         "before all",
-        SummaryAsk(),
+        SummaryRequest(),
         SUMMARISER,
         200,
         effort,
@@ -376,13 +376,13 @@ async def test_long_spans_are_condensed_a_page_at_a_time(harness: Harness) -> No
 async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> None:
     """An empty range condenses to what was there before (E5)."""
     cid = await harness.conversation(policy(100_000))
-    made = await condense(
+    made = await summarise_paged(
         harness.database,
         harness.summariser,
         cid,
         (),
         "so far",
-        SummaryAsk(),
+        SummaryRequest(),
         None,
         200,
         harness.summariser.effort(TENANT),

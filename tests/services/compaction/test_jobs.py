@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.compaction.jobs import PostgresQueue
-from app.adapters.postgres.database import PostgresDatabase, PostgresRecords
+from app.adapters.postgres.database import PostgresDatabase, PostgresRepositories
 from app.composition import new_id
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.conversations.records import Settings
@@ -32,7 +32,7 @@ class Watched(PostgresDatabase):
         self.was_asked = asyncio.Event()
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[PostgresRecords]:
+    async def session(self) -> AsyncIterator[PostgresRepositories]:
         """Each sentence commits by itself."""
         self.was_asked.set()
         if self.is_away:

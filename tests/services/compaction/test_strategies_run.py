@@ -15,7 +15,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
 from app.domain.common.messages import Role
 from app.domain.conversations.view import Span
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from tests.conftest import execute
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
@@ -801,7 +801,7 @@ class Story:
         ask = {
             "build": ASKS[CHAT],
             "claude": ASKS[ANTHROPIC],
-            "small": Ask(CHAT, MODEL, max_context_tokens=1500),
+            "small": RequestSettings(CHAT, MODEL, max_context_tokens=1500),
         }[kind]
         try:
             build = await self.harness.build(self.cid, ask)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Image, Message, Reasoning, Role, Text, ToolCall
 from app.domain.compaction.secret_masking import MASK
-from app.domain.compaction.summaries import Completion, ModelCall, SummaryAsk, prompt_hash
+from app.domain.compaction.summaries import Completion, ModelCall, SummaryRequest, prompt_hash
 from app.domain.models.limits import ModelInfo
 from app.services.compaction.summariser import (
-    MOST_FAILING_CALLS,
-    Effort,
+    MAX_FAILING_CALLS,
     Summariser,
+    SummariserCalls,
     SummariserSettings,
     cut_middle,
     take_chunk,
@@ -139,7 +139,7 @@ class Made:
 
     text: str
     retain: str | None
-    effort: Effort
+    effort: SummariserCalls
 
 
 async def run(
@@ -147,7 +147,7 @@ async def run(
     *infos: ModelInfo,
     messages: Sequence[Message] | None = None,
     previous: str | None = None,
-    ask: SummaryAsk | None = None,
+    ask: SummaryRequest | None = None,
     settings: SummariserSettings = SETTINGS,
     max_tokens: int = 300,
     by: str | None = "main",
@@ -160,7 +160,7 @@ async def run(
     made = await subject.summarise(
         said(4) if messages is None else messages,
         previous,
-        ask or SummaryAsk(),
+        ask or SummaryRequest(),
         by,
         max_tokens,
         effort,
@@ -233,7 +233,7 @@ async def test_a_summary_comes_from_one_call() -> None:
     assert (made.text, made.retain, effort.model, effort.calls) == ("short", None, "main", 1)
     assert (effort.input_tokens, effort.output_tokens) == (100, 10)
     assert effort.cost_usd == pytest.approx(110e-6)
-    assert effort.prompt_hash == prompt_hash(SummaryAsk())
+    assert effort.prompt_hash == prompt_hash(SummaryRequest())
     (call,) = gateway.calls
     assert (call.max_tokens, call.timeout_seconds, call.tenant_id) == (300, 5.0, "tenant")
     assert "<earlier_summary>\nbefore" in gateway.texts[0]
@@ -249,7 +249,7 @@ async def test_an_unknown_price_is_not_zero() -> None:
 async def test_retain_is_returned_when_asked_for() -> None:
     """E3, E4: retain and summary come apart."""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
-    made = await run(gateway, ask=SummaryAsk(retain_prompt="keep refs"))
+    made = await run(gateway, ask=SummaryRequest(retain_prompt="keep refs"))
     assert (made.text, made.retain) == ("short", "ref=7")
 
 
@@ -300,7 +300,7 @@ async def test_what_the_caller_asks_for_is_sent_as_it_is() -> None:
     """E12: masking is for the transcript; instructions and directives are the caller's own."""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
     gateway = ScriptedGateway(GOOD)
-    ask = SummaryAsk(directives=(f"look for {key}",), instructions="password: hunter2hunter2")
+    ask = SummaryRequest(directives=(f"look for {key}",), instructions="password: hunter2hunter2")
     await run(gateway, ask=ask, retained=f"the key {key}")
     assert f"- look for {key}" in gateway.texts[0]
     assert "password: hunter2hunter2" in gateway.texts[0]
@@ -356,7 +356,7 @@ async def test_kept_messages_are_not_extracted() -> None:
 async def test_an_earlier_retain_is_carried_on() -> None:
     """E3, E4: the model sees what was to be kept, and an empty answer does not forget it."""
     gateway = ScriptedGateway("<retain></retain><summary>short</summary>")
-    made = await run(gateway, ask=SummaryAsk(retain_prompt="keep refs"), retained="ref=7")
+    made = await run(gateway, ask=SummaryRequest(retain_prompt="keep refs"), retained="ref=7")
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
     assert "word for word" in gateway.texts[0]
     assert made.retain == "ref=7"
@@ -378,7 +378,7 @@ async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
         Message(Role.USER, (Text("Which database?"),)),
         Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL. See ref=abc123."),)),
     ]
-    ask = SummaryAsk(retain_directives=("refs",))
+    ask = SummaryRequest(retain_directives=("refs",))
     made = await run(ScriptedGateway(""), messages=messages, ask=ask, by=None, retained="- ref=7")
     assert made.retain is not None
     first, *rest = made.retain.splitlines()
@@ -396,7 +396,7 @@ async def test_summaries_are_folded_into_one() -> None:
     gateway = ScriptedGateway(GOOD)
     subject = summariser(gateway)
     effort = subject.effort("tenant")
-    ask = SummaryAsk(retain_prompt="keep refs", directives=("keep prices",))
+    ask = SummaryRequest(retain_prompt="keep refs", directives=("keep prices",))
     text = await subject.fold(["first " * 20, "second " * 20], ask, "main", 300, effort)
     assert text == "short"
     assert (effort.calls, effort.model) == (1, "main")
@@ -415,7 +415,7 @@ async def test_digests_are_folded_without_a_model() -> None:
         (await run(ScriptedGateway(""), messages=[message], by=None)).text
         for message in said(2, 40)
     ]
-    text = await subject.fold(parts, SummaryAsk(), None, 300, effort)
+    text = await subject.fold(parts, SummaryRequest(), None, 300, effort)
     assert text.count("## User requests") == 1
     assert "<0>xxx" in text
     assert "<1>xxx" in text
@@ -442,7 +442,7 @@ async def test_large_input_is_chunked_between_messages_and_folded() -> None:
 async def test_retain_is_carried_through_the_fold() -> None:
     """E3, E5: what an early chunk retained is shown to the calls after it."""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
-    ask = SummaryAsk(retain_prompt="keep refs")
+    ask = SummaryRequest(retain_prompt="keep refs")
     await run(gateway, model("main", 2_000), messages=said(30), ask=ask)
     assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[1]
 
@@ -512,7 +512,7 @@ async def test_fallback_models_take_over_in_order() -> None:
     gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
     effort = subject.effort("tenant")
-    made = await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+    made = await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     assert made.text == "short"
     assert gateway.models == ["main", "main", "spare", "last"]
     assert (effort.model, effort.calls, effort.failures) == ("last", 4, 3)
@@ -527,7 +527,7 @@ async def test_pauses_grow() -> None:
     gateway = ScriptedGateway(down("provider_error"))
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep)
     with pytest.raises(ServiceUnavailable):
-        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.effort("t"))
     assert len(gateway.calls) == 4
     for pause, least in zip(sleep.pauses, (0.5, 1.0, 2.0), strict=True):
         assert least <= pause <= least + 0.5
@@ -539,7 +539,7 @@ async def test_a_short_wish_to_wait_is_granted(asked: int, models: list[str]) ->
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
-    await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+    await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.effort("t"))
     assert gateway.models == models
     assert sleep.pauses == ([3.0] if asked == 3 else [])
 
@@ -589,13 +589,13 @@ def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tri
 
     async def compaction() -> None:
         for _ in range(3):
-            made = await subject.summarise(said(40), None, SummaryAsk(), "main", 300, effort)
+            made = await subject.summarise(said(40), None, SummaryRequest(), "main", 300, effort)
             assert made.text == "short"
 
     with suppress(ServiceUnavailable):
         asyncio.run(compaction())
     assert effort.calls == len(gateway.calls)
-    assert effort.failures <= MOST_FAILING_CALLS
+    assert effort.failures <= MAX_FAILING_CALLS
 
 
 async def test_six_failures_end_all_calls_of_a_compaction() -> None:
@@ -604,12 +604,12 @@ async def test_six_failures_end_all_calls_of_a_compaction() -> None:
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=9))
     effort = subject.effort("tenant")
     for _ in range(2):
-        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     for reason in ("provider_error", "too_many_failures"):
         with pytest.raises(ServiceUnavailable) as failure:
-            await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+            await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
         assert failure.value.facts["reason"] == reason
-    assert effort.failures == MOST_FAILING_CALLS
+    assert effort.failures == MAX_FAILING_CALLS
     assert effort.calls == len(gateway.calls) == 8
 
 
@@ -619,7 +619,7 @@ async def test_a_model_given_up_is_not_asked_again() -> None:
     subject = summariser(gateway)
     effort = subject.effort("tenant")
     for _ in range(2):
-        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     assert gateway.models == ["main", "spare", "spare"]
 
 
@@ -646,10 +646,10 @@ async def test_a_deadline_ends_the_whole_effort() -> None:
     )
     effort = subject.effort("tenant")
     for _ in range(3):
-        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     assert [call.timeout_seconds for call in gateway.calls] == [5.0, 5.0, 2.0]
     with pytest.raises(ServiceUnavailable) as failure:
-        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, effort)
+        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     assert failure.value.facts["reason"] == "timeout"
     assert (len(gateway.calls), effort.calls, effort.failures) == (3, 3, 0)
 
@@ -661,7 +661,7 @@ async def test_no_pause_goes_beyond_the_deadline() -> None:
     settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
     with pytest.raises(ServiceUnavailable) as failure:
-        await subject.summarise(said(4), None, SummaryAsk(), "main", 300, subject.effort("t"))
+        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.effort("t"))
     assert failure.value.facts["reason"] == "rate_limited"
     assert (len(gateway.calls), sleep.pauses) == (1, [])
 

@@ -15,12 +15,12 @@ from app.adapters.models.circuit_breaker import CircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import Message, Role, Text, ToolCall
-from app.domain.compaction.summaries import ModelCall, SummaryAsk
+from app.domain.compaction.summaries import ModelCall, SummaryRequest
 from app.main import create_app
 from app.services.compaction.summariser import (
-    MOST_FAILING_CALLS,
-    Effort,
+    MAX_FAILING_CALLS,
     Summariser,
+    SummariserCalls,
     SummariserSettings,
     SummaryResult,
 )
@@ -46,7 +46,7 @@ class Bench:
     gateway: LiteLLMGateway
     settings: SummariserSettings = SETTINGS
     breaker_failures: int = 100
-    effort: Effort | None = None
+    effort: SummariserCalls | None = None
 
     async def summarise(
         self, messages: Sequence[Message] | None = None, **changes: object
@@ -57,7 +57,7 @@ class Bench:
         summariser = Summariser(breaker, MODELS, TOKENIZER, settings, no_sleep)
         self.effort = self.effort or summariser.effort("tenant")
         return await summariser.summarise(
-            messages or talk(), None, SummaryAsk(), MAIN, 500, self.effort
+            messages or talk(), None, SummaryRequest(), MAIN, 500, self.effort
         )
 
     async def reason(self, **changes: object) -> str:
@@ -208,7 +208,7 @@ async def test_no_call_storm(fake_llm: FakeLLM, bench: Bench, behaviour: fake.Be
     fallbacks = tuple(f"openai/spare-{number}" for number in range(9))
     for _ in range(5):
         await bench.reason(attempts=9, fallback_models=fallbacks)
-    assert fake_llm.calls <= MOST_FAILING_CALLS
+    assert fake_llm.calls <= MAX_FAILING_CALLS
     assert bench.effort is not None
     assert bench.effort.calls == fake_llm.calls
 
@@ -263,7 +263,7 @@ async def test_an_open_circuit_keeps_calls_from_the_server(fake_llm: FakeLLM, be
     for _ in range(4):
         effort = summariser.effort("tenant")
         with pytest.raises(ServiceUnavailable) as failure:
-            await summariser.summarise(talk(), None, SummaryAsk(), MAIN, 500, effort)
+            await summariser.summarise(talk(), None, SummaryRequest(), MAIN, 500, effort)
         failures.append(failure.value.facts)
     assert {facts["reason"] for facts in failures} == {"circuit_open"}
     assert all(facts["retry_after"] > 0 for facts in failures)

@@ -28,7 +28,7 @@ from tests.services.payload.test_context import TOOLS, fill, policy
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 FEW = {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
-LEAST_SHARE = 0.6
+MIN_SHARE = 0.6
 """Of the target: the part that stays where no message is large."""
 
 
@@ -94,7 +94,7 @@ def assert_near(
     if not made.compacted or made.before_tokens <= target:
         return
     largest = max(sum(i.tokens for i in log[start:end]) for start, end in call_groups(log))
-    assert made.after_tokens >= LEAST_SHARE * target - largest, (made, target, largest)
+    assert made.after_tokens >= MIN_SHARE * target - largest, (made, target, largest)
 
 
 # --- a table --------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ async def test_a_forced_compaction_goes_down_to_the_target(
         assert made.reason == "no messages between the preserved ends"
         return
     assert made.compacted
-    assert LEAST_SHARE * 4500 <= made.after_tokens <= 4500
+    assert MIN_SHARE * 4500 <= made.after_tokens <= 4500
     # Which own tools a payload offers is known once it is built; a receipt counts them all.
     built = (await harness.build(cid))["tokens_used"]
     assert built <= made.after_tokens if kind == "tools" else built == made.after_tokens
@@ -171,7 +171,7 @@ async def test_an_automatic_compaction_goes_down_to_the_target(
         await harness.work(cid)
     await harness.build(cid)
     made = await harness.receipt(cid)
-    assert LEAST_SHARE * 2500 <= made.after_tokens <= 2500
+    assert MIN_SHARE * 2500 <= made.after_tokens <= 2500
 
 
 # --- what a model would write ---------------------------------------------------------------

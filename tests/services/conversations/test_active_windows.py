@@ -14,7 +14,7 @@ from app.domain.common.errors import Conflict, ValidationError
 from app.domain.compaction.summaries import Completion, ModelCall
 from app.domain.conversations.records import Conversation
 from app.domain.conversations.view import Span
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.prompt.settings_inheritance import Patch
 from tests.services.fakes import (
     ANTHROPIC,
@@ -48,7 +48,7 @@ def at(harness: Harness, seconds_ago: float) -> str:
 async def shown(harness: Harness, conversation_id: str, format: Any = CHAT) -> list[str]:
     """Return the texts of the messages that a build shows."""
     model = CLAUDE if format is ANTHROPIC else None
-    build = await harness.build(conversation_id, Ask(format, model))
+    build = await harness.build(conversation_id, RequestSettings(format, model))
     return [str(item["content"]) for item in build.messages]
 
 
@@ -345,7 +345,7 @@ async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
     words = f"{'answer' if pinned % 2 == 0 else 'question'} {(pinned - 1) // 2} "
     build = await harness.build(cid)
     for model in (None, "gpt-4o-mini"):
-        build = await harness.build(cid, Ask(CHAT, model), service=harness.cold())
+        build = await harness.build(cid, RequestSettings(CHAT, model), service=harness.cold())
         texts = [text for item in build.messages if (text := item["content"])[0] != "["]
         assert any(text.startswith(words) for text in texts)
         assert build.count() == build["tokens_used"]

@@ -18,8 +18,8 @@ from app.domain.common.errors import ContextOverflow, ServiceUnavailable, Valida
 from app.domain.common.messages import FormatName, Role
 from app.domain.compaction.tool_result_clearing import output_tokens
 from app.domain.conversations.turns import call_groups
-from app.domain.prompt.resolved_settings import Ask
-from app.services.ports import Records
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.ports import Repositories
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,
@@ -89,7 +89,7 @@ async def both(harness: Harness, cid: str, **more: Any) -> list[Build]:
     """Build in both formats, warm and cold, and check."""
     builds = []
     for format, model in ((CHAT, MODEL), (ANTHROPIC, CLAUDE)):
-        ask = Ask(format, model, **more)
+        ask = RequestSettings(format, model, **more)
         build = await harness.build(cid, ask)
         check(build, exact=format is CHAT)
         cold = await harness.build(cid, ask, harness.cold())
@@ -117,14 +117,14 @@ class Sentences(Counter[str]):
         vars(harness.database)["transaction"] = self._transaction
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Records]:
+    async def _session(self) -> AsyncIterator[Repositories]:
         async with self._open[0]() as records:
-            yield cast(Records, _Heard(records, self))
+            yield cast(Repositories, _Heard(records, self))
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Records]:
+    async def _transaction(self) -> AsyncIterator[Repositories]:
         async with self._open[1]() as records:
-            yield cast(Records, _Heard(records, self))
+            yield cast(Repositories, _Heard(records, self))
 
 
 class _Heard:
@@ -241,7 +241,7 @@ async def test_the_budget_is_that_of_the_policys_window(harness: Harness) -> Non
     own = policy(100_000, tool_output={"max_line_length": 10_000})
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
-    small = Ask(CHAT, MODEL, max_context_tokens=60_000)
+    small = RequestSettings(CHAT, MODEL, max_context_tokens=60_000)
     await use(harness, cid, *range(9), words=1_300)
     assert cleared(await harness.build(cid, small)) == 0
     await use(harness, cid, 9, words=1_300)
@@ -583,7 +583,7 @@ async def test_a_lane_that_shows_less_clears_for_all(harness: Harness) -> None:
     cid = await harness.conversation(limited(least=300), SECTIONS, TOOLS)
     await harness.talk(cid, 40)
     await use(harness, cid, 0, 1)
-    small = Ask(CHAT, MODEL, max_context_tokens=2_000)
+    small = RequestSettings(CHAT, MODEL, max_context_tokens=2_000)
     reduced = await harness.build(cid, small)
     assert "extractive_summary" in reduced["degraded"]
     await use(harness, cid, 2, 3, 4)

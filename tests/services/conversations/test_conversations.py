@@ -18,9 +18,9 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, Val
 from app.domain.conversations.records import Versioned
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import ConversationService, NewConversation
-from app.services.ports import Records
+from app.services.ports import Repositories
 from app.services.prompt.settings_inheritance import Listed, OwnSettings, Patch
-from app.services.prompt.settings_resolver import Frames
+from app.services.prompt.settings_resolver import SettingsResolver
 from tests.conftest import execute
 from tests.services.fakes import Clock
 
@@ -42,13 +42,13 @@ def any_model(_model: str, _pointer: str) -> None:
 
 
 @pytest.fixture
-def frames() -> Frames:
+def frames() -> SettingsResolver:
     """Frames over the service's own policy, without a default model."""
-    return Frames(ModelRegistry(), TiktokenTokenizer(), POLICY, None)
+    return SettingsResolver(ModelRegistry(), TiktokenTokenizer(), POLICY, None)
 
 
 @pytest.fixture
-def conversations(database: PostgresDatabase, frames: Frames) -> ConversationService:
+def conversations(database: PostgresDatabase, frames: SettingsResolver) -> ConversationService:
     """The service on this test's database."""
     return ConversationService(
         database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model
@@ -56,7 +56,7 @@ def conversations(database: PostgresDatabase, frames: Frames) -> ConversationSer
 
 
 @pytest.fixture
-def agents(database: PostgresDatabase, frames: Frames) -> AgentService:
+def agents(database: PostgresDatabase, frames: SettingsResolver) -> AgentService:
     """The service on this test's database."""
     return AgentService(database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model)
 
@@ -297,10 +297,10 @@ class FailingChange:
         self._database = database
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Records]:
+    async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction in which `change` fails."""
         async with self._database.transaction() as records:
-            yield cast(Records, _Failing(records))
+            yield cast(Repositories, _Failing(records))
 
 
 class _Failing:

@@ -9,7 +9,7 @@ import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, NotFound, ServiceUnavailable, ValidationError
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -32,7 +32,10 @@ from tests.services.payload.test_context import ASKS, SECTIONS, TOOLS, check, fi
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
-SMALL = {CHAT: Ask(CHAT, MODEL, None, 900), ANTHROPIC: Ask(ANTHROPIC, CLAUDE, None, 900)}
+SMALL = {
+    CHAT: RequestSettings(CHAT, MODEL, None, 900),
+    ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE, None, 900),
+}
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.conversations.records import StoredMessage
-from app.domain.conversations.search import MOST_RECALLED, Recalled
-from app.services.compaction.compaction import CompactAsk
+from app.domain.conversations.search import MAX_RECALLED, Recalled
+from app.services.compaction.compaction import CompactRequest
 from app.services.conversations import search
 from app.services.conversations.search import SearchService
 from app.worker import Worker
@@ -194,7 +194,7 @@ async def test_pages_go_both_ways(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A6: pages of any size, from either end, hold each match once and in order."""
-    monkeypatch.setattr(search, "MOST_JUDGED", 4)
+    monkeypatch.setattr(search, "MAX_JUDGED", 4)
     cid = await harness.conversation()
     kinds = ("odd", "even")
     await harness.append(cid, *(user(f"{kinds[seq % 2 == 0]} number") for seq in range(1, 31)))
@@ -266,7 +266,7 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
 
     async def work(tenant_id: str, conversation_id: str, _job_id: str | None) -> None:
         assert not done
-        await harness.compaction.compact(tenant_id, conversation_id, CompactAsk())
+        await harness.compaction.compact(tenant_id, conversation_id, CompactRequest())
 
     store = harness.database.store
     worker = Worker(PostgresDatabase(store), harness.queue, "", work, prepare=prepare)
@@ -343,7 +343,7 @@ async def test_recall_shows_the_best_first(harness: Harness, service: SearchServ
     found = await recalled(service, cid, "Is the zebra about to see a lion?")
     assert [item.seq for item in found] == [152, 151, 153]
     weather = await recalled(service, cid, "the weather")
-    assert [item.seq for item in weather] == [*range(150, 150 - MOST_RECALLED, -1)]
+    assert [item.seq for item in weather] == [*range(150, 150 - MAX_RECALLED, -1)]
     assert await recalled(service, cid, "the elephant") == []
     assert await recalled(service, cid, "?!") == []
 
@@ -352,7 +352,7 @@ async def test_recall_finds_old_messages_with_common_words(
     harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L1: postings are bounded, but what has all words is found however old it is."""
-    monkeypatch.setattr(search, "MOST_POSTINGS", 5)
+    monkeypatch.setattr(search, "MAX_POSTINGS", 5)
     cid = await harness.conversation()
     words = ("red", "green", "blue")
     others = [user(f"{words[number % 3]} {words[(number + 1) % 3]}") for number in range(60)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
 
 PLAIN = {"agent_tools": "none", "budget": {"notice_at": 1.0}}
@@ -42,9 +42,9 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
 async def test_a_status_that_is_given_is_said_instead(harness: Harness) -> None:
     """What the caller says stands, be it nothing; so does a stored section of the kind (B4)."""
     cid, _ = await two(harness)
-    given = await harness.build(cid, Ask(status="tests are running"))
+    given = await harness.build(cid, RequestSettings(status="tests are running"))
     assert given.messages[-1]["content"] == "[Status]\ntests are running"
-    assert len((await harness.build(cid, Ask(status=""))).messages) == 1
+    assert len((await harness.build(cid, RequestSettings(status=""))).messages) == 1
     section = {"name": "now", "kind": "status", "content": "all is quiet"}
     await harness.conversations.set_sections("default", cid, [section])
     assert (await harness.build(cid)).messages[-1]["content"] == "[Status]\nall is quiet"

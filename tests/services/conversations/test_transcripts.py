@@ -22,7 +22,7 @@ from app.domain.common.pages import UNBOUNDED
 from app.domain.conversations.turns import group_boundary_before
 from app.domain.conversations.view import Span
 from app.domain.conversations.visibility import State, Visibility
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.read_permits import Read
 from app.services.conversations import transcripts
 from app.services.conversations.transcripts import Listed, Shown, TranscriptService
@@ -128,7 +128,7 @@ class Story:
                 await harness.compact(self.id)
             case "cut" if self.roles:
                 with suppress(ContextOverflow, ValidationError):
-                    await harness.context.overflow(TENANT, self.id, Ask())
+                    await harness.context.overflow(TENANT, self.id, RequestSettings())
             case "clear":
                 await harness.conversations.clear(TENANT, self.id)
             case "pin" if self.roles:

@@ -11,9 +11,9 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import PromptSection, SectionKind
-from app.services.payload.build_replay import EarlierBuilds
+from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.build_state import Known
 from app.services.payload.context import ContextService
 from tests.domain.payload.test_rendering import ITEMS, faults
@@ -62,13 +62,13 @@ def small(window: int = 8_000, **leaves: Any) -> dict[str, Any]:
 async def built(
     harness: Harness,
     conversation_id: str,
-    ask: Ask | None = None,
+    ask: RequestSettings | None = None,
     known: Known | None = None,
     service: ContextService | None = None,
 ) -> dict[str, Any]:
     """Build, and return the answer as a client reads it."""
     service = service or harness.context
-    answer = await service.build(TENANT, conversation_id, ask or Ask(), known)
+    answer = await service.build(TENANT, conversation_id, ask or RequestSettings(), known)
     read: dict[str, Any] = orjson.loads(orjson.dumps(answer.body))
     return read
 
@@ -92,7 +92,7 @@ async def test_dynamic_text_stands_in_the_tail(harness: Harness, format: FormatN
     conversation_id = await harness.conversation(sections=[BASE, PAD])
     await harness.append(conversation_id, user("Hello"))
     pad = PromptSection("pad", "Try the window.", SectionKind.SCRATCHPAD)
-    ask = Ask(format, MODELS[format], status="Two others are busy.")
+    ask = RequestSettings(format, MODELS[format], status="Two others are busy.")
     first = await built(harness, conversation_id, ask)
     second = await built(harness, conversation_id, replace(ask, dynamic=(pad,), status="Alone."))
     for answer, texts in (
@@ -120,7 +120,7 @@ async def test_dynamic_text_can_stand_before_the_history(
     """Where the policy puts it elsewhere, it is part of the prefix and its change ends it (B4)."""
     conversation_id = await harness.conversation({"dynamic_position": position}, [BASE, PAD])
     await harness.append(conversation_id, user("Hello"), says("Hi"), user("How are you?"))
-    ask = Ask(format, MODELS[format], status="Busy.")
+    ask = RequestSettings(format, MODELS[format], status="Busy.")
     first = await built(harness, conversation_id, ask)
     again = await built(harness, conversation_id, ask)
     changed = await built(harness, conversation_id, replace(ask, status="Alone."))
@@ -143,7 +143,7 @@ async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: F
     """From `notice_at` on the tail has the note, word for word, and the tool it names (G6, L1)."""
     policy = small(4_000, strategy="sliding_window", sliding_window={"keep_last_n": 500})
     conversation_id = await harness.conversation(policy, [BASE])
-    ask = Ask(format, MODELS[format])
+    ask = RequestSettings(format, MODELS[format])
     noted = 0
     for number in range(40):
         await harness.append(conversation_id, user(f"{number} " + "why " * 80))
@@ -183,7 +183,7 @@ async def test_a_client_that_takes_deltas_has_the_full_payload(
 ) -> None:
     """Reassembled, every delta equals the full build byte for byte, tail and marks too (G4)."""
     conversation_id = await harness.conversation(sections=[BASE], tools=[tool("read_file")])
-    ask, key = Ask(format, MODELS[format]), ITEMS[format]
+    ask, key = RequestSettings(format, MODELS[format]), ITEMS[format]
     held: list[Any] = []
     known, deltas, sent = None, 0, 0
     whole: dict[str, Any] = {}
@@ -230,7 +230,9 @@ async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> 
         assert answer["payload"] == first["payload"]
     same = await built(harness, conversation_id, known=Known(epoch, through))
     assert same["delta"] and same["payload"]["messages"] == []
-    other = await built(harness, conversation_id, Ask(ANTHROPIC, CLAUDE), Known(epoch + 5, through))
+    other = await built(
+        harness, conversation_id, RequestSettings(ANTHROPIC, CLAUDE), Known(epoch + 5, through)
+    )
     assert not other["delta"]
 
 
@@ -238,7 +240,7 @@ async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
     """A request's window as large as the model's own shows all, before and after (C4, G3)."""
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"), says("two"))
-    own = Ask(CHAT, MODEL, max_context_tokens=128_000)
+    own = RequestSettings(CHAT, MODEL, max_context_tokens=128_000)
     first = await built(harness, conversation_id, own)
     second = await built(harness, conversation_id)
     await harness.append(conversation_id, user("three"))
@@ -252,7 +254,7 @@ async def test_windows_of_one_size_are_apart(harness: Harness) -> None:
 async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
     """Marks go by what stays in an epoch, so deltas and earlier payloads have them too (G4, I6)."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
-    ask = Ask(ANTHROPIC, CLAUDE)
+    ask = RequestSettings(ANTHROPIC, CLAUDE)
     for number in range(30):
         await harness.append(conversation_id, user(f"{number} " + "why " * 12), says("so " * 12))
     first = await built(harness, conversation_id, ask)
@@ -265,7 +267,7 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
         held = first["payload"]["messages"][: delta["base_items"]]
         whole = held + delta["payload"]["messages"] + delta["tail"]
         assert delta["delta"] and whole == full["payload"]["messages"]
-        earlier = EarlierBuilds(harness.database, harness.frames)
+        earlier = BuildReplayService(harness.database, harness.frames)
         again = await earlier.get(TENANT, conversation_id, full["build_id"])
         assert orjson.loads(orjson.dumps(again.body["payload"])) == full["payload"]
 
@@ -275,7 +277,7 @@ async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     await harness.append(conversation_id, user("one"))
     chat = await built(harness, conversation_id)
-    other = Ask(CHAT, "gpt-4.1")
+    other = RequestSettings(CHAT, "gpt-4.1")
     first = await built(harness, conversation_id, other)
     known = Known(chat["epoch"], chat["through_seq"], chat["build_id"])
     assert first["epoch"] == chat["epoch"]
@@ -288,7 +290,7 @@ async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harn
     conversation_id = await harness.conversation({"dynamic_position": "before_window"}, [PAD])
     await harness.append(conversation_id, says("Welcome"), user("Hello"))
     for format, key in ((CHAT, "messages"), (RESPONSES, "input")):
-        answer = await built(harness, conversation_id, Ask(format, MODELS[format]))
+        answer = await built(harness, conversation_id, RequestSettings(format, MODELS[format]))
         roles = [item["role"] for item in answer["payload"][key]]
         assert next(role for role in roles if role not in ("system", "developer")) == "user"
 
@@ -351,7 +353,7 @@ async def test_a_provider_that_searches_by_itself_keeps_its_prefix(harness: Harn
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))
-    ask = Ask(ANTHROPIC, "claude-sonnet-4-5")
+    ask = RequestSettings(ANTHROPIC, "claude-sonnet-4-5")
     first = await built(harness, conversation_id, ask)
     assert first["defers_natively"]
     listed = first["payload"]["tools"]
@@ -412,8 +414,8 @@ async def test_any_earlier_payload_can_be_read_again(
     policy = small(3_000, dynamic_position=position)
     tools = [tool(f"tool_{n}") for n in range(8)]
     conversation_id = await harness.conversation(policy, [BASE, PAD], tools)
-    ask = Ask(format, MODELS[format])
-    earlier = EarlierBuilds(harness.database, harness.frames)
+    ask = RequestSettings(format, MODELS[format])
+    earlier = BuildReplayService(harness.database, harness.frames)
     seen: dict[str, bytes] = {}
     reasons = set()
     for number in range(12):
@@ -438,7 +440,7 @@ async def test_unknown_builds_are_not_found(harness: Harness) -> None:
     for each in (conversation_id, other):
         await harness.append(each, user("Hello"))
     build_id = (await built(harness, conversation_id))["build_id"]
-    earlier = EarlierBuilds(harness.database, harness.frames)
+    earlier = BuildReplayService(harness.database, harness.frames)
     epoch_id = build_id.partition(".")[0]
     async with harness.database.session() as records:
         epoch = await records.contexts.find_epoch(conversation_id, epoch_id)

@@ -20,7 +20,7 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName, Role
 from app.domain.models.budget import Limits
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.log import Append
 from tests.domain.histories import provider_validate, raw_logs
 from tests.services.fakes import (
@@ -49,8 +49,8 @@ SECTIONS = [
 TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 ASKS = {
-    CHAT: Ask(CHAT, MODEL),
-    ANTHROPIC: Ask(ANTHROPIC, CLAUDE),
+    CHAT: RequestSettings(CHAT, MODEL),
+    ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE),
 }
 
 
@@ -157,7 +157,7 @@ async def test_any_build_of_any_log_fits_or_says_overflow(
     C1, C4, K1, N8, N9; a cold process gives the same bytes as a warm one.
     """
     cid = await harness.conversation(own, SECTIONS * has_frame, TOOLS * has_frame)
-    ask = Ask(format, MODEL if format is CHAT else CLAUDE, max_context_tokens=smaller)
+    ask = RequestSettings(format, MODEL if format is CHAT else CLAUDE, max_context_tokens=smaller)
     before: Build | None = None
     for raw_format, raw in log.messages:
         await harness.append(cid, raw, format=raw_format)
@@ -245,9 +245,9 @@ async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> No
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 3)
 
-    async def reason(ask: Ask | None = None) -> str | None:
+    async def reason(ask: RequestSettings | None = None) -> str | None:
         build = await harness.build(cid, ask)
-        check(build, exact=(ask or Ask()).format is CHAT)
+        check(build, exact=(ask or RequestSettings()).format is CHAT)
         again = await harness.build(cid, ask)
         assert again.text == build.text
         assert again["epoch"] == build["epoch"]
@@ -263,14 +263,14 @@ async def test_each_change_of_the_frame_names_its_reason(harness: Harness) -> No
     assert await reason() == "tools_changed"
     await harness.set_policy(cid, {"compaction": {"target": 0.4}})
     assert await reason() == "policy_changed"
-    assert await reason(Ask(max_context_tokens=40_000)) == "budget_changed"
+    assert await reason(RequestSettings(max_context_tokens=40_000)) == "budget_changed"
     assert await reason() == "budget_changed"
-    assert await reason(Ask(max_output_tokens=60)) == "budget_changed"
-    assert await reason(Ask(model="gpt-4.1")) == "model_changed"
+    assert await reason(RequestSettings(max_output_tokens=60)) == "budget_changed"
+    assert await reason(RequestSettings(model="gpt-4.1")) == "model_changed"
     assert await reason(ASKS[ANTHROPIC]) is None
-    assert await reason(Ask(sections='[{"name":"x","content":"y"}]', max_output_tokens=60)) in (
-        "sections_changed",
-    )
+    assert await reason(
+        RequestSettings(sections='[{"name":"x","content":"y"}]', max_output_tokens=60)
+    ) in ("sections_changed",)
     await harness.set_policy(cid, {"strategy": "sliding_window"})
     assert await reason() is not None
 
@@ -505,11 +505,11 @@ async def test_what_cannot_be_built_says_why(harness: Harness) -> None:
         await harness.build(cid)
     await harness.append(cid, user("hi"))
     with pytest.raises(ContextLimitUnknown):
-        await harness.build(cid, Ask(model="nobody/knows"))
-    build = await harness.build(cid, Ask(model="nobody/knows", max_context_tokens=9000))
+        await harness.build(cid, RequestSettings(model="nobody/knows"))
+    build = await harness.build(cid, RequestSettings(model="nobody/knows", max_context_tokens=9000))
     assert build["budget"].total == 9000
     with pytest.raises(NotFound):
-        await harness.context.build("another tenant", cid, Ask())
+        await harness.context.build("another tenant", cid, RequestSettings())
     assert (await harness.build(cid)).messages[-1]["content"] == "hi"
 
 
@@ -564,7 +564,7 @@ async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> N
     harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
     cid = await harness.conversation(policy(50_000, 100))
     await harness.talk(cid, 30)
-    small = Ask(max_context_tokens=900)
+    small = RequestSettings(max_context_tokens=900)
     first = await harness.build(cid, small)
     check(first, exact=True)
     assert first["summary_used"]
@@ -715,7 +715,7 @@ async def test_a_window_dropped_while_reading_is_read_again(harness: Harness) ->
     await harness.append(cid, says("two"))
 
     async def another_frame() -> None:
-        other = Ask(sections='[{"name":"x","content":"y"}]')
+        other = RequestSettings(sections='[{"name":"x","content":"y"}]')
         await harness.build(cid, other)
 
     harness.database.after_read = another_frame

@@ -13,7 +13,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import CompactResult
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -55,7 +55,7 @@ def harness(database: PostgresDatabase) -> Harness:
 
 
 async def overflow(
-    harness: Harness, cid: str, ask: Ask | None = None
+    harness: Harness, cid: str, ask: RequestSettings | None = None
 ) -> tuple[CompactResult, Build]:
     """Cut, check what is built then, and return both."""
     ask = ask or ASKS[CHAT]
@@ -308,7 +308,7 @@ async def test_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
     """The cut is counted from what this lane got, so that it gets less each time (E6, 13)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 40)
-    small = Ask(CHAT, MODEL, max_context_tokens=1000)
+    small = RequestSettings(CHAT, MODEL, max_context_tokens=1000)
     first = await harness.build(cid, small)
     shown = [questions(first)]
     used = [first["tokens_used"]]

@@ -10,22 +10,22 @@ from app.domain.conversations.log import LogRow
 from app.domain.conversations.turns import entry
 from app.domain.conversations.view import ENDLESS, Span, View
 from app.domain.payload.assemblers import assembler_for
-from app.services.payload.payload_cache import Window, Windows
+from app.services.payload.payload_cache import CachedPayload, PayloadCache
 
 VIEW = View(spans=(Span(1, ENDLESS),))
 
 
-def window(name: str, size: int = 0) -> Window:
+def window(name: str, size: int = 0) -> CachedPayload:
     """Return a window of one message with so much text."""
     assembler = assembler_for(FormatName.OPENAI_CHAT, VIEW, len)
     text = b'{"role":"user","content":"%s"}' % (b"x" * size)
     assembler.feed(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
-    return Window(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
+    return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
 
 
 def test_a_kept_window_is_found_until_dropped() -> None:
     """A lane's window is the one kept last; dropping forgets it."""
-    windows = Windows(10_000)
+    windows = PayloadCache(10_000)
     first, second = window("a"), window("b")
     windows.keep(("lane",), first)
     assert windows.find(("lane",)) is first
@@ -40,7 +40,7 @@ def test_a_kept_window_is_found_until_dropped() -> None:
 def test_a_window_sums_up_the_output_it_shows() -> None:
     """Row by row, what gave way left out, so that no build has to add it up again (F3)."""
     view = View(spans=(Span(1, ENDLESS),), trimmed_through=4, untrimmed=(3,))
-    folded = Window("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
+    folded = CachedPayload("a", "{}", view, assembler_for(FormatName.OPENAI_CHAT, view, len))
     calls = b'{"role":"assistant","tool_calls":[]}'
     rows = [(Role.ASSISTANT, 9, ("a", "b", "c", "d")), (Role.TOOL, 300, ("a",))]
     rows += [(Role.TOOL, 301, ("b",)), (Role.TOOL, 80, ("c",)), (Role.TOOL, 302, ("d",))]
@@ -55,7 +55,7 @@ def test_a_window_sums_up_the_output_it_shows() -> None:
 
 def test_the_least_recently_used_goes_first() -> None:
     """When it gets too much, what was not asked for the longest is forgotten."""
-    windows = Windows(2_000)
+    windows = PayloadCache(2_000)
     for name in "abc":
         windows.keep((name,), window(name, 100))
     windows.find(("a",))
@@ -66,7 +66,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
     """A window that cannot fit replaces the lane's earlier one by nothing."""
-    windows = Windows(2_000)
+    windows = PayloadCache(2_000)
     windows.keep(("lane",), window("a"))
     windows.keep(("lane",), window("b", 5_000))
     assert windows.find(("lane",)) is None
@@ -79,7 +79,7 @@ def test_a_window_larger_than_all_the_room_is_not_kept() -> None:
 )
 def test_what_is_kept_never_exceeds_the_bound(steps: list[tuple[str, int, bool]]) -> None:
     """Whatever is kept and dropped, in any order, the sum stays within the bound."""
-    windows, most = Windows(2_500), 2_500
+    windows, most = PayloadCache(2_500), 2_500
     for name, size, drops in steps:
         if drops:
             windows.drop((name,))

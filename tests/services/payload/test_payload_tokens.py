@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextError, ContextOverflow
 from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.build_state import Known
 from tests.domain.histories import IMAGE_DATA, raw_logs
 from tests.domain.payload.test_payload_tokens import IMAGE, LEAST
@@ -84,7 +84,7 @@ async def judged(
     harness: Harness, cid: str, format: FormatName, before: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Build warm, cold and as a delta on the build before; return the warm one."""
-    ask = Ask(format, MODELS[format])
+    ask = RequestSettings(format, MODELS[format])
     answer = await built(harness, cid, ask)
     judge(answer, answer["payload"])
     cold = await built(harness, cid, ask, service=harness.cold())

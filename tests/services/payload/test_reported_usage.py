@@ -15,9 +15,9 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
-from app.domain.prompt.resolved_settings import Ask
-from app.services.payload.reported_usage import MOST_USAGE_BYTES, Judged, Report, UsageService
-from app.services.ports import Records
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.payload.reported_usage import MAX_USAGE_BYTES, Judged, Report, UsageService
+from app.services.ports import Repositories
 from app.services.prompt.budget_status import is_due_as_reported
 from tests.conftest import execute
 from tests.services.fakes import (
@@ -154,7 +154,7 @@ async def test_an_ambiguous_object_belongs_to_the_lane_built_last(
 ) -> None:
     """Where the keys leave two formats, it is the one that payloads are built in (J4)."""
     cid = await talk(harness)
-    await harness.build(cid, Ask(FormatName.OPENAI_RESPONSES, MODEL))
+    await harness.build(cid, RequestSettings(FormatName.OPENAI_RESPONSES, MODEL))
     judged = await report(service, cid, {"input_tokens": 900, "output_tokens": 5})
     stored = await last(harness, cid)
     assert (stored.format, stored.epoch) == (FormatName.OPENAI_RESPONSES, 1)
@@ -167,7 +167,7 @@ async def test_another_providers_object_belongs_to_the_lane_built_last(
 ) -> None:
     """A gateway reports one provider's object for payloads in the format of another (J4)."""
     cid = await talk(harness)
-    await harness.build(cid, Ask(FormatName.GEMINI, MODEL))
+    await harness.build(cid, RequestSettings(FormatName.GEMINI, MODEL))
     judged = await report(service, cid, usage)
     stored = await last(harness, cid)
     assert (stored.format, stored.epoch, judged.is_current) == (FormatName.GEMINI, 1, True)
@@ -183,7 +183,7 @@ async def test_another_providers_object_belongs_to_the_lane_built_last(
         ({"usage": None, "through_seq": 61}, "/through_seq"),
         ({"usage": {"prompt_tokens": -1}}, "/usage/prompt_tokens"),
         ({"usage": {"tokens": 1}}, "/usage"),
-        ({"usage": chat(5) | {"x": "y" * MOST_USAGE_BYTES}}, "/usage"),
+        ({"usage": chat(5) | {"x": "y" * MAX_USAGE_BYTES}}, "/usage"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -252,7 +252,7 @@ async def test_a_provider_that_counts_more_is_learnt(
 ) -> None:
     """A provider that counts 30 % more is estimated within 5 % after 5 reports (J3)."""
     cid = await harness.conversation(policy(60_000), SECTIONS, TOOLS)
-    ask = Ask(CHAT, model)
+    ask = RequestSettings(CHAT, model)
     errors = []
     for turn in range(6):
         await harness.talk(cid, 10)
@@ -283,7 +283,7 @@ async def test_the_payloads_count_is_found_again(
 ) -> None:
     """What a payload was counted at follows from running sums, however it looked (J3)."""
     model = MODEL if format is CHAT else CLAUDE
-    ask = Ask(format, model)
+    ask = RequestSettings(format, model)
     usage = chat(10) if format is CHAT else {"input_tokens": 10, "cache_read_input_tokens": 0}
 
     async def check(cid: str) -> None:
@@ -328,9 +328,9 @@ async def test_reports_that_say_nothing_of_the_counter(
     assert await why_not(cid, chat(900_000)) == "implausible_ratio"
     served = chat(900) | {"server_tool_use": {"web_search_requests": 1}}
     assert await why_not(cid, served) == "server_steps"
-    await harness.build(cid, Ask(max_context_tokens=9_000))
+    await harness.build(cid, RequestSettings(max_context_tokens=9_000))
     assert await why_not(cid, chat(900)) == "reduced"
-    await harness.build(cid, Ask(sections=json.dumps(SECTIONS)))
+    await harness.build(cid, RequestSettings(sections=json.dumps(SECTIONS)))
     assert await why_not(cid, chat(900)) == "request_settings"
     await harness.build(cid)
     assert (await harness.compact(cid, strategy="sandwich")).compacted
@@ -351,7 +351,7 @@ async def test_thinking_that_goes_back_is_not_compared(
     thinking = {"type": "thinking", "thinking": "hm " * 50, "signature": "abc"}
     blocks = [thinking, {"type": "text", "text": "so"}]
     await harness.append(cid, {"role": "assistant", "content": blocks}, format=ANTHROPIC)
-    ask = Ask(ANTHROPIC, CLAUDE)
+    ask = RequestSettings(ANTHROPIC, CLAUDE)
     build = await harness.build(cid, ask)
     usage = {"input_tokens": build["tokens_used"], "cache_read_input_tokens": 0}
     judged = await report(service, cid, usage, model=CLAUDE)
@@ -542,10 +542,10 @@ class FailingSentence:
         return getattr(self._database, name)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Records]:
+    async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction in which that sentence fails."""
         async with self._database.transaction() as records:
-            yield cast(Records, _Failing(records, self._sentence))
+            yield cast(Repositories, _Failing(records, self._sentence))
 
 
 class _Failing:

@@ -20,9 +20,9 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import CompactResult
-from app.domain.conversations.search import MOST_RECALLED, Recalled
+from app.domain.conversations.search import MAX_RECALLED, Recalled
 from app.domain.formats import ToolDefinition
-from app.domain.prompt.agent_tools import MOST_BYTES
+from app.domain.prompt.agent_tools import MAX_BYTES
 from app.domain.prompt.tool_deferral import Found
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.grep import GrepMatch, GrepResult
@@ -372,8 +372,8 @@ async def test_what_is_recalled_is_a_line_for_each_message() -> None:
 async def test_what_is_recalled_is_bounded() -> None:
     """L1: the longest excerpts, names and refs stay below what a view may hold."""
     longest = Recalled(10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36))
-    answered = await Readers([longest] * MOST_RECALLED).call("recall", query="x")
-    assert len(answered.message["content"].encode()) < MOST_BYTES
+    answered = await Readers([longest] * MAX_RECALLED).call("recall", query="x")
+    assert len(answered.message["content"].encode()) < MAX_BYTES
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,18 @@ import pytest
 from app.domain.common.errors import ContextLimitUnknown, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName
-from app.domain.conversations.records import Conversation, Head, Settings
+from app.domain.conversations.records import Conversation, ConversationState, Settings
 from app.domain.models.calibration import Calibration
-from app.domain.prompt.resolved_settings import Ask, Frame
-from app.services.prompt.settings_resolver import Frames
+from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.services.prompt.settings_resolver import SettingsResolver
 from tests.services.fakes import MODEL, MODELS, TOKENIZER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def frames(**service_policy: Any) -> Frames:
+def frames(**service_policy: Any) -> SettingsResolver:
     """Return frames under a service policy."""
-    return Frames(MODELS, TOKENIZER, service_policy, MODEL)
+    return SettingsResolver(MODELS, TOKENIZER, service_policy, MODEL)
 
 
 def settings(
@@ -49,11 +49,11 @@ def conversation(own: Settings | None = None, agent: Settings | None = None) -> 
         metadata="{}",
         created_at=NOW,
         updated_at=NOW,
-        head=Head(),
+        head=ConversationState(),
     )
 
 
-async def frame(ask: Ask | None = None, **layers: Settings) -> Frame:
+async def frame(ask: RequestSettings | None = None, **layers: Settings) -> ResolvedSettings:
     """Return the frame of a conversation with these layers."""
     return await frames().of(conversation(**layers), ask)
 
@@ -61,7 +61,7 @@ async def frame(ask: Ask | None = None, **layers: Settings) -> Frame:
 async def test_the_model_comes_from_the_nearest_layer() -> None:
     """Request, conversation, agent, default: the first that names a model decides (C2)."""
     own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
-    assert (await frame(Ask(model="o3"), own=own, agent=agent)).model == "o3"
+    assert (await frame(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
     assert (await frame(own=own, agent=agent)).model == "gpt-4.1"
     assert (await frame(agent=agent)).model == "gpt-4-turbo"
     assert (await frame()).model == MODEL
@@ -77,7 +77,7 @@ async def test_layers_merge_by_name_and_leaf() -> None:
     own = settings(
         policy={"sandwich": {"preserve_top": 7}}, sections=[{"name": "a", "content": "own"}]
     )
-    ask = Ask(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
+    ask = RequestSettings(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
     made = await frame(ask, own=own, agent=agent)
     contents = {section.name: section.content for section in made.sections}
     assert contents == {"a": "own", "b": "base", "c": "asked"}
@@ -100,13 +100,13 @@ async def test_windows_of_request_and_policy() -> None:
     plain = await frame(own=own)
     assert plain.required_limits().total == 20_000
     assert not plain.is_reduction
-    smaller = await frame(Ask(max_context_tokens=9_000), own=own)
+    smaller = await frame(RequestSettings(max_context_tokens=9_000), own=own)
     assert smaller.required_limits().total == 9_000
     assert smaller.policy_limits is not None
     assert smaller.policy_limits.total == 20_000
     assert smaller.is_reduction
-    assert not (await frame(Ask(max_context_tokens=20_000), own=own)).is_reduction
-    output = await frame(Ask(max_output_tokens=900), own=own)
+    assert not (await frame(RequestSettings(max_context_tokens=20_000), own=own)).is_reduction
+    output = await frame(RequestSettings(max_output_tokens=900), own=own)
     assert output.required_limits().max_output_tokens == 900
     assert output.is_reduction
 
@@ -118,7 +118,7 @@ async def test_an_unknown_window_is_an_error_only_where_it_is_needed() -> None:
     assert unknown.limits is None
     with pytest.raises(ContextLimitUnknown):
         unknown.required_limits()
-    given = await frame(Ask(max_context_tokens=5_000, max_output_tokens=100), own=own)
+    given = await frame(RequestSettings(max_context_tokens=5_000, max_output_tokens=100), own=own)
     assert given.required_limits().total == 5_000
     assert given.is_reduction
     derive = settings("nobody/knows", {"budget": {"on_unknown_model": "derive"}})
@@ -138,10 +138,10 @@ async def test_an_unknown_window_names_its_model(
     asked: str | None, own: str | None, agent: str | None, default: str, source: str
 ) -> None:
     """C2, M: the error names the model and who named it, and points at it in a request."""
-    made = Frames(MODELS, TOKENIZER, {}, default)
+    made = SettingsResolver(MODELS, TOKENIZER, {}, default)
     layers = conversation(settings(own), settings(agent))
     with pytest.raises(ContextLimitUnknown, match="'nobody/knows'") as raised:
-        (await made.of(layers, Ask(model=asked))).required_limits()
+        (await made.of(layers, RequestSettings(model=asked))).required_limits()
     assert raised.value.facts == {"model": "nobody/knows", "model_source": source}
     pointers = [problem.pointer for problem in raised.value.problems]
     assert pointers == (["/model"] if source == "request" else [])
@@ -149,7 +149,7 @@ async def test_an_unknown_window_names_its_model(
 
 async def test_no_window_is_known_without_a_model() -> None:
     """C2, M: where nobody names a model the error says so."""
-    made = Frames(MODELS, TOKENIZER, {}, None)
+    made = SettingsResolver(MODELS, TOKENIZER, {}, None)
     with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
         (await made.of(conversation())).required_limits()
     assert raised.value.facts == {} and raised.value.problems == ()
@@ -158,7 +158,7 @@ async def test_no_window_is_known_without_a_model() -> None:
 async def test_margins_are_zero_for_exact_counters_only() -> None:
     """A safety margin is added where the model's tokenizer is not ours (C4)."""
     assert (await frame()).required_limits().margin == 0
-    claude = await frame(Ask(FormatName.ANTHROPIC, "claude-3-opus"))
+    claude = await frame(RequestSettings(FormatName.ANTHROPIC, "claude-3-opus"))
     assert claude.required_limits().margin > 0
 
 
@@ -190,10 +190,10 @@ async def test_a_tenants_own_entry_overrides_the_registry() -> None:
 
 async def test_equal_layers_give_the_same_frame_object() -> None:
     """A frame is resolved once for each set of layers; the oldest is forgotten."""
-    few = Frames(MODELS, TOKENIZER, {}, MODEL, most_chars=9_000)
+    few = SettingsResolver(MODELS, TOKENIZER, {}, MODEL, most_chars=9_000)
     first = await few.of(conversation())
     assert await few.of(conversation()) is first
-    assert await few.of(replace(conversation(), head=Head(head_seq=5))) is first
+    assert await few.of(replace(conversation(), head=ConversationState(head_seq=5))) is first
     for number in range(3):
         await few.of(conversation(settings(sections=[{"name": "a", "content": str(number)}])))
     assert await few.of(conversation()) is not first
@@ -236,7 +236,7 @@ async def test_an_epochs_factor_can_be_given() -> None:
 async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
     """What a request's model is reported at says nothing of the stored one's limits (13, J3)."""
     told = replace(conversation(settings("gpt-4.1")), calibration=Calibration(1.3, 0.03, 5))
-    made = await frames().of(told, Ask(model=MODEL))
+    made = await frames().of(told, RequestSettings(model=MODEL))
     assert made.required_limits().margin == 0.03
     assert made.policy_limits is not None
     assert made.policy_limits.margin == 0
@@ -256,7 +256,7 @@ async def test_hashes_tell_frames_apart() -> None:
     tools = await frame(own=settings(tools=[{"name": "t"}]))
     own = await frame(own=settings(policy={"compaction": {"target": 0.4}}))
 
-    def differing(made: Frame) -> set[str]:
+    def differing(made: ResolvedSettings) -> set[str]:
         names = ("sections_hash", "tools_hash", "policy_hash")
         return {name for name in names if getattr(made, name) != getattr(plain, name)}
 

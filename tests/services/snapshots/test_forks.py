@@ -19,7 +19,7 @@ from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.snapshots import forks as statements
-from app.adapters.postgres.snapshots.forks import COPIED, ForkRecords
+from app.adapters.postgres.snapshots.forks import COPIED, ForkRepository
 from app.adapters.postgres.tables import metadata
 from app.domain.common.errors import (
     Conflict,
@@ -32,9 +32,9 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import as_shown, base_view
-from app.domain.conversations.records import Head, Settings
+from app.domain.conversations.records import ConversationState, Settings
 from app.domain.conversations.view import Span, spans_through
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import BlobStore
 from app.services.snapshots import forks as service
 from app.services.snapshots.forks import Fork, ForkService, NewFork
@@ -97,7 +97,7 @@ async def fork(harness: Harness, cid: str, at_seq: int | None = None, **more: An
 
 async def built(harness: Harness, cid: str, format: FormatName = CHAT) -> Build:
     """Build a payload in a format, for a model that takes it."""
-    return await harness.build(cid, Ask(format, MODELS[format]))
+    return await harness.build(cid, RequestSettings(format, MODELS[format]))
 
 
 async def texts(harness: Harness, cid: str) -> list[str]:
@@ -483,7 +483,7 @@ def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
 async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None:
     """Let a story happen; what cannot happen does not."""
     for number, (kind, amount) in enumerate(story):
-        head: Head = (await harness.stored(cid)).head
+        head: ConversationState = (await harness.stored(cid)).head
         try:
             match kind:
                 case "say":
@@ -740,7 +740,7 @@ async def test_a_failure_leaves_nothing(
         raise ServiceUnavailable("The database does not answer")
 
     with monkeypatch.context() as broken:
-        broken.setattr(ForkRecords, sentence, fail)
+        broken.setattr(ForkRepository, sentence, fail)
         with pytest.raises(ServiceUnavailable):
             await fork(harness, cid, **asked)
     for table in metadata.sorted_tables:
@@ -754,16 +754,16 @@ async def between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
 ) -> list[Any]:
     """Fork while something else is done once after the first rows were copied."""
-    copy_marks = ForkRecords.copy_marks
+    copy_marks = ForkRepository.copy_marks
     done: list[Any] = []
 
-    async def first(self: ForkRecords, *arguments: Any) -> None:
+    async def first(self: ForkRepository, *arguments: Any) -> None:
         if not done:
             done.append(None)
             await work
         await copy_marks(self, *arguments)
 
-    monkeypatch.setattr(ForkRecords, "copy_marks", first)
+    monkeypatch.setattr(ForkRepository, "copy_marks", first)
     return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
 
 

@@ -12,13 +12,17 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY, Source
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.log import Append
 from app.services.prompt.settings_inheritance import OwnSettings
-from app.services.snapshots.restores import Restores, in_batches
-from app.services.snapshots.snapshot_summaries import FIRST_MESSAGES, LAST_MESSAGES, Recaps
+from app.services.snapshots.restores import RestoreService, in_batches
+from app.services.snapshots.snapshot_summaries import (
+    FIRST_MESSAGES,
+    LAST_MESSAGES,
+    SnapshotSummaries,
+)
 from app.services.snapshots.snapshots import SnapshotImport, SnapshotService
 from app.services.tool_output.stored_results import Content
 from tests.services.fakes import (
@@ -89,8 +93,10 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         new = NewConversation(conversation_id, agent_id, OwnSettings(model=model))
         await harness.conversations.create(tenant_id, new)
 
-    restores = Restores(harness.database, harness.outputs, harness.active, appends, make, MODEL, 10)
-    recaps = Recaps(harness.database, harness.summariser)
+    restores = RestoreService(
+        harness.database, harness.outputs, harness.active, appends, make, MODEL, 10
+    )
+    recaps = SnapshotSummaries(harness.database, harness.summariser)
     return SnapshotService(
         harness.database,
         harness.frames,
@@ -407,7 +413,7 @@ async def test_a_conversation_that_was_restored_into_starts_an_epoch(
         await harness.append(conversation_id, user("hi"))
         await harness.append(conversation_id, spoken, format=ANTHROPIC)
     await harness.append(target, user("go on"))
-    ask = Ask(format=ANTHROPIC, model=CLAUDE)
+    ask = RequestSettings(format=ANTHROPIC, model=CLAUDE)
     assert "c2lnbmVk" in (await harness.build(target, ask)).contents
     saved = await snapshots.save_conversation(TENANT, source)
     await snapshots.restore(TENANT, saved.session_id, target)

@@ -15,7 +15,7 @@ from app.domain.common.errors import NotFound, ServiceUnavailable, Unauthenticat
 from app.domain.tenancy.api_keys import Caller
 from app.services.tenancy.api_keys import (
     AGAIN_SECONDS,
-    MOST_ADDRESSES,
+    MAX_ADDRESSES,
     OTHER_ADDRESSES,
     WRITE_SECONDS,
     KeyService,
@@ -184,11 +184,11 @@ async def test_many_addresses_are_told_apart_up_to_a_number(keys: KeyService, cl
     header = await made(keys)
     await keys.admit(header, "first")
     await keys.close()
-    for number in range(MOST_ADDRESSES + 20):
+    for number in range(MAX_ADDRESSES + 20):
         await keys.admit(header, f"10.0.0.{number}")
     await keys.close()
     uses = await keys.uses(ID, clock.utc() - timedelta(hours=2))
-    assert sum(use.admitted for use in uses) == MOST_ADDRESSES + 21
+    assert sum(use.admitted for use in uses) == MAX_ADDRESSES + 21
     assert {use.address: use.admitted for use in uses}[OTHER_ADDRESSES] == 21
 
 
@@ -197,7 +197,7 @@ async def test_keys_do_not_take_each_others_addresses(keys: KeyService, clock: C
     busy, calm = await made(keys), await made(keys, "other", "z" * 12)
     await keys.admit(calm, "10.0.0.1")
     await keys.close()
-    for number in range(MOST_ADDRESSES + 20):
+    for number in range(MAX_ADDRESSES + 20):
         await keys.admit(busy, f"10.0.0.{number}")
     await keys.admit(calm, "10.0.0.2")
     await keys.close()

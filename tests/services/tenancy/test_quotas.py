@@ -10,27 +10,27 @@ import pytest
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import RateLimited, ServiceUnavailable, ValidationError
-from app.domain.tenancy.quotas import Kind, Limits
-from app.services.tenancy.quotas import Allowances
+from app.domain.tenancy.quotas import QuotaKind, TenantLimits
+from app.services.tenancy.quotas import QuotaService
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
 HELD_SECONDS = 10.0
 
 
-def allowances_of(database: PostgresDatabase, clock: Clock, limits: Limits) -> Allowances:
+def allowances_of(database: PostgresDatabase, clock: Clock, limits: TenantLimits) -> QuotaService:
     """Return the allowances as a process of its own has them."""
-    return Allowances(
+    return QuotaService(
         database, limits, clock.utc, lambda: clock.now_ms() / 1000, held_seconds=HELD_SECONDS
     )
 
 
-async def granted(processes: list[Allowances], tries: int, tenant_id: str = "acme") -> int:
+async def granted(processes: list[QuotaService], tries: int, tenant_id: str = "acme") -> int:
     """Return how many of so many requests, spread over processes, are let through at once."""
 
     async def one(number: int) -> bool:
         try:
-            await processes[number % len(processes)].take(tenant_id, Kind.REQUESTS)
+            await processes[number % len(processes)].take(tenant_id, QuotaKind.REQUESTS)
         except RateLimited:
             return False
         return True
@@ -42,7 +42,7 @@ async def granted(processes: list[Allowances], tries: int, tenant_id: str = "acm
 async def test_processes_share_one_limit(database: PostgresDatabase, limit: int) -> None:
     """Security: two processes together grant what is allowed in a minute, and again in the next."""
     clock = Clock()
-    limits = Limits(requests_per_minute=limit)
+    limits = TenantLimits(requests_per_minute=limit)
     processes = [allowances_of(database, clock, limits) for _ in range(2)]
     for _ in range(2):
         got = await granted(processes, 3 * limit)
@@ -56,60 +56,60 @@ async def test_processes_share_one_limit(database: PostgresDatabase, limit: int)
 async def test_a_refusal_says_when_to_come_again(database: PostgresDatabase) -> None:
     """M: RATE_LIMITED names the limit, and the seconds until the window ends."""
     clock = Clock()
-    allowances = allowances_of(database, clock, Limits(requests_per_minute=1))
-    await allowances.take("acme", Kind.REQUESTS)
+    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=1))
+    await allowances.take("acme", QuotaKind.REQUESTS)
     with pytest.raises(RateLimited) as refusal:
-        await allowances.take("acme", Kind.REQUESTS)
+        await allowances.take("acme", QuotaKind.REQUESTS)
     facts = refusal.value.facts
     assert (facts["limit"], facts["kind"]) == (1, "requests")
     assert 1 <= facts["retry_after"] <= 61
     clock.pass_seconds(facts["retry_after"])
-    await allowances.take("acme", Kind.REQUESTS)
+    await allowances.take("acme", QuotaKind.REQUESTS)
 
 
 async def test_what_is_too_much_leaves_the_rest(database: PostgresDatabase) -> None:
     """Security: a body that is over what is left is refused, smaller ones go on."""
-    allowances = allowances_of(database, Clock(), Limits(bytes_per_day=100))
+    allowances = allowances_of(database, Clock(), TenantLimits(bytes_per_day=100))
     with pytest.raises(RateLimited):
-        await allowances.take("acme", Kind.BYTES, 101)
-    await allowances.take("acme", Kind.BYTES, 60)
+        await allowances.take("acme", QuotaKind.BYTES, 101)
+    await allowances.take("acme", QuotaKind.BYTES, 60)
     with pytest.raises(RateLimited):
-        await allowances.take("acme", Kind.BYTES, 41)
-    await allowances.take("acme", Kind.BYTES, 40)
-    await allowances.take("acme", Kind.BYTES, 0)
+        await allowances.take("acme", QuotaKind.BYTES, 41)
+    await allowances.take("acme", QuotaKind.BYTES, 40)
+    await allowances.take("acme", QuotaKind.BYTES, 0)
     with pytest.raises(RateLimited):
-        await allowances.take("acme", Kind.BYTES, 1)
+        await allowances.take("acme", QuotaKind.BYTES, 1)
 
 
 async def test_a_tenants_own_limit_counts_soon(database: PostgresDatabase) -> None:
     """Security: a limit that is set works within seconds, also where the old one was spent."""
     clock = Clock()
-    allowances = allowances_of(database, clock, Limits(requests_per_minute=1))
-    operator = allowances_of(database, clock, Limits())
+    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=1))
+    operator = allowances_of(database, clock, TenantLimits())
     assert await granted([allowances], 3) == 1
-    await operator.set_limits("acme", Limits(requests_per_minute=40))
-    assert await operator.all_limits() == {"acme": Limits(requests_per_minute=40)}
+    await operator.set_limits("acme", TenantLimits(requests_per_minute=40))
+    assert await operator.all_limits() == {"acme": TenantLimits(requests_per_minute=40)}
     clock.pass_seconds(HELD_SECONDS)
     assert (await allowances.limits_of("acme")).requests_per_minute == 40
     # One was granted, and one was asked for in vain.
     assert await granted([allowances], 50) == 38
     with pytest.raises(ValidationError):
-        await operator.set_limits("no / tenant", Limits())
+        await operator.set_limits("no / tenant", TenantLimits())
 
 
 async def test_without_a_limit_nothing_is_counted(
     database: PostgresDatabase, database_url: str
 ) -> None:
     """Performance: who has no limit costs one look at it every few seconds, and no row."""
-    allowances = allowances_of(database, Clock(), Limits())
+    allowances = allowances_of(database, Clock(), TenantLimits())
     assert await granted([allowances], 100) == 100
-    await allowances.take("acme", Kind.BYTES, 10**12)
+    await allowances.take("acme", QuotaKind.BYTES, 10**12)
     assert await execute(database_url, "SELECT * FROM allowances") == []
 
 
 async def test_shares_save_round_trips(database: PostgresDatabase, database_url: str) -> None:
     """Performance: a thousand requests of a large allowance are one or two statements."""
-    allowances = allowances_of(database, Clock(), Limits(requests_per_minute=20_000))
+    allowances = allowances_of(database, Clock(), TenantLimits(requests_per_minute=20_000))
     assert await granted([allowances], 1_000) == 1_000
     ((taken,),) = await execute(database_url, "SELECT taken FROM allowances")
     assert taken == 1_000
@@ -118,8 +118,8 @@ async def test_shares_save_round_trips(database: PostgresDatabase, database_url:
 async def test_an_outage_counts_nothing_and_stops_nobody(database: PostgresDatabase) -> None:
     """Operation: what needs the database is refused by that; limits go on as they were known."""
     clock = Clock()
-    allowances = allowances_of(database, clock, Limits(requests_per_minute=5))
-    await allowances.set_limits("acme", Limits(requests_per_minute=2))
+    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=5))
+    await allowances.set_limits("acme", TenantLimits(requests_per_minute=2))
     assert await granted([allowances], 5) == 2
     allowances._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
     clock.pass_seconds(60)
@@ -128,7 +128,9 @@ async def test_an_outage_counts_nothing_and_stops_nobody(database: PostgresDatab
     assert (await allowances.limits_of("new")).requests_per_minute == 5
     allowances._database = database
     clock.pass_seconds(60)
-    await allowances.take("acme", Kind.REQUESTS)  # finds that it is back; none would wait for that
+    await allowances.take(
+        "acme", QuotaKind.REQUESTS
+    )  # finds that it is back; none would wait for that
     assert await granted([allowances], 5) == 1
 
 
@@ -155,11 +157,11 @@ class Hanging:
 async def test_nobody_queues_for_a_database_that_hangs(database: PostgresDatabase) -> None:
     """Operation: what has an allowance waits for one failure at most, and then for none."""
     clock, hanging = Clock(), Hanging()
-    allowances = allowances_of(database, clock, Limits(requests_per_minute=50))
+    allowances = allowances_of(database, clock, TenantLimits(requests_per_minute=50))
     assert await granted([allowances], 1) == 1
     allowances._database = cast(PostgresDatabase, hanging)
     clock.pass_seconds(60)
-    crowd = [asyncio.create_task(allowances.take("acme", Kind.REQUESTS)) for _ in range(40)]
+    crowd = [asyncio.create_task(allowances.take("acme", QuotaKind.REQUESTS)) for _ in range(40)]
     async with asyncio.timeout(20):
         while hanging.asked == 0:
             await asyncio.sleep(0)
@@ -169,7 +171,7 @@ async def test_nobody_queues_for_a_database_that_hangs(database: PostgresDatabas
         assert hanging.asked <= 2
         hanging.fails.clear()
         clock.pass_seconds(1)
-        probe = asyncio.create_task(allowances.take("acme", Kind.REQUESTS))
+        probe = asyncio.create_task(allowances.take("acme", QuotaKind.REQUESTS))
         asked = hanging.asked
         while hanging.asked == asked:
             await asyncio.sleep(0)
@@ -180,14 +182,14 @@ async def test_nobody_queues_for_a_database_that_hangs(database: PostgresDatabas
         await probe
     allowances._database = database
     clock.pass_seconds(60)
-    await allowances.take("acme", Kind.REQUESTS)
+    await allowances.take("acme", QuotaKind.REQUESTS)
     assert await granted([allowances], 100) == 49
 
 
 async def test_a_crowd_asks_once_for_a_tenant(database: PostgresDatabase) -> None:
     """Performance: the first requests of a tenant look at its limits once, together."""
     watched = WatchedDatabase(database)
-    allowances = Allowances(watched, Limits(), Clock().utc, lambda: 1.0)
+    allowances = QuotaService(watched, TenantLimits(), Clock().utc, lambda: 1.0)
     opened = watched.opened
     assert await granted([allowances], 50) == 50
     assert watched.opened == opened + 1

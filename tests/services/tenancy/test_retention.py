@@ -10,7 +10,7 @@ from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.tenancy.retention import FORGET, IS_IDLE, WALK
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.tenancy.retention import Aged, Retention
+from app.domain.tenancy.retention import RetainedKind, Retention
 from app.services.tenancy.retention import RetentionService
 from tests.conftest import execute
 from tests.plans import plan_of
@@ -151,17 +151,20 @@ async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_ur
 
 
 FILL = {
-    Aged.IDEMPOTENCY_KEYS: "INSERT INTO idempotency_keys"
+    RetainedKind.IDEMPOTENCY_KEYS: "INSERT INTO idempotency_keys"
     " SELECT gen_random_uuid(), 'k', 'h', 'a', t FROM {times} AS t",
-    Aged.CREATIONS: "INSERT INTO creations SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
-    Aged.EVENTS: "INSERT INTO events"
+    RetainedKind.CREATIONS: "INSERT INTO creations"
+    " SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
+    RetainedKind.EVENTS: "INSERT INTO events"
     " SELECT gen_random_uuid(), 1, 'due', '{{}}', t FROM {times} AS t",
-    Aged.JOBS: "INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, status, created_at,"
-    " updated_at) SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
+    RetainedKind.JOBS: "INSERT INTO jobs"
+    " (conversation_id, job_id, tenant_id, kind, status, created_at, updated_at)"
+    " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
     " t - interval '1 hour', t FROM {times} AS t",
-    Aged.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
-    Aged.ALLOWANCES: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
-    Aged.SUMMARISER_CALLS: "INSERT INTO summariser_calls SELECT 'x', t, 5 FROM {times} AS t",
+    RetainedKind.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
+    RetainedKind.ALLOWANCES: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
+    RetainedKind.SUMMARISER_CALLS: "INSERT INTO summariser_calls"
+    " SELECT 'x', t, 5 FROM {times} AS t",
 }
 TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
 EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY)
@@ -169,7 +172,7 @@ EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY)
 
 async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None:
     """Operation: of every kind what is older goes, and what is younger stays, in batches too."""
-    assert set(FILL) == set(Aged) == set(FORGET)
+    assert set(FILL) == set(RetainedKind) == set(FORGET)
     for statement in FILL.values():
         await execute(database_url, statement.format(times=TIMES))
     await execute(
@@ -179,7 +182,7 @@ async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None
     hours = 90 * 24 + 1
     for kind, kept_for in EVERYTHING.aged.items():
         kept = round(kept_for / timedelta(hours=1))
-        unfinished = 10 * 24 if kind is Aged.JOBS else 0
+        unfinished = 10 * 24 if kind is RetainedKind.JOBS else 0
         assert abs(gone[kind] - (hours - kept - unfinished)) <= 1, kind
         ((left,),) = await execute(database_url, f"SELECT count(*) FROM {kind.value}")
         assert left == hours - gone[kind]
@@ -188,7 +191,7 @@ async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None
 
 async def test_events_are_kept_unless_told(harness: Harness, database_url: str) -> None:
     """L3: a stream can be resumed from any event, however old, by default."""
-    await execute(database_url, FILL[Aged.EVENTS].format(times=TIMES))
+    await execute(database_url, FILL[RetainedKind.EVENTS].format(times=TIMES))
     assert await retention_of(harness, Retention()).forget_due() == {}
 
 
@@ -202,10 +205,10 @@ async def test_what_is_idle_is_looked_up(database_url: str, statement: Statement
 
 async def test_workers_forget_side_by_side(harness: Harness, database_url: str) -> None:
     """Operation: what one worker is about to forget another passes by, without waiting for it."""
-    await execute(database_url, FILL[Aged.KEY_USES].format(times=TIMES))
+    await execute(database_url, FILL[RetainedKind.KEY_USES].format(times=TIMES))
     before = datetime.now(UTC) - 20 * DAY
     async with harness.database.transaction() as first, harness.database.session() as second:
-        taken = await first.retention.forget(Aged.KEY_USES, before, 100)
-        rest = await second.retention.forget(Aged.KEY_USES, before, 10_000)
+        taken = await first.retention.forget(RetainedKind.KEY_USES, before, 100)
+        rest = await second.retention.forget(RetainedKind.KEY_USES, before, 10_000)
     assert taken == 100
     assert abs(rest - (70 * 24 - 100)) <= 1

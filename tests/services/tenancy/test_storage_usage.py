@@ -10,10 +10,10 @@ from app.adapters.blobs.chunks import RowStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.tenancy import storage_usage as statements
 from app.domain.common.errors import RateLimited, ServiceUnavailable, StorageLimitReached
-from app.domain.tenancy.quotas import Limits
+from app.domain.tenancy.quotas import TenantLimits
 from app.services.common.tenant_shares import Shares
 from app.services.snapshots.forks import ForkService, NewFork
-from app.services.tenancy.storage_usage import Storage
+from app.services.tenancy.storage_usage import StorageQuota
 from tests.conftest import execute
 from tests.services.fakes import TENANT, Clock, Harness, WatchedDatabase, new_id, user
 
@@ -24,13 +24,13 @@ def harness(database: PostgresDatabase) -> Harness:
     return Harness(WatchedDatabase(database))
 
 
-def storage_of(database: PostgresDatabase, clock: Clock, limit: int | None) -> Storage:
+def storage_of(database: PostgresDatabase, clock: Clock, limit: int | None) -> StorageQuota:
     """Return the storage as a process of its own has it."""
 
-    async def limits_of(_tenant_id: str) -> Limits:
-        return Limits(storage_bytes=limit)
+    async def limits_of(_tenant_id: str) -> TenantLimits:
+        return TenantLimits(storage_bytes=limit)
 
-    return Storage(database, limits_of, lambda: clock.now_ms() / 1000)
+    return StorageQuota(database, limits_of, lambda: clock.now_ms() / 1000)
 
 
 async def measured(database: PostgresDatabase) -> int:

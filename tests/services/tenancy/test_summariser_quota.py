@@ -12,8 +12,8 @@ from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries import ModelCall
-from app.domain.tenancy.quotas import Limits
-from app.services.tenancy.summariser_quota import SpendGuard
+from app.domain.tenancy.quotas import TenantLimits
+from app.services.tenancy.summariser_quota import SummariserQuota
 from tests.services.fakes import ScriptedGateway, WatchedDatabase
 
 HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)
@@ -24,17 +24,17 @@ def call(tenant_id: str = "tenant") -> ModelCall:
     return ModelCall("m", ({"role": "user", "content": "x"},), 10, 1.0, tenant_id)
 
 
-def limited(calls_per_hour: int) -> Callable[[str], Awaitable[Limits]]:
+def limited(calls_per_hour: int) -> Callable[[str], Awaitable[TenantLimits]]:
     """Return limits that allow every tenant but `generous` so many calls."""
 
-    async def limits_of(tenant_id: str) -> Limits:
+    async def limits_of(tenant_id: str) -> TenantLimits:
         most = 1_000 if tenant_id == "generous" else calls_per_hour
-        return Limits(summarizer_calls_per_hour=most)
+        return TenantLimits(summarizer_calls_per_hour=most)
 
     return limits_of
 
 
-async def refused(guard: SpendGuard, tenant_id: str = "tenant") -> dict[str, object]:
+async def refused(guard: SummariserQuota, tenant_id: str = "tenant") -> dict[str, object]:
     """Return the facts of a refused call."""
     with pytest.raises(ServiceUnavailable) as failure:
         await guard.complete(call(tenant_id))
@@ -47,7 +47,8 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
     """E9: the tenant's calls of all processes count together; other tenants are not touched."""
     gateway, now = ScriptedGateway(), HOUR + timedelta(minutes=10)
     guards = [
-        SpendGuard(gateway, WatchedDatabase(database), limited(4), lambda: now) for _ in range(2)
+        SummariserQuota(gateway, WatchedDatabase(database), limited(4), lambda: now)
+        for _ in range(2)
     ]
     await asyncio.gather(*(guards[number % 2].complete(call()) for number in range(4)))
     for guard in guards:
@@ -62,7 +63,7 @@ async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
     """E9: without the database no model is called."""
     gateway = ScriptedGateway()
     away = PostgresDatabase(Store("postgresql://localhost:1/none"))
-    guard = SpendGuard(gateway, away, limited(1000), lambda: HOUR)
+    guard = SummariserQuota(gateway, away, limited(1000), lambda: HOUR)
     assert await refused(guard) == {"reason": "spend_guard"}
     assert gateway.calls == []
 
@@ -70,7 +71,7 @@ async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
 async def test_each_hour_begins_anew(database: PostgresDatabase) -> None:
     """E9: what one clock hour has spent is nothing to the next, which begins on the hour."""
     now = HOUR + timedelta(minutes=59, seconds=59)
-    guard = SpendGuard(ScriptedGateway(), database, limited(2), lambda: now)
+    guard = SummariserQuota(ScriptedGateway(), database, limited(2), lambda: now)
     for _ in range(2):
         await guard.complete(call())
     assert await refused(guard) == {"reason": "spend_guard", "retry_after": 1}

@@ -32,9 +32,9 @@ from app.domain.common.errors import (
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Chunk, StoredChunk, encode, show
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.log import LogService
-from app.services.ports import BlobStore, BlobWriter, Records
+from app.services.ports import BlobStore, BlobWriter, Repositories
 from app.services.tool_output.blobs import BlobService
-from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, Content, Original, Outputs
+from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, Content, Original, StoredResults
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,
@@ -148,14 +148,14 @@ class GatedDatabase(WatchedDatabase):
         self.sessions = 0
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Records]:
+    async def session(self) -> AsyncIterator[Repositories]:
         """Open a session and count it."""
         self.sessions += 1
         async with super().session() as records:
             yield records
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Records]:
+    async def transaction(self) -> AsyncIterator[Repositories]:
         """Let what waits at the door go first, once."""
         gate, self.before_transaction = self.before_transaction, None
         if gate is not None:
@@ -179,7 +179,7 @@ class Process:
         self.store = WatchedStore(store or RowStore())
         self.now = datetime.now(UTC)
         self.harness = Harness(self.database, **harness)
-        self.outputs = Outputs(self.database, self.store, new_id)
+        self.outputs = StoredResults(self.database, self.store, new_id)
         frames = self.harness.frames
         self.log = LogService(
             self.database,

@@ -21,7 +21,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import Ask
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.tool_output.preview import TOOL_NAMES
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import NewConversation
@@ -103,7 +103,7 @@ async def test_long_lines_of_a_small_result_are_cut(process: Process, format: st
     ref = await process.stored(cid, text)
     assert is_blob(ref) and ref.byte_size == len(text)
     assert await process.read(cid, ref.id) == text.encode()
-    build = await process.harness.build(cid, Ask(FormatName(format)))
+    build = await process.harness.build(cid, RequestSettings(FormatName(format)))
     payload = build.text.decode()
     assert "before\\n" + "x" * 2000 + "\\nafter" in payload
     assert "x" * 2001 not in payload

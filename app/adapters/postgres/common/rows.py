@@ -15,8 +15,8 @@ from app.domain.conversations.records import (
     Agent,
     Compaction,
     Conversation,
+    ConversationState,
     Epoch,
-    Head,
     Settings,
     StoredMessage,
     Versions,
@@ -99,10 +99,10 @@ def agent_from(row: Any) -> Agent:
     )
 
 
-def head_from(row: Any) -> Head:
+def head_from(row: Any) -> ConversationState:
     """Read a head."""
     compaction_id = row["compaction_id"]
-    return Head(
+    return ConversationState(
         head_seq=row["head_seq"],
         turns=row["turns"],
         tokens=row["tokens"],

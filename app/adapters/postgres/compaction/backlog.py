@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.adapters.postgres.common.connections import Statement, Store
 
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 """Where counting ends, so that a long queue costs no more than this."""
 
 COUNT_WAITING = Statement(
@@ -49,6 +49,6 @@ class Backlog:
     async def waiting(self) -> Waiting:
         """Return what waits now; raises ServiceUnavailable without a database."""
         async with self._store.session(self._seconds) as session:
-            row = await session.first(COUNT_WAITING, most=MOST_COUNTED)
+            row = await session.first(COUNT_WAITING, most=MAX_COUNTED)
         assert row is not None, "it counts"
         return Waiting(row["due"], row["asked"], max(0.0, row["age"] or 0.0))

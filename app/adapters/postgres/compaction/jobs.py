@@ -155,7 +155,7 @@ class Pace:
     heartbeat_timeout_seconds: float = 20.0
 
 
-class JobRecords:
+class JobRepository:
     """Sentences about work in the background."""
 
     def __init__(self, session: Session) -> None:

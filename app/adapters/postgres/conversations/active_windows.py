@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.common import json_text
-from app.domain.conversations.records import Head
+from app.domain.conversations.records import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
 from app.domain.tool_output.offloading import output_from
@@ -237,7 +237,7 @@ CLEAR_ALL = Statement(
 )
 
 
-class WindowRecords:
+class ActiveWindowRepository:
     """Sentences about the active window of one conversation."""
 
     def __init__(self, session: Session) -> None:
@@ -315,7 +315,7 @@ class WindowRecords:
         )
         return frozenset(name for row in rows for name in output_from(row["output"]).mentions)
 
-    async def move(self, conversation_id: str, head: Head) -> None:
+    async def move(self, conversation_id: str, head: ConversationState) -> None:
         """Store the window of a head, and what is shown of it.
 
         Call it in a transaction that holds the head's lock.

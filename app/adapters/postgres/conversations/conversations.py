@@ -309,7 +309,7 @@ REMOVE_MODEL = Statement(
 )
 
 
-class ConversationRecords:
+class ConversationRepository:
     """Sentences about conversations and their settings."""
 
     def __init__(self, session: Session) -> None:
@@ -423,7 +423,7 @@ class ConversationRecords:
         return deleted | forgotten
 
 
-class AgentRecords:
+class AgentRepository:
     """Sentences about agents."""
 
     def __init__(self, session: Session) -> None:
@@ -516,7 +516,7 @@ class AgentRecords:
         return deleted | forgotten
 
 
-class TenantRecords:
+class TenantRepository:
     """Sentences about what belongs to a tenant alone: its models, creation keys and call counts."""
 
     def __init__(self, session: Session) -> None:

@@ -76,7 +76,7 @@ PAGE = Statement(
 )
 
 
-class EventRecords:
+class EventRepository:
     """Sentences about what happened to a conversation."""
 
     def __init__(self, session: Session) -> None:

@@ -23,7 +23,7 @@ from app.adapters.postgres.tool_output.blobs import BLOB_CTES, append_parameters
 from app.domain.common import json_text
 from app.domain.common.messages import Role
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.compaction.planning import DueLine
+from app.domain.compaction.planning import CompactionThreshold
 from app.domain.conversations.active_window import OUT_OF_DATE
 from app.domain.conversations.log import BatchShape, Draft, Times, times_of
 from app.domain.conversations.records import Conversation, StoredMessage
@@ -294,7 +294,7 @@ OPEN_CALLS = Statement(
         """
 )
 
-MOST_LOOKED_AT = 5_000
+MAX_LOOKED_AT = 5_000
 """Messages in which the last use of tools is looked for: its cost must not grow with the log."""
 
 LAST_USED = Statement(
@@ -302,7 +302,7 @@ LAST_USED = Statement(
         SELECT call_names, max(seq) AS seq FROM (
             SELECT seq, call_names FROM messages
             WHERE conversation_id = CAST(:conversation_id AS uuid)
-            ORDER BY seq DESC LIMIT {MOST_LOOKED_AT}
+            ORDER BY seq DESC LIMIT {MAX_LOOKED_AT}
         ) AS newest
         WHERE call_names IS NOT NULL
         GROUP BY call_names
@@ -355,7 +355,7 @@ KEEP_ANSWER = Statement(
 )
 
 
-class LogRecords:
+class LogRepository:
     """Sentences about the log of one conversation."""
 
     def __init__(self, session: Session, layers: Layers) -> None:
@@ -375,7 +375,7 @@ class LogRecords:
         now: datetime,
         expected_seq: int | None,
         default_model: str | None,
-        due: DueLine,
+        due: CompactionThreshold,
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
         as_held: bool = False,
     ) -> Conversation | None:

@@ -158,7 +158,7 @@ BY_SEQS = Statement(
 )
 
 
-class SearchRecords:
+class SearchRepository:
     """Sentences about the words of one conversation's messages."""
 
     def __init__(self, session: Session) -> None:

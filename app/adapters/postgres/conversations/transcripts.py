@@ -182,7 +182,7 @@ CHAINS = Statement(
 )
 
 
-class TranscriptRecords:
+class TranscriptRepository:
     """Sentences about messages of several conversations at once."""
 
     def __init__(self, session: Session) -> None:

@@ -22,7 +22,7 @@ from app.domain.common.messages import Role
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.planning import kept_of
 from app.domain.conversations.log import LogRow
-from app.domain.conversations.records import Compaction, ContextRead, Epoch, Shown
+from app.domain.conversations.records import Compaction, ContextRead, Epoch, VisibleState
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry
 from app.domain.conversations.view import Span, View, view_from
 
@@ -429,7 +429,7 @@ KEEP = Statement(
 )
 
 
-class ContextRecords:
+class ContextRepository:
     """Sentences about builds, epochs and compactions of one conversation."""
 
     def __init__(self, session: Session, layers: Layers) -> None:
@@ -602,7 +602,7 @@ class ContextRecords:
     async def show(
         self,
         conversation_id: str,
-        shown: Shown,
+        shown: VisibleState,
         *,
         view_version: int,
         cause: str,

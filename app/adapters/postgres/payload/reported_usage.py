@@ -11,7 +11,7 @@ from app.adapters.postgres.common.rows import epoch_from
 from app.domain.common.messages import FormatName
 from app.domain.conversations.records import Epoch
 from app.domain.conversations.view import Span
-from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, LEAST_MARGIN, Calibration
+from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 
@@ -121,7 +121,7 @@ FIND_CALIBRATION = Statement(
 )
 
 
-class UsageRecords:
+class UsageRepository:
     """Sentences about what providers reported, and what their models' counts are worth (J3, J4)."""
 
     def __init__(self, session: Session) -> None:
@@ -194,7 +194,7 @@ class UsageRecords:
             counted=float(counted),
             decay=DECAY,
             enough=ENOUGH_REPORTS,
-            least_margin=LEAST_MARGIN,
+            least_margin=MIN_MARGIN,
             most_margin=INEXACT_MARGIN,
         )
         assert row is not None, "an upsert returns its row"

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.common.errors import NotFound
-from app.domain.conversations.records import Head
+from app.domain.conversations.records import ConversationState
 from app.domain.tool_output.blobs import Blob
 
 COPIED = {
@@ -205,7 +205,7 @@ SIZE = Statement(
 )
 
 
-class ForkRecords:
+class ForkRepository:
     """Sentences about copying a conversation into another one."""
 
     def __init__(self, session: Session) -> None:
@@ -278,7 +278,7 @@ class ForkRecords:
             through_seq=through_seq,
         )
 
-    async def set_head(self, fork_id: str, head: Head) -> None:
+    async def set_head(self, fork_id: str, head: ConversationState) -> None:
         """Set the head of a log that was copied, but for its window and what is shown of it.
 
         Turns, tokens and the newest time are those of the log's last message. Tools stay promoted

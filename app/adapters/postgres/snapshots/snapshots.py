@@ -207,7 +207,7 @@ REMOVE = Statement(
 )
 
 
-class SnapshotRecords:
+class SnapshotRepository:
     """Sentences about snapshots."""
 
     def __init__(self, session: Session) -> None:

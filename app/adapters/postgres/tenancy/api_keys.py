@@ -8,7 +8,7 @@ from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.tenancy.api_keys import ApiKey, KeyUse
-from app.domain.tenancy.quotas import Kind, Limits
+from app.domain.tenancy.quotas import QuotaKind, TenantLimits
 
 ADD_TENANT = Statement(
     """
@@ -95,7 +95,7 @@ TAKE = Statement(
 )
 
 
-class KeyRecords:
+class ApiKeyRepository:
     """Sentences about tenants, their keys and their allowances."""
 
     def __init__(self, session: Session) -> None:
@@ -105,7 +105,7 @@ class KeyRecords:
         """Make a tenant without limits of its own, if there is none of that id."""
         await self._session.run(ADD_TENANT, tenant_id=tenant_id)
 
-    async def set_limits(self, tenant_id: str, limits: Limits) -> None:
+    async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Give a tenant limits of its own, which is made if there is none of that id."""
         await self._session.run(
             SET_LIMITS,
@@ -116,12 +116,12 @@ class KeyRecords:
             storage_bytes=limits.storage_bytes,
         )
 
-    async def find_limits(self, tenant_id: str) -> Limits | None:
+    async def find_limits(self, tenant_id: str) -> TenantLimits | None:
         """Return a tenant's own limits; None for a tenant nobody made."""
         row = await self._session.first(FIND_LIMITS, tenant_id=tenant_id)
         return _limits_from(row) if row is not None else None
 
-    async def list_limits(self) -> Mapping[str, Limits]:
+    async def list_limits(self) -> Mapping[str, TenantLimits]:
         """Return all tenants' own limits, by tenant."""
         return {row["tenant_id"]: _limits_from(row) for row in await self._session.all(LIST_LIMITS)}
 
@@ -173,7 +173,9 @@ class KeyRecords:
         rows = await self._session.all(USES, key_id=key_id, since=since)
         return [KeyUse(**row) for row in rows]
 
-    async def take(self, tenant_id: str, kind: Kind, window_start: datetime, asked: int) -> int:
+    async def take(
+        self, tenant_id: str, kind: QuotaKind, window_start: datetime, asked: int
+    ) -> int:
         """Add to what is taken in a window, and return how much that is then."""
         row = await self._session.first(
             TAKE, tenant_id=tenant_id, kind=kind.value, window_start=window_start, asked=asked
@@ -182,8 +184,8 @@ class KeyRecords:
         return int(row["taken"])
 
 
-def _limits_from(row: Any) -> Limits:
-    return Limits(
+def _limits_from(row: Any) -> TenantLimits:
+    return TenantLimits(
         row["requests_per_minute"],
         row["bytes_per_day"],
         row["summarizer_calls_per_hour"],

@@ -7,21 +7,31 @@ from datetime import datetime
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.domain.tenancy.retention import Aged
+from app.domain.tenancy.retention import RetainedKind
 
-_AGED: Mapping[Aged, tuple[str, str, str, str]] = {
-    Aged.IDEMPOTENCY_KEYS: ("idempotency_keys", "conversation_id, key", "created_at", "true"),
-    Aged.CREATIONS: ("creations", "tenant_id, key", "created_at", "true"),
-    Aged.EVENTS: ("events", "conversation_id, event_seq", "created_at", "true"),
-    Aged.JOBS: (
+_AGED: Mapping[RetainedKind, tuple[str, str, str, str]] = {
+    RetainedKind.IDEMPOTENCY_KEYS: (
+        "idempotency_keys",
+        "conversation_id, key",
+        "created_at",
+        "true",
+    ),
+    RetainedKind.CREATIONS: ("creations", "tenant_id, key", "created_at", "true"),
+    RetainedKind.EVENTS: ("events", "conversation_id, event_seq", "created_at", "true"),
+    RetainedKind.JOBS: (
         "jobs",
         "conversation_id, job_id",
         "created_at",
         "status NOT IN ('queued', 'running') AND updated_at < CAST(:before AS timestamptz)",
     ),
-    Aged.KEY_USES: ("key_uses", "key_id, hour, address", "hour", "true"),
-    Aged.ALLOWANCES: ("allowances", "tenant_id, kind, window_start", "window_start", "true"),
-    Aged.SUMMARISER_CALLS: (
+    RetainedKind.KEY_USES: ("key_uses", "key_id, hour, address", "hour", "true"),
+    RetainedKind.ALLOWANCES: (
+        "allowances",
+        "tenant_id, kind, window_start",
+        "window_start",
+        "true",
+    ),
+    RetainedKind.SUMMARISER_CALLS: (
         "summariser_calls",
         "tenant_id, window_start",
         "window_start",
@@ -96,13 +106,13 @@ IS_IDLE = Statement(
 )
 
 
-class RetentionRecords:
+class RetentionRepository:
     """Sentences about what is old."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def forget(self, kind: Aged, before: datetime, limit: int) -> int:
+    async def forget(self, kind: RetainedKind, before: datetime, limit: int) -> int:
         """Delete up to `limit` rows from before a time, and return how many that were."""
         return await self._session.run(FORGET[kind], before=before, limit=limit)
 

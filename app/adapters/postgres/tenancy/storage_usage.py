@@ -60,7 +60,7 @@ TOTAL = Statement(
 )
 
 
-class StorageRecords:
+class StorageRepository:
     """Sentences about how much tenants store."""
 
     def __init__(self, session: Session) -> None:

@@ -330,7 +330,7 @@ HOLDS_CONTENT = Statement(
 )
 
 
-class BlobRecords:
+class BlobRepository:
     """Sentences about the blobs of one conversation."""
 
     def __init__(self, session: Session) -> None:

@@ -19,11 +19,11 @@ from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.domain.payload.assembler import (
     ALL_TOOLS,
     CONTINUE_NOTE,
-    MOST_MARKS,
+    MAX_BREAKPOINTS,
     NO_NAMES,
     Assembler,
-    Items,
-    Mark,
+    BreakpointPlace,
+    PayloadItems,
 )
 from app.domain.prompt.sections import NO_TAIL, Tail
 
@@ -60,9 +60,9 @@ class MergingAssembler(Assembler):
         self._end = 0  # bytes of the open item so far, without its closing
         self._hash = hashlib.sha256()
         self._since_mark = 0
-        self._lasting: list[Mark] = []
-        self._newest: Mark | None = None
-        self._history: list[tuple[int, Mark | None]] = []
+        self._lasting: list[BreakpointPlace] = []
+        self._newest: BreakpointPlace | None = None
+        self._history: list[tuple[int, BreakpointPlace | None]] = []
 
     @abstractmethod
     def _head(self, role: str) -> bytes:
@@ -98,7 +98,9 @@ class MergingAssembler(Assembler):
 
     def _mark(self) -> None:
         """Note the place behind the last block; every `GRID`th lasts."""
-        self._newest = Mark(len(self._closed), self._end - 1, self.tokens + self.summary_tokens)
+        self._newest = BreakpointPlace(
+            len(self._closed), self._end - 1, self.tokens + self.summary_tokens
+        )
         if self._since_mark >= GRID:
             self._since_mark = 0
             self._lasting.append(self._newest)
@@ -116,15 +118,15 @@ class MergingAssembler(Assembler):
     def _after_row(self) -> None:
         self._history.append((len(self._lasting), self._newest))
 
-    def _marks_at(self, place: int) -> tuple[Mark, ...]:
+    def _marks_at(self, place: int) -> tuple[BreakpointPlace, ...]:
         lasting, newest = self._history[place]
         return self._marks(lasting, newest)
 
-    def _marks(self, lasting: int, newest: Mark | None) -> tuple[Mark, ...]:
+    def _marks(self, lasting: int, newest: BreakpointPlace | None) -> tuple[BreakpointPlace, ...]:
         found = [] if newest is None else [newest]
-        recent = self._lasting[max(0, lasting - MOST_MARKS) : lasting]
+        recent = self._lasting[max(0, lasting - MAX_BREAKPOINTS) : lasting]
         found += [mark for mark in reversed(recent) if mark != newest]
-        return tuple(found[:MOST_MARKS])
+        return tuple(found[:MAX_BREAKPOINTS])
 
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         self._started = True
@@ -134,7 +136,7 @@ class MergingAssembler(Assembler):
         block, tokens = self._result_block(wire_id, text)
         self._put(self.user, [Block(block)], tokens)
 
-    def items(self, tail: Tail = NO_TAIL) -> Items:
+    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
         """Return the items; the last one is the user's, as these providers want it (A1, G3)."""
         wire, tokens = list(self._closed), self.tokens
         role, blocks = self._role, list(self._blocks)
@@ -163,7 +165,7 @@ class MergingAssembler(Assembler):
         if apart is not None:
             wire.append(apart)
             tail_tokens = MESSAGE_OVERHEAD + sum(map(self.count, tail.texts))
-        return Items(
+        return PayloadItems(
             wire=wire,
             stable=len(self._closed),
             tokens=tokens,

@@ -28,7 +28,7 @@ from app.domain.models.tokens import (
     count_message,
     count_rendered,
 )
-from app.domain.payload.assembler import ALL_TOOLS, NO_NAMES, Assembler, Items
+from app.domain.payload.assembler import ALL_TOOLS, NO_NAMES, Assembler, PayloadItems
 from app.domain.prompt.sections import NO_TAIL, Tail
 
 
@@ -119,7 +119,7 @@ class ChatAssembler(Assembler):
                 found.append(json_text.dump_payload(item))
         return found
 
-    def items(self, tail: Tail = NO_TAIL) -> Items:
+    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
         """Return the messages; open calls are closed after the stable ones."""
         wire, tokens = list(self._items), self.tokens
         for wire_id in self._open.values():
@@ -133,7 +133,7 @@ class ChatAssembler(Assembler):
             role = "system" if tail.as_system else "user"
             wire.append(json_text.dump_payload({"role": role, "content": text}))
             tail_tokens = MESSAGE_OVERHEAD + self.count(text)
-        return Items(
+        return PayloadItems(
             wire=wire,
             stable=len(self._items),
             tokens=tokens,

@@ -26,7 +26,14 @@ from app.domain.models.tokens import (
     counts_alike,
     thoughts_of,
 )
-from app.domain.payload.assembler import ALL_TOOLS, MOST_MARKS, NO_NAMES, Assembler, Items, Mark
+from app.domain.payload.assembler import (
+    ALL_TOOLS,
+    MAX_BREAKPOINTS,
+    NO_NAMES,
+    Assembler,
+    BreakpointPlace,
+    PayloadItems,
+)
 from app.domain.payload.assemblers.merging import GRID
 from app.domain.prompt.sections import NO_TAIL, Tail
 
@@ -54,8 +61,8 @@ class ResponsesAssembler(Assembler):
         self._hash = hashlib.sha256()
         self._is_model = False  # who made the last item
         self._calls: dict[str, str] = {}
-        self._found: list[Mark] = []
-        self._lasting: list[Mark] = []
+        self._found: list[BreakpointPlace] = []
+        self._lasting: list[BreakpointPlace] = []
         self._history: list[tuple[int, int]] = []
 
     @property
@@ -76,7 +83,7 @@ class ResponsesAssembler(Assembler):
                 self._mark(len(wire) - _CLOSING)
 
     def _mark(self, offset: int) -> None:
-        mark = Mark(len(self._items) - 1, offset, self.tokens + self.summary_tokens)
+        mark = BreakpointPlace(len(self._items) - 1, offset, self.tokens + self.summary_tokens)
         self._found.append(mark)
         if mark.item >= GRID + (self._lasting[-1].item if self._lasting else 0):
             self._lasting.append(mark)
@@ -120,15 +127,15 @@ class ResponsesAssembler(Assembler):
     def _after_row(self) -> None:
         self._history.append((len(self._found), len(self._lasting)))
 
-    def _marks_at(self, place: int) -> tuple[Mark, ...]:
+    def _marks_at(self, place: int) -> tuple[BreakpointPlace, ...]:
         return self._marks(*self._history[place])
 
-    def _marks(self, found: int, lasting: int) -> tuple[Mark, ...]:
+    def _marks(self, found: int, lasting: int) -> tuple[BreakpointPlace, ...]:
         newest = self._found[max(0, found - 2) : found]
-        recent = self._lasting[max(0, lasting - MOST_MARKS) : lasting]
-        return tuple(sorted({*newest, *recent}, reverse=True)[:MOST_MARKS])
+        recent = self._lasting[max(0, lasting - MAX_BREAKPOINTS) : lasting]
+        return tuple(sorted({*newest, *recent}, reverse=True)[:MAX_BREAKPOINTS])
 
-    def items(self, tail: Tail = NO_TAIL) -> Items:
+    def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
         """Return the items; open calls are closed after the stable ones."""
         wire, tokens = list(self._items), self.tokens
         for wire_id in self._open.values():
@@ -139,7 +146,7 @@ class ResponsesAssembler(Assembler):
         if tail.texts:
             wire.append(json_text.dump_payload(_says(tail.texts, as_system=tail.as_system)))
             tail_tokens = MESSAGE_OVERHEAD + sum(map(self.count, tail.texts))
-        return Items(
+        return PayloadItems(
             wire=wire,
             stable=len(self._items),
             tokens=tokens,

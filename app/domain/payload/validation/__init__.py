@@ -17,7 +17,7 @@ from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, resolve_window
 from app.domain.payload.validation import anthropic, gemini, neutral, openai_chat, openai_responses
 from app.domain.payload.validation.neutral import Dialect
 from app.domain.payload.validation.rules import (
-    MOST_VIOLATIONS,
+    MAX_VIOLATIONS,
     NO_CONTEXT,
     NOT_JUDGED,
     RULES,
@@ -29,7 +29,7 @@ from app.domain.payload.validation.rules import (
 from app.domain.payload.validation.shapes import Shape, read
 
 __all__ = [
-    "MOST_VIOLATIONS",
+    "MAX_VIOLATIONS",
     "NOT_JUDGED",
     "NO_CONTEXT",
     "RULES",

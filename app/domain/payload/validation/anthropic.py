@@ -30,10 +30,10 @@ from app.domain.payload.validation.shapes import (
     word,
 )
 
-MOST_MESSAGES: Final = 100_000
-MOST_BYTES: Final = 32 * 10**6
-MOST_IMAGES: Final = 600
-MOST_IMAGES_OF_SMALL: Final = 100
+MAX_MESSAGES: Final = 100_000
+MAX_BYTES: Final = 32 * 10**6
+MAX_IMAGES: Final = 600
+MAX_IMAGES_OF_SMALL: Final = 100
 SMALL_WINDOW: Final = 200_000
 """Models with a window up to this, in tokens, take the smaller number of images (A19)."""
 CLEAR_THINKING_EDIT: Final = "clear_thinking_20251015"
@@ -186,12 +186,12 @@ def _used(shape: Shape, names: set[str]) -> tuple[bool, list[tuple[str, str]]]:
 
 def _judge_sizes(shape: Shape, context: Context, found: Findings) -> None:
     """A19: messages, bytes and images."""
-    if len(shape.items) > MOST_MESSAGES:
-        found.add("A19", shape.at, f"at most {MOST_MESSAGES:,} messages are taken")
-    if len(sent_with_marks(shape.payload)) > MOST_BYTES:
-        found.add("A19", "", f"at most {MOST_BYTES:,} bytes are taken")
+    if len(shape.items) > MAX_MESSAGES:
+        found.add("A19", shape.at, f"at most {MAX_MESSAGES:,} messages are taken")
+    if len(sent_with_marks(shape.payload)) > MAX_BYTES:
+        found.add("A19", "", f"at most {MAX_BYTES:,} bytes are taken")
     window = context.model.context_window if context.model is not None else None
-    most = MOST_IMAGES_OF_SMALL if window and window <= SMALL_WINDOW else MOST_IMAGES
+    most = MAX_IMAGES_OF_SMALL if window and window <= SMALL_WINDOW else MAX_IMAGES
     images = 0
     for item in shape.items:
         for _, block in blocks_of(item):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from app.domain.common.messages import FormatName
-from app.domain.payload.assembler import MOST_MARKS
+from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.validation.anthropic_thinking import THINKING
 from app.domain.payload.validation.neutral import is_new_epoch
 from app.domain.payload.validation.rules import Context, Findings
@@ -44,9 +44,9 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
     marks = list(_marks(shape))
     _judge_each(marks, found)
     automatic = shape.payload.get("cache_control")
-    if len(marks) + bool(automatic) > MOST_MARKS:
-        where = "/cache_control" if automatic else marks[MOST_MARKS].pointer
-        found.add("A7", where, f"at most {MOST_MARKS} cache marks are taken")
+    if len(marks) + bool(automatic) > MAX_BREAKPOINTS:
+        where = "/cache_control" if automatic else marks[MAX_BREAKPOINTS].pointer
+        found.add("A7", where, f"at most {MAX_BREAKPOINTS} cache marks are taken")
     least = context.model.cache_minimum_tokens if context.model is not None else None
     if marks and least and context.tokens is not None and context.tokens < least:
         found.add("A8", marks[-1].pointer, f"fewer than {least:,} tokens are not cached")

@@ -31,7 +31,7 @@ ON_DEMAND_BETA: Final = "compact-2026-09-04"
 THRESHOLD_BETA: Final = "compact-2026-01-12"
 THRESHOLD_EDIT: Final = "compact_20260112"
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
-LEAST_TRIGGER: Final = 50_000
+MIN_TRIGGER: Final = 50_000
 
 Placed = tuple[int, str, Object]
 """A block with its pointer and the index of its message."""
@@ -198,8 +198,8 @@ def _judge_threshold(
         if edit.get("type") == THRESHOLD_EDIT:
             asked = f"/context_management/edits/{index}"
             value = object_of(edit.get("trigger")).get("value")
-            if isinstance(value, int) and value < LEAST_TRIGGER:
-                found.add("A13", f"{asked}/trigger", f"the trigger is at least {LEAST_TRIGGER:,}")
+            if isinstance(value, int) and value < MIN_TRIGGER:
+                found.add("A13", f"{asked}/trigger", f"the trigger is at least {MIN_TRIGGER:,}")
     unsigned = [pointer for _, pointer, block in compactions if not block.get("signature")]
     if unsigned and asked is None:
         found.add("A13", unsigned[0], f"the block needs the edit {THRESHOLD_EDIT}")

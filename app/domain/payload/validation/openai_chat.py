@@ -25,9 +25,9 @@ from app.domain.payload.validation.shapes import (
     texts_in,
     word,
 )
-from app.domain.prompt.resolved_settings import MOST_CHAT_TOOLS
+from app.domain.prompt.resolved_settings import MAX_CHAT_TOOLS
 
-MOST_ID = 40
+MAX_ID = 40
 _SYSTEM = ("system", "developer")
 _ROLES = (*_SYSTEM, "user", "assistant", "tool")
 _THOUGHTS = ("thinking", "redacted_thinking")
@@ -155,8 +155,8 @@ def _judge_call(value: Any, at: str, found: Findings) -> None:
     call_id, kind = word(call.get("id")), word(call.get("type")) or "function"
     called = object_of(call.get(kind))
     given = called.get("input" if kind == "custom" else "arguments")
-    if not 0 < len(call_id) <= MOST_ID:
-        found.add("B4", f"{at}/id", f"an id has 1 to {MOST_ID} characters")
+    if not 0 < len(call_id) <= MAX_ID:
+        found.add("B4", f"{at}/id", f"an id has 1 to {MAX_ID} characters")
     if not json_fields.is_name(word(called.get("name"))):
         found.add("B4", f"{at}/{kind}/name", f"a name matches {json_fields.TOOL_NAME_PATTERN}")
     if not isinstance(given, str):
@@ -189,8 +189,8 @@ def _judge_part(value: Any, at: str, found: Findings) -> None:
 def _judge_tools(shape: Shape, found: Findings) -> None:
     if shape.payload.get("tools") == []:
         found.add("B4", shape.tools_at, "tools is a list with a tool, or left out")
-    if len(shape.tools) > MOST_CHAT_TOOLS:
-        found.add("B4", shape.tools_at, f"at most {MOST_CHAT_TOOLS} tools are taken")
+    if len(shape.tools) > MAX_CHAT_TOOLS:
+        found.add("B4", shape.tools_at, f"at most {MAX_CHAT_TOOLS} tools are taken")
     names: set[str] = set()
     for index, item in enumerate(shape.tools):
         at, tool = f"{shape.tools_at}/{index}", object_of(item)

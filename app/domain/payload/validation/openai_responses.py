@@ -30,8 +30,8 @@ from app.domain.payload.validation.shapes import (
     word,
 )
 
-MOST_ID: Final = 64
-MOST_WRITES: Final = 4
+MAX_ID: Final = 64
+MAX_WRITES: Final = 4
 """How many cache breakpoints a request writes, an implicit one included (C8)."""
 OUTPUT_OF: Final[Mapping[str, str]] = {
     "function_call": "function_call_output",
@@ -139,8 +139,8 @@ def _judge_call_id(call_id: str, at: str, is_known: bool, found: Findings) -> No
         found.add("C1", at, "the call has no call_id")
     elif is_known:
         found.add("N3", f"{at}/call_id", "another call has this call_id")
-    elif len(call_id) > MOST_ID:
-        found.add("N3", f"{at}/call_id", f"a call_id has at most {MOST_ID} characters")
+    elif len(call_id) > MAX_ID:
+        found.add("N3", f"{at}/call_id", f"a call_id has at most {MAX_ID} characters")
 
 
 def _judge_output(call: _Call, kind: str, at: str, last_user: int, found: Findings) -> None:
@@ -311,7 +311,7 @@ def _judge_marks(shape: Shape, context: Context, found: Findings) -> None:
         written = {at for at, _ in _marks(read(context.previous, FormatName.OPENAI_RESPONSES))}
     new = [at for at, is_part in marks if is_part and at not in written]
     options = object_of(shape.payload.get("prompt_cache_options"))
-    most = MOST_WRITES if options.get("mode") == "explicit" else MOST_WRITES - 1
+    most = MAX_WRITES if options.get("mode") == "explicit" else MAX_WRITES - 1
     if len(new) > most:
         found.add("C8", new[most], f"a request writes {most} explicit breakpoints at most")
     misplaced = (at for at, is_part in marks if not is_part)

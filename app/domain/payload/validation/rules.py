@@ -21,7 +21,7 @@ from app.domain.models.limits import ModelInfo
 
 Severity = Literal["error", "warning"]
 
-MOST_VIOLATIONS: Final = 1000
+MAX_VIOLATIONS: Final = 1000
 """How many violations are listed; a payload with so many is mended by no list."""
 
 _WARNINGS = frozenset(
@@ -107,13 +107,13 @@ NO_CONTEXT: Final = Context()
 
 @dataclass(slots=True)
 class Findings:
-    """Collects violations, up to MOST_VIOLATIONS of them."""
+    """Collects violations, up to MAX_VIOLATIONS of them."""
 
     violations: list[Violation] = field(default_factory=list)
 
     def add(self, rule: str, pointer: str, message: str) -> None:
         """Note that a rule is broken at a place."""
-        if len(self.violations) < MOST_VIOLATIONS:
+        if len(self.violations) < MAX_VIOLATIONS:
             self.violations.append(Violation(rule, RULES[rule], pointer, message))
 
     def add_all(self, rule: str, pointers: Iterable[str], message: str) -> None:
