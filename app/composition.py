@@ -66,7 +66,7 @@ class Parts:
     registry: ModelRegistry
     models: RegistryService
     gateway: LiteLLMGateway
-    frames: SettingsResolver
+    resolver: SettingsResolver
     summariser: Summariser
     active: ActiveWindows
     compaction: CompactionService
@@ -115,7 +115,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     allowances = allowances_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-    frames = SettingsResolver(
+    resolver = SettingsResolver(
         registry, tokenizer, settings.policy_overrides, settings.default_model
     )
     measured = MeasuredGateway(gateway, telemetry)
@@ -134,14 +134,14 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         find_entry=models.find_entry,
     )
     leases = Leases(database, new_id)
-    active = ActiveWindows(database, frames, now)
+    active = ActiveWindows(database, resolver, now)
     blob_store: BlobStore = RowStore()
     if settings.blob_store_url is not None:
         blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
     outputs = StoredResults(database, blob_store, new_id)
     conversations = ConversationService(
         database,
-        frames,
+        resolver,
         settings.policy_overrides,
         new_id,
         now,
@@ -163,17 +163,17 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         registry=registry,
         models=models,
         gateway=gateway,
-        frames=frames,
+        resolver=resolver,
         summariser=summariser,
         active=active,
         compaction=CompactionService(
-            database, frames, summariser, leases, active, new_id, now_ms, telemetry
+            database, resolver, summariser, leases, active, new_id, now_ms, telemetry
         ),
         blob_store=blob_store,
         outputs=outputs,
         blobs=BlobService(
             database,
-            frames,
+            resolver,
             blob_store,
             outputs,
             new_id,
@@ -181,7 +181,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             most_bytes=settings.max_blob_bytes,
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         ),
-        search=SearchService(database, frames),
+        search=SearchService(database, resolver),
         conversations=conversations,
         retention=RetentionService(database, retention, conversations.remove_idle, utc_now),
         keys=keys_of(database),

@@ -80,8 +80,8 @@ def configure(level: str) -> None:
 
 def places(error: BaseException) -> list[str]:
     """Return where an error happened, the innermost place last."""
-    frames = traceback.extract_tb(error.__traceback__)[-8:]
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    resolver = traceback.extract_tb(error.__traceback__)[-8:]
+    return [f"{resolved.filename}:{resolved.lineno} {resolved.name}" for resolved in resolver]
 
 
 def _event(record: logging.LogRecord) -> str:

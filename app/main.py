@@ -179,12 +179,12 @@ def create_app(
 
 
 def _services(settings: Settings, parts: Parts) -> Services:
-    database, frames, compaction = parts.database, parts.frames, parts.compaction
+    database, resolver, compaction = parts.database, parts.resolver, parts.compaction
     policy = settings.policy_overrides
-    search = ToolSearchService(database, frames, Bm25Ranking())
+    search = ToolSearchService(database, resolver, Bm25Ranking())
     log = LogService(
         database,
-        frames,
+        resolver,
         parts.queue,
         parts.outputs,
         parts.active,
@@ -195,7 +195,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
     return Services(
         agents=AgentService(
             database,
-            frames,
+            resolver,
             policy,
             new_id,
             parts.active.now,
@@ -217,10 +217,10 @@ def _services(settings: Settings, parts: Parts) -> Services:
             ),
             parts.search.recall,
         ),
-        usage=UsageService(database, frames, parts.queue, parts.active, new_id),
+        usage=UsageService(database, resolver, parts.queue, parts.active, new_id),
         context=ContextService(
             database,
-            frames,
+            resolver,
             parts.summariser,
             PayloadCache(settings.window_cache_bytes),
             parts.active,
@@ -231,10 +231,10 @@ def _services(settings: Settings, parts: Parts) -> Services:
             new_id,
             parts.telemetry,
         ),
-        earlier=BuildReplayService(database, frames),
+        earlier=BuildReplayService(database, resolver),
         compaction=compaction,
-        receipts=ReceiptService(database, frames, parts.active),
-        pins=PinService(database, frames, parts.active),
+        receipts=ReceiptService(database, resolver, parts.active),
+        pins=PinService(database, resolver, parts.active),
         jobs=JobService(database, parts.queue, new_id),
         events=EventService(
             database,
@@ -248,14 +248,14 @@ def _services(settings: Settings, parts: Parts) -> Services:
             ),
         ),
         forks=ForkService(
-            database, frames, parts.active, parts.blob_store, new_id, partial(_count_bytes, parts)
+            database, resolver, parts.active, parts.blob_store, new_id, partial(_count_bytes, parts)
         ),
         registry=parts.models,
         search=parts.search,
         snapshots=_snapshots(settings, parts, log),
-        stateless=StatelessService(parts.summariser, frames, parts.registry, database, utc_now),
-        transcripts=TranscriptService(database, frames, parts.active, log.originals),
-        validation=ValidationService(database, frames, parts.registry),
+        stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
+        transcripts=TranscriptService(database, resolver, parts.active, log.originals),
+        validation=ValidationService(database, resolver, parts.registry),
         storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,
         still_admits=parts.keys.still_admits,
@@ -290,15 +290,17 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         new = NewConversation(conversation_id, agent_id, OwnSettings(model=model))
         await parts.conversations.create(tenant_id, new)
 
-    database, frames = parts.database, parts.frames
+    database, resolver = parts.database, parts.resolver
     restores = RestoreService(
         database,
         parts.outputs,
         parts.active,
         append,
         make,
-        frames.default_model,
+        resolver.default_model,
         settings.max_batch,
     )
     recaps = SnapshotSummaries(database, parts.summariser)
-    return SnapshotService(database, frames, recaps, restores, parts.outputs, parts.active, new_id)
+    return SnapshotService(
+        database, resolver, recaps, restores, parts.outputs, parts.active, new_id
+    )

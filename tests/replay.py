@@ -201,7 +201,7 @@ class Build:
         return [*(self.payload.get("tools") or ()), *(tool for some in wrapped for tool in some)]
 
     @property
-    def frame(self) -> bytes:
+    def resolved(self) -> bytes:
         """Everything of the payload that may not change inside an epoch, the items left out."""
         parts = ("system", "tools", "config")
         return orjson.dumps([_unmarked(self.payload.get(part)) for part in parts])
@@ -212,7 +212,7 @@ class _Promise:
     """What the last build of an epoch said would stay."""
 
     stable: list[bytes]
-    frame: bytes
+    resolved: bytes
     payload: Mapping[str, Any]
 
 
@@ -292,18 +292,18 @@ class Judge:
 
     def _judge_prefix(self, build: Build, items: list[bytes], tally: Tally) -> None:
         """The stable items of one build begin the next one of its epoch (G3, N9)."""
-        answer, payload, frame = build.answer, build.payload, build.frame
+        answer, payload, resolved = build.answer, build.payload, build.resolved
         stable = answer["stable_items"]
-        lane = (build.copy, f"{build.format}:{payload['model']}", answer["epoch"])
-        before = self._promises.get(lane)
-        self._promises[lane] = _Promise(items[:stable], frame, payload)
+        payload_stream = (build.copy, f"{build.format}:{payload['model']}", answer["epoch"])
+        before = self._promises.get(payload_stream)
+        self._promises[payload_stream] = _Promise(items[:stable], resolved, payload)
         self._judge_rules(build, before, tally)
         wrong = None
         if not 0 <= stable <= len(items):
             wrong = f"{stable} of {len(items)} items are stable"
         elif before is None:
             tally.epochs[str(answer["cache_break_reason"])] += 1
-        elif frame != before.frame:
+        elif resolved != before.resolved:
             wrong = "system or tools changed inside an epoch"
         elif items[: len(before.stable)] != before.stable:
             at = _first_difference(items, before.stable)
@@ -457,11 +457,11 @@ class Replay:
         copy: _Copy,
         build: Build,
         body: Mapping[str, Any],
-        lane: tuple[str, int],
+        payload_stream: tuple[str, int],
         tally: Tally,
     ) -> None:
         """Build the same as a delta on the build before, where they are of one epoch (G4)."""
-        before, copy.last[lane] = copy.last.get(lane), build.answer
+        before, copy.last[payload_stream] = copy.last.get(payload_stream), build.answer
         if before is None or before["epoch"] != build.answer["epoch"]:
             return
         known = {"epoch": before["epoch"], "through_seq": before["through_seq"]}

@@ -222,7 +222,7 @@ class ContextRepository(Protocol):
         default_model: str | None,
         window: int,
         have_epoch_id: str | None,
-        have_frame: str | None,
+        have_start: str | None,
         have_through: int,
         most_tokens: int,
     ) -> ContextRead | None:
@@ -378,7 +378,7 @@ class ActiveWindowRepository(Protocol):
         """Return the tokens of the messages in these spans, from the log's running sums."""
         ...
 
-    async def move(self, conversation_id: str, head: ConversationState) -> None:
+    async def move(self, conversation_id: str, state: ConversationState) -> None:
         """Store the window of a head, and what is shown of it.
 
         Call it in a transaction that holds the head's lock.
@@ -716,7 +716,7 @@ class UsageRepository(Protocol):
         """Return the report that came last, or None."""
         ...
 
-    async def newest_epoch(self, conversation_id: str, lane: str) -> Epoch | None:
+    async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
         """Return the last epoch of a lane, None where nothing was built."""
         ...
 
@@ -1010,7 +1010,7 @@ class ForkRepository(Protocol):
         """Copy the messages after one seq and up to another, and return how many there were."""
         ...
 
-    async def set_head(self, fork_id: str, head: ConversationState) -> None:
+    async def set_head(self, fork_id: str, state: ConversationState) -> None:
         """Set the head of a log that was copied, but for its window and what is shown of it.
 
         Turns, tokens and the newest time are those of the log's last message. Tools stay promoted

@@ -241,17 +241,17 @@ class Harness:
     def __post_init__(self) -> None:
         allowed = (self.model,) if self.model else ()
         settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
-        self.frames = SettingsResolver(MODELS, TOKENIZER, self.service_policy, MODEL)
+        self.resolver = SettingsResolver(MODELS, TOKENIZER, self.service_policy, MODEL)
         self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
         self.queue = PostgresQueue(self.database.store)
         self.outputs = StoredResults(self.database, RowStore(), new_id)
-        self.active = ActiveWindows(self.database, self.frames, self.clock.utc)
+        self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
         self.log = LogService(
-            self.database, self.frames, self.queue, self.outputs, self.active, new_id, 1000
+            self.database, self.resolver, self.queue, self.outputs, self.active, new_id, 1000
         )
         self.conversations = ConversationService(
             self.database,
-            self.frames,
+            self.resolver,
             self.service_policy,
             new_id,
             self.clock.utc,
@@ -260,7 +260,7 @@ class Harness:
         )
         self.agents = AgentService(
             self.database,
-            self.frames,
+            self.resolver,
             self.service_policy,
             new_id,
             self.clock.utc,
@@ -270,22 +270,22 @@ class Harness:
         self.leases = Leases(self.database, new_id)
         self.compaction = CompactionService(
             self.database,
-            self.frames,
+            self.resolver,
             self.summariser,
             self.leases,
             self.active,
             new_id,
             self.clock.now_ms,
         )
-        self.receipts = ReceiptService(self.database, self.frames, self.active)
-        self.pins = PinService(self.database, self.frames, self.active)
+        self.receipts = ReceiptService(self.database, self.resolver, self.active)
+        self.pins = PinService(self.database, self.resolver, self.active)
         self.context = self.cold()
 
     def cold(self) -> ContextService:
         """Return the build service of a process that has built nothing yet."""
         return ContextService(
             self.database,
-            self.frames,
+            self.resolver,
             self.summariser,
             PayloadCache(self.window_bytes),
             self.active,
@@ -367,7 +367,7 @@ class Harness:
 
     async def receipt(self, conversation_id: str) -> Compaction:
         """Return the active receipt."""
-        compaction_id = (await self.stored(conversation_id)).head.compaction_id
+        compaction_id = (await self.stored(conversation_id)).state.compaction_id
         assert compaction_id is not None
         return (await self.receipts.get(TENANT, conversation_id, compaction_id)).compaction
 
@@ -449,8 +449,8 @@ class Build:
         system = [block["text"] for block in self.payload.get("system", [])]
         is_chat = self.raw["format"] == CHAT
         if is_chat and messages[0]["role"] == "system" and self.raw["budget"].system_prompt:
-            head, *messages = messages
-            system = [head["content"]]
+            state, *messages = messages
+            system = [state["content"]]
         total = count_payload_messages(FormatName(self.raw["format"]), messages, count)
         if system:
             total += count_system("\n\n".join(system), count)

@@ -194,12 +194,12 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
     running compaction of what came before are dropped.
     """
     known_id = conversation_id_from(conversation_id)
-    head = await services(request).conversations.clear(tenant_of(request), known_id)
+    state = await services(request).conversations.clear(tenant_of(request), known_id)
     return Json(
         {
             "conversation_id": known_id,
-            "last_cleared_at": head.cleared_at,
-            "head_seq": head.cleared_seq,
+            "last_cleared_at": state.cleared_at,
+            "head_seq": state.cleared_seq,
         }
     )
 
@@ -285,18 +285,18 @@ async def put_tools(
 
 
 def _item(found: Conversation) -> dict[str, Any]:
-    head = found.head
+    state = found.state
     return {
         "conversation_id": found.conversation_id,
         "agent_id": found.agent_id,
         "model": found.settings.model,
         "metadata": json_text.loads(found.metadata),
-        "head_seq": head.head_seq,
-        "turns": head.turns,
-        "message_count": head.head_seq,
-        "tokens": head.tokens,
+        "head_seq": state.head_seq,
+        "turns": state.turns,
+        "message_count": state.head_seq,
+        "tokens": state.tokens,
         "rolling_window_seconds": found.rolling_window_seconds,
-        "last_cleared_at": found.head.cleared_at,
+        "last_cleared_at": found.state.cleared_at,
         "created_at": found.created_at,
         "updated_at": found.updated_at,
     }

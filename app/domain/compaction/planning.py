@@ -99,37 +99,37 @@ class CompactionThreshold:
     tokens: int | None = None
     messages: int | None = None
 
-    def reached(self, head: ConversationState) -> bool:
+    def reached(self, state: ConversationState) -> bool:
         """Whether a head is over the line, and not told to wait (decision 24)."""
-        if head.tokens < head.resume_at:
+        if state.tokens < state.resume_at:
             return False
-        shown = head.shown_tokens + head.summary_tokens
-        return (self.tokens is not None and shown >= self.tokens) or self.is_crowded(head)
+        shown = state.shown_tokens + state.summary_tokens
+        return (self.tokens is not None and shown >= self.tokens) or self.is_crowded(state)
 
-    def is_crowded(self, head: ConversationState) -> bool:
+    def is_crowded(self, state: ConversationState) -> bool:
         """Whether a head shows more messages than it may: then any gain is worth it (E6)."""
-        messages = head.head_seq - head.hidden_messages
+        messages = state.head_seq - state.hidden_messages
         return self.messages is not None and messages > self.messages
 
 
 NO_THRESHOLD = CompactionThreshold()
 
 
-def compaction_threshold(frame: ResolvedSettings) -> CompactionThreshold:
+def compaction_threshold(resolved: ResolvedSettings) -> CompactionThreshold:
     """Return where a background compaction is due by this frame, nowhere if it never is."""
-    policy, limits = frame.policy.compaction, frame.policy_limits
+    policy, limits = resolved.policy.compaction, resolved.policy_limits
     if not (policy.enabled and policy.auto) or policy.mode is CompactionMode.INLINE:
         return NO_THRESHOLD
     if limits is None or limits.due_at is None:
         return NO_THRESHOLD
     used = limits.due_at * limits.effective_window
-    tokens = math.ceil(used / frame.factor) - frame.raw_fixed.fixed
+    tokens = math.ceil(used / resolved.factor) - resolved.raw_fixed.fixed
     return CompactionThreshold(tokens, policy.max_messages)
 
 
-def resume_at(head: ConversationState, limits: Limits) -> int:
+def resume_at(state: ConversationState, limits: Limits) -> int:
     """Return how large the log has to grow before it is compacted by itself again."""
-    return head.tokens + int(RESUME_SHARE * limits.effective_window)
+    return state.tokens + int(RESUME_SHARE * limits.effective_window)
 
 
 # --- the room -------------------------------------------------------------------------------
@@ -210,8 +210,8 @@ class CompactionOptions:
 
 def plan_for(
     entries: Sequence[Entry],
-    head: ConversationState,
-    frame: ResolvedSettings,
+    state: ConversationState,
+    resolved: ResolvedSettings,
     used: int,
     wish: CompactionOptions,
     view: View | None = None,
@@ -221,58 +221,62 @@ def plan_for(
     `used` are the payload's tokens, `view` is what it shows. Over the window any gain is worth
     it: the alternative is to leave messages out.
     """
-    policy, limits = frame.policy, frame.judging_limits()
+    policy, limits = resolved.policy, resolved.judging_limits()
     if not policy.compaction.enabled:
         return NoCompaction("compaction is disabled")
     own = STRATEGIES[policy.strategy]
     strategy = STRATEGIES[wish.strategy or policy.strategy]
     if own.trigger(policy) is None:
         strategy = own  # what never compacts by its policy does not do so for one call either
-    reserve = max(reserve_for(strategy.name, limits), head.summary_tokens)
-    through = 1 if any(item.clearable for item in entries) else head.trimmed_through
-    fixed = frame.raw_fixed.fixed + own_tools_cost(frame, head, through)
-    room = room_for(limits, policy, fixed, reserve, frame.factor)
-    room = replace(room, summary_now=max(NOTE_TOKENS, head.summary_tokens))
+    reserve = max(reserve_for(strategy.name, limits), state.summary_tokens)
+    through = 1 if any(item.clearable for item in entries) else state.trimmed_through
+    fixed = resolved.raw_fixed.fixed + own_tools_cost(resolved, state, through)
+    room = room_for(limits, policy, fixed, reserve, resolved.factor)
+    room = replace(room, summary_now=max(NOTE_TOKENS, state.summary_tokens))
     if wish.target_tokens is not None:
-        room = replace(room, target=int(wish.target_tokens / frame.factor))
+        room = replace(room, target=int(wish.target_tokens / resolved.factor))
     is_within = room.is_within(entries)
     deep = wish.target_tokens is None and (wish.deep or (wish.lowers and is_within))
     is_free = wish.forced or used > limits.capacity
     least_gain = policy.compaction.min_gain * limits.effective_window
     if not is_free and not is_within:
-        now = sum(item.tokens for item in entries) + room.fixed + head.summary_tokens
-        lowered = math.floor(now - least_gain / frame.factor)
+        now = sum(item.tokens for item in entries) + room.fixed + state.summary_tokens
+        lowered = math.floor(now - least_gain / resolved.factor)
         room = replace(room, target=min(room.target, lowered))
-    failures = 0 if wish.forced else head.failures
+    failures = 0 if wish.forced else state.failures
 
     def plan_in(room: HistoryBudget) -> NoCompaction | CompactionPlan | SlidingCut:
-        return strategy.plan(entries, head.span, room, policy, deep=deep, failures=failures)
+        return strategy.plan(entries, state.span, room, policy, deep=deep, failures=failures)
 
     plan = plan_in(room)
     if isinstance(plan, SlidingCut):
         return NoCompaction(f"{strategy.name} keeps no summary: its window moves with each build")
     # Fewer chunks need less room, which leaves fewer messages to summarise.
     while isinstance(plan, CompactionPlan) and plan.chunks and not deep:
-        needed = _nodes_cost(plan, head, view, policy, limits)
+        needed = _nodes_cost(plan, state, view, policy, limits)
         again = plan_in(replace(room, summary=needed)) if needed < reserve else plan
         if again is plan or not isinstance(again, CompactionPlan):
             break
         plan, reserve = again, needed
     if isinstance(plan, CompactionPlan) and not is_free:
-        gain = plan.freed_tokens - (reserve if plan.summarises and not head.summary_tokens else 0)
+        gain = plan.freed_tokens - (reserve if plan.summarises and not state.summary_tokens else 0)
         if gain < least_gain:
             return NoCompaction("too little would be freed")
     return plan
 
 
 def _nodes_cost(
-    plan: CompactionPlan, head: ConversationState, view: View | None, policy: Policy, limits: Limits
+    plan: CompactionPlan,
+    state: ConversationState,
+    view: View | None,
+    policy: Policy,
+    limits: Limits,
 ) -> int:
     """Return the most that the summaries of a tree cost once a plan is carried out."""
     chunks: Sequence[Span] = plan.chunks
     if view is not None:
         chunks = chunks_for(plan, view, policy.tree_summary.chunk_size)
-    return head.summary_tokens + len(chunks) * (node_room(limits) + LABEL_TOKENS)
+    return state.summary_tokens + len(chunks) * (node_room(limits) + LABEL_TOKENS)
 
 
 def fresh_spans(
@@ -314,21 +318,21 @@ def chunks_for(plan: CompactionPlan, view: View, chunk_size: int) -> list[Span]:
 # --- the view -------------------------------------------------------------------------------
 
 
-def base_view(head: ConversationState, active: View | None, policy: Policy) -> View:
+def base_view(state: ConversationState, active: View | None, policy: Policy) -> View:
     """Return what a head shows when nothing has to be reduced: the active compaction's view.
 
     A window that was moved since shows less of it, or more: what was outside when the compaction
     ran is shown once it is inside. A summary that is wholly outside is not shown any more (B3).
     """
-    window = head.window.spans
+    window = state.window.spans
     if active is None:
         return View(spans=window, window=window)
     hidden = minus(active.window, active.spans)
-    kept = overlap(spans_of(head.kept), window)
+    kept = overlap(spans_of(state.kept), window)
     view = replace(
         active,
         spans=union((*minus(window, hidden), *kept)),
-        untrimmed=tuple(seq for seq in head.kept if seq <= active.trimmed_through),
+        untrimmed=tuple(seq for seq in state.kept if seq <= active.trimmed_through),
         summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
         window=window,
     )
@@ -342,19 +346,19 @@ def _in_window(view: View) -> View:
     return with_note(replace(view, summaries=told, retain=retain))
 
 
-def unhidden(head: ConversationState) -> ConversationState:
+def unhidden(state: ConversationState) -> ConversationState:
     """Return the head as it is once its compaction is no longer shown."""
     return replace(
-        head,
-        view_version=head.view_version + 1,
+        state,
+        view_version=state.view_version + 1,
         view_cause="policy_changed",
         compaction_id=None,
         span=None,
         kept=(),
         trimmed_through=0,
         summary_tokens=0,
-        hidden_tokens=head.outside_tokens,
-        hidden_messages=head.outside_messages,
+        hidden_tokens=state.outside_tokens,
+        hidden_messages=state.outside_messages,
         resume_at=0,
         failures=0,
     )
@@ -493,8 +497,8 @@ def summary_cost(view: View, count: CountText) -> int:
 
 
 def own_tools_cost(
-    frame: ResolvedSettings,
-    head: ConversationState,
+    resolved: ResolvedSettings,
+    state: ConversationState,
     trimmed_through: int | None = None,
     *,
     shortens: bool = False,
@@ -504,15 +508,15 @@ def own_tools_cost(
     That is, if all that was ever cut is shown; `trimmed_through` is that of the view in question,
     `shortens` tells whether it shortens messages.
     """
-    mentions = own_mentions(head, trimmed_through)
+    mentions = own_mentions(state, trimmed_through)
     readers = (READ_LINES, GREP, READ_BYTES) if shortens else ()
-    return frame.extra_tokens(frame.agent_tools((*mentions, *readers)))
+    return resolved.extra_tokens(resolved.agent_tools((*mentions, *readers)))
 
 
-def own_mentions(head: ConversationState, trimmed_through: int | None = None) -> tuple[str, ...]:
+def own_mentions(state: ConversationState, trimmed_through: int | None = None) -> tuple[str, ...]:
     """Return the own tools that a payload may mention, if all that was ever cut is shown."""
-    through = head.trimmed_through if trimmed_through is None else trimmed_through
-    return (*head.mentions, READ_LINES) if through else head.mentions
+    through = state.trimmed_through if trimmed_through is None else trimmed_through
+    return (*state.mentions, READ_LINES) if through else state.mentions
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,15 +528,15 @@ class CompactionInput:
 
     tenant_id: str
     conversation: Conversation
-    frame: ResolvedSettings
+    resolved: ResolvedSettings
     view: View
     entries: tuple[Entry, ...]
     active: Compaction | None = None
 
     @property
-    def head(self) -> ConversationState:
+    def state(self) -> ConversationState:
         """The head it was read with."""
-        return self.conversation.head
+        return self.conversation.state
 
     @property
     def shown(self) -> list[Entry]:
@@ -543,9 +547,9 @@ class CompactionInput:
         """Return the tokens of a payload that shows this view of the same log, at the most."""
         shown = sum(entry.tokens for entry in as_shown(self.entries, view))
         tools = own_tools_cost(
-            self.frame, self.head, view.trimmed_through, shortens=bool(view.shortened)
+            self.resolved, self.state, view.trimmed_through, shortens=bool(view.shortened)
         )
-        return self.frame.usage(shown, summary_cost(view, self.frame.count), tools).total
+        return self.resolved.usage(shown, summary_cost(view, self.resolved.count), tools).total
 
     def is_settled(self, strategy: StrategyName) -> bool:
         """Whether a compaction by this strategy went down to the target, and nothing came since.
@@ -556,8 +560,8 @@ class CompactionInput:
             return False
         if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY):
             return False
-        limits = self.frame.judging_limits()
-        target = limits.effective_window * self.frame.policy.compaction.target
+        limits = self.resolved.judging_limits()
+        target = limits.effective_window * self.resolved.policy.compaction.target
         has_grown = self.messages_in(self.view) > self.active.after_msg_count
         return self.active.before_tokens > target and not has_grown
 

@@ -55,9 +55,9 @@ class Cursor:
     def __str__(self) -> str:
         return f"{self.seq}.{self.event_seq}"
 
-    def is_beyond(self, head: Cursor) -> bool:
+    def is_beyond(self, newest: Cursor) -> bool:
         """Whether it names something that a conversation with this head does not have."""
-        return self.seq > head.seq or self.event_seq > head.event_seq
+        return self.seq > newest.seq or self.event_seq > newest.event_seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class EventRow:
 class EventPage:
     """What one read finds after a cursor: at most `limit` rows of either sequence, ascending."""
 
-    head: Cursor
+    newest: Cursor
     messages: Sequence[EventRow]
     stored: Sequence[EventRow]
     limit: int
@@ -117,7 +117,7 @@ def events_after(after: Cursor, page: EventPage) -> list[Event]:
         rows = list(group)
         if is_message:
             cursor = replace(cursor, seq=rows[-1].seq)
-            told.append(_appended(cursor, rows, page.head))
+            told.append(_appended(cursor, rows, page.newest))
             continue
         for row in rows:
             cursor = replace(cursor, event_seq=row.seq)
@@ -134,11 +134,11 @@ def _in_order(page: EventPage) -> Iterator[EventRow]:
             return
 
 
-def _appended(cursor: Cursor, rows: Sequence[EventRow], head: Cursor) -> Event:
+def _appended(cursor: Cursor, rows: Sequence[EventRow], newest: Cursor) -> Event:
     data = {
         "first_seq": rows[0].seq,
         "last_seq": rows[-1].seq,
         "messages": len(rows),
-        "head_seq": head.seq,
+        "head_seq": newest.seq,
     }
     return Event(cursor, EventType.APPENDED, rows[-1].created_at, data)

@@ -147,7 +147,7 @@ class Conversation:
     metadata: str
     created_at: datetime
     updated_at: datetime
-    head: ConversationState
+    state: ConversationState
     model_entry: str | None = None
     versions: Versions = Versions()
     calibration: Calibration | None = None
@@ -155,9 +155,13 @@ class Conversation:
 
     def is_outdated(self, now: datetime) -> bool:
         """Whether its active window has to be moved before anything is told of it (B2)."""
-        head = self.head
+        state = self.state
         return has_to_move(
-            head.window_seconds, self.rolling_window_seconds, head.cleared_at, head.oldest_at, now
+            state.window_seconds,
+            self.rolling_window_seconds,
+            state.cleared_at,
+            state.oldest_at,
+            now,
         )
 
     @property
@@ -208,18 +212,18 @@ class StoredMessage:
 class Epoch:
     """The start of an epoch: everything a payload follows from, apart from newer messages (G3).
 
-    `frame` is JSON: the view and the limits. `window` is the request's own window, 0 for none.
+    `resolved` is JSON: the view and the limits. `window` is the request's own window, 0 for none.
     """
 
     epoch: int
     epoch_id: str
-    lane: str
+    payload_stream: str
     format: str
     window: int
     reason: str | None
     start_seq: int
     view_version: int
-    frame: str
+    start_json: str
     sections_hash: str
     tools_hash: str
     policy_hash: str

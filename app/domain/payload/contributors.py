@@ -63,28 +63,30 @@ class Suggestion:
 
 
 def contributors(
-    frame: ResolvedSettings, offer: PayloadTools, usage: Usage, entries: Iterable[Entry]
+    resolved: ResolvedSettings, offer: PayloadTools, usage: Usage, entries: Iterable[Entry]
 ) -> list[Contributor]:
     """Return the largest parts of a payload that shows these entries, the largest first."""
     hidden = set(offer.deferred)
-    costs = zip(frame.tools, frame.tool_costs, strict=True)
+    costs = zip(resolved.tools, resolved.tool_costs, strict=True)
     found = [
-        Contributor("section", scaled(frame.section_tokens(section), frame.factor), section.name)
-        for section in frame.sections
+        Contributor(
+            "section", scaled(resolved.section_tokens(section), resolved.factor), section.name
+        )
+        for section in resolved.sections
     ]
     found += [
-        Contributor("tool", scaled(cost, frame.factor), tool.name)
+        Contributor("tool", scaled(cost, resolved.factor), tool.name)
         for tool, cost in costs
         if tool.name not in hidden
     ]
     found += [
-        Contributor("tool", scaled(frame.extra_tokens((name,)), frame.factor), name)
+        Contributor("tool", scaled(resolved.extra_tokens((name,)), resolved.factor), name)
         for name in offer.extra
     ]
     found += [
         Contributor(
             "message",
-            scaled(item.tokens, frame.factor),
+            scaled(item.tokens, resolved.factor),
             seq=item.seq,
             role=item.role,
             pinned=item.pinned,
@@ -112,18 +114,18 @@ def overflow_detail(used: int, limits: Limits, largest: Sequence[Contributor]) -
 
 
 def suggestions(
-    frame: ResolvedSettings, limits: Limits, usage: Usage, largest: Sequence[Contributor]
+    resolved: ResolvedSettings, limits: Limits, usage: Usage, largest: Sequence[Contributor]
 ) -> list[Suggestion]:
     """Return what would help, what is simplest first."""
-    return [Suggestion(action, detail) for action, detail in _suggested(frame, limits, largest)] + [
-        Suggestion(action, detail) for action, detail in _window_wishes(limits, usage)
-    ]
+    return [
+        Suggestion(action, detail) for action, detail in _suggested(resolved, limits, largest)
+    ] + [Suggestion(action, detail) for action, detail in _window_wishes(limits, usage)]
 
 
 def _suggested(
-    frame: ResolvedSettings, limits: Limits, largest: Sequence[Contributor]
+    resolved: ResolvedSettings, limits: Limits, largest: Sequence[Contributor]
 ) -> Iterator[tuple[str, str]]:
-    policy = frame.policy
+    policy = resolved.policy
     large = [part for part in largest if part.tokens >= _LARGE_SHARE * limits.effective_window]
     texts = [
         part for part in large if part.role not in (None, Role.TOOL) and part.tokens > MIN_TOKENS

@@ -119,9 +119,9 @@ def payload_stream_of(ask: RequestSettings, model: str) -> str:
     return f"{ask.format}:{model}"
 
 
-def model_in(lane: str) -> str:
+def model_in(payload_stream: str) -> str:
     """Return the model of a lane."""
-    return lane.partition(":")[2]
+    return payload_stream.partition(":")[2]
 
 
 def window_of(ask: RequestSettings) -> int:
@@ -130,12 +130,12 @@ def window_of(ask: RequestSettings) -> int:
 
 
 def same_ground(
-    epoch: Epoch, start: Start, frame: ResolvedSettings, limits: Limits, version: int
+    epoch: Epoch, start: Start, resolved: ResolvedSettings, limits: Limits, version: int
 ) -> bool:
     """Whether a view made for this epoch still says what the state and the policy ask for."""
     return (
         epoch.view_version == version
-        and epoch.policy_hash == frame.policy_hash
+        and epoch.policy_hash == resolved.policy_hash
         and start.total == limits.total
         and start.max_output_tokens == limits.max_output_tokens
     )
@@ -145,8 +145,8 @@ def break_reason(
     last: Epoch,
     before: Start,
     after: Start,
-    frame: ResolvedSettings,
-    head: ConversationState,
+    resolved: ResolvedSettings,
+    state: ConversationState,
     window: int,
     pins: Collection[int] = (),
 ) -> str | None:
@@ -156,17 +156,17 @@ def break_reason(
     two windows of one size are read apart, and so have epochs apart. `pins` are the seqs that are
     pinned now.
     """
-    if last.tools_hash != frame.tools_hash:
+    if last.tools_hash != resolved.tools_hash:
         return "tools_changed"
-    if (last.sections_hash, before.dynamic) != (frame.sections_hash, after.dynamic):
+    if (last.sections_hash, before.dynamic) != (resolved.sections_hash, after.dynamic):
         return "sections_changed"
     totals = (before.total, before.max_output_tokens)
     if totals != (after.total, after.max_output_tokens) or last.window != window:
         return "budget_changed"
-    if last.policy_hash != frame.policy_hash:
+    if last.policy_hash != resolved.policy_hash:
         return "policy_changed"
-    if last.view_version != head.view_version:
-        return head.view_cause or "compaction"
+    if last.view_version != state.view_version:
+        return state.view_cause or "compaction"
     return (
         _pin_change(before.view, after.view, pins)
         or _view_change(before.view, after.view)
@@ -209,11 +209,11 @@ def keeps_prefix(
     last: Epoch,
     before: Start,
     after: Start,
-    frame: ResolvedSettings,
-    head: ConversationState,
+    resolved: ResolvedSettings,
+    state: ConversationState,
     window: int,
     pins: Collection[int] = (),
 ) -> bool:
     """Whether an epoch that begins counts anew, but shows what the last one showed (J3, E10)."""
     same = replace(after, factor=before.factor)
-    return break_reason(last, before, same, frame, head, window, pins) is None
+    return break_reason(last, before, same, resolved, state, window, pins) is None

@@ -91,29 +91,29 @@ class Request:
 
 
 def render_payload(
-    request: Request, frame: ResolvedSettings, items: PayloadItems, *, marked: bool = True
+    request: Request, resolved: ResolvedSettings, items: PayloadItems, *, marked: bool = True
 ) -> Payload:
     """Assemble the payload, with tools of the service's own after the caller's.
 
     `cache_key` routes equal prefixes to the same cache.
     """
-    static = static_sections(frame.sections)
-    tools = frame.wire_tools(request.format, request.offer)
-    after = _marked_sections(frame, static, request) if marked else ()
+    static = static_sections(resolved.sections)
+    tools = resolved.wire_tools(request.format, request.offer)
+    after = _marked_sections(resolved, static, request) if marked else ()
     system = _system(request, static, after) if marked else _plain_system(request, static)
-    marks = _marks(frame, request, items.marks, len(after)) if marked else ()
+    marks = _marks(resolved, request, items.marks, len(after)) if marked else ()
     wire = _laid(request.format, items.wire, marks)
     shift = len(system.items)
     base = 0
     if request.known is not None:
-        earlier = _marks(frame, request, request.known.marks, len(after)) if marked else ()
+        earlier = _marks(resolved, request, request.known.marks, len(after)) if marked else ()
         changed = {mark.item for mark in set(marks) ^ set(earlier)}
         base = min(request.known.stable, *changed) if changed else request.known.stable
     shown = wire[base : len(wire) - items.tail] if request.known is not None else wire
     if request.known is None:
         shown = [*system.items, *shown]
     return Payload(
-        body=_body(request, frame, system, tools, _joined(shown)),
+        body=_body(request, resolved, system, tools, _joined(shown)),
         stable_items=items.stable + shift,
         prefix_hash=_prefix_hash(system.plain, tools, items),
         breakpoints=_breakpoints(request.format, static, system, marks, items, shift),
@@ -127,12 +127,12 @@ def render_payload(
 # --- marks ----------------------------------------------------------------------------------
 
 
-def _takes_marks(frame: ResolvedSettings, format: FormatName) -> bool:
+def _takes_marks(resolved: ResolvedSettings, format: FormatName) -> bool:
     match format:
         case FormatName.ANTHROPIC:
             return True
         case FormatName.OPENAI_CHAT | FormatName.OPENAI_RESPONSES:
-            return frame.info is not None and frame.info.cache_breakpoint
+            return resolved.info is not None and resolved.info.cache_breakpoint
         case FormatName.GEMINI:
             return False
         case _:
@@ -140,17 +140,17 @@ def _takes_marks(frame: ResolvedSettings, format: FormatName) -> bool:
 
 
 def _marked_sections(
-    frame: ResolvedSettings, static: Sequence[PromptSection], request: Request
+    resolved: ResolvedSettings, static: Sequence[PromptSection], request: Request
 ) -> tuple[int, ...]:
     """Return the sections to mark: the last ones that end a prefix long enough to be cached."""
-    if not _takes_marks(frame, request.format):
+    if not _takes_marks(resolved, request.format):
         return ()
-    reach = frame.tool_tokens(request.offer)
+    reach = resolved.tool_tokens(request.offer)
     found = []
     ends = prefix_sections(static)
     for index, section in enumerate(static):
-        reach += frame.section_tokens(section)
-        if index in ends and reach >= _minimum(frame):
+        reach += resolved.section_tokens(section)
+        if index in ends and reach >= _minimum(resolved):
             found.append(index)
     if request.format is FormatName.OPENAI_CHAT:
         return tuple(found[-1:])  # its system prompt is one message
@@ -158,21 +158,21 @@ def _marked_sections(
 
 
 def _marks(
-    frame: ResolvedSettings, request: Request, found: Sequence[BreakpointPlace], taken: int
+    resolved: ResolvedSettings, request: Request, found: Sequence[BreakpointPlace], taken: int
 ) -> tuple[BreakpointPlace, ...]:
     """Return the newest marks that may be laid; each stands or falls by its own place (A8)."""
-    if not _takes_marks(frame, request.format):
+    if not _takes_marks(resolved, request.format):
         return ()
-    fixed = frame.raw_fixed.fixed - frame.raw_dynamic  # nothing that changes inside an epoch
-    long_enough = [mark for mark in found if fixed + mark.tokens >= _minimum(frame)]
+    fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # nothing that changes inside an epoch
+    long_enough = [mark for mark in found if fixed + mark.tokens >= _minimum(resolved)]
     most = MAX_BREAKPOINTS - taken
     if request.format is not FormatName.ANTHROPIC:
         most -= 1  # OpenAI's own, implicit one (C8)
     return tuple(long_enough[:most])
 
 
-def _minimum(frame: ResolvedSettings) -> int:
-    return (frame.info.cache_minimum_tokens if frame.info is not None else None) or 0
+def _minimum(resolved: ResolvedSettings) -> int:
+    return (resolved.info.cache_minimum_tokens if resolved.info is not None else None) or 0
 
 
 def _laid(
@@ -280,29 +280,31 @@ def _anthropic_system(
 
 def _body(
     request: Request,
-    frame: ResolvedSettings,
+    resolved: ResolvedSettings,
     system: _System,
     tools: bytes | None,
     items: orjson.Fragment,
 ) -> dict[str, Any]:
     """Return the request; a delta leaves system prompt and tools to the copy it goes on from."""
-    most = frame.required_limits().max_output_tokens
+    most = resolved.required_limits().max_output_tokens
     whole = request.known is None
     given = {"tools": orjson.Fragment(tools)} if whole and tools is not None else {}
     routed: dict[str, Any] = {}
     body: dict[str, Any]
-    if frame.info is not None and frame.info.exact:
+    if resolved.info is not None and resolved.info.exact:
         routed = {"prompt_cache_key": request.cache_key}
     match request.format:
         case FormatName.OPENAI_CHAT:
-            body = {"model": frame.model, "messages": items} | given
+            body = {"model": resolved.model, "messages": items} | given
             return body | {"max_completion_tokens": most} | routed
         case FormatName.OPENAI_RESPONSES:
             return (
-                {"model": frame.model, "input": items, "max_output_tokens": most} | given | routed
+                {"model": resolved.model, "input": items, "max_output_tokens": most}
+                | given
+                | routed
             )
         case FormatName.ANTHROPIC:
-            body = {"model": frame.model, "max_tokens": most}
+            body = {"model": resolved.model, "max_tokens": most}
             if whole and system.value is not None:
                 body["system"] = system.value
             return body | {"messages": items} | given
@@ -310,7 +312,7 @@ def _body(
             config: dict[str, Any] = {"max_output_tokens": most} | given
             if whole and system.value is not None:
                 config["system_instruction"] = system.value
-            return {"model": frame.model, "contents": items, "config": config}
+            return {"model": resolved.model, "contents": items, "config": config}
         case _:
             assert_never(request.format)
 

@@ -326,11 +326,11 @@ def _tokens(given: Mapping[str, Any], *names: str, at: str = "/usage", needed: b
 # --- judging --------------------------------------------------------------------------------
 
 
-def current_epoch(newest: Epoch | None, head: ConversationState) -> int:
+def current_epoch(newest: Epoch | None, state: ConversationState) -> int:
     """Return the epoch of a lane's next build: another one as soon as the view has changed."""
     if newest is None:
-        return int(head.view_version > 0)
-    return newest.epoch + (newest.view_version != head.view_version)
+        return int(state.view_version > 0)
+    return newest.epoch + (newest.view_version != state.view_version)
 
 
 def judged_tokens(estimate: int, reported: ReportedUsage | None, epoch: int) -> int:
@@ -353,9 +353,9 @@ def should_compact(
     return limits.reached(judged_tokens(estimate, reported, epoch), limits.due_at)
 
 
-def is_suspended(head: ConversationState, used: int, limits: Limits) -> bool:
+def is_suspended(state: ConversationState, used: int, limits: Limits) -> bool:
     """Whether a head is left alone until it has grown, as after an undo (decision 24)."""
-    if head.tokens >= head.resume_at:
+    if state.tokens >= state.resume_at:
         return False
     return read_pressure(used, limits).pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 
@@ -368,7 +368,7 @@ def incomparable(
     start: Start | None,
     epoch: int | None,
     through: int,
-    head: ConversationState,
+    state: ConversationState,
 ) -> str | None:
     """Return why nobody can tell any more what a report's payload was counted at, None if so.
 
@@ -379,27 +379,27 @@ def incomparable(
         return "never_built"
     if epoch != newest.epoch or through < newest.start_seq:
         return "older_epoch"
-    if newest.view_version != head.view_version:
+    if newest.view_version != state.view_version:
         return "view_changed"
     if newest.window != OWN_WINDOW or start.degraded:
         return "reduced"
     return None
 
 
-def unlike(newest: Epoch, start: Start, frame: ResolvedSettings) -> str | None:
+def unlike(newest: Epoch, start: Start, resolved: ResolvedSettings) -> str | None:
     """Return why the stored settings do not make this epoch's payloads, None if they do."""
-    if (newest.sections_hash, newest.tools_hash) != (frame.sections_hash, frame.tools_hash):
+    if (newest.sections_hash, newest.tools_hash) != (resolved.sections_hash, resolved.tools_hash):
         return "request_settings"
     view = start.view
     is_plain = len(view.spans) == 1 and not (view.trimmed_through or view.summaries)
-    if frame.policy.strategy is StrategyName.SLIDING_WINDOW and not is_plain:
+    if resolved.policy.strategy is StrategyName.SLIDING_WINDOW and not is_plain:
         return "reduced"
     return None
 
 
 def counted_tokens(
-    frame: ResolvedSettings, start: Start, head: ConversationState, shown: int
+    resolved: ResolvedSettings, start: Start, state: ConversationState, shown: int
 ) -> int:
     """Return what a payload showing so many tokens of the log was counted at, uncorrected."""
-    fixed = frame.raw_fixed.system_prompt + frame.raw_fixed.skill_prompts
-    return fixed + frame.tool_tokens(start.offer) + head.summary_tokens + shown
+    fixed = resolved.raw_fixed.system_prompt + resolved.raw_fixed.skill_prompts
+    return fixed + resolved.tool_tokens(start.offer) + state.summary_tokens + shown

@@ -62,7 +62,7 @@ class Notes:
 
 
 def noted(
-    frame: ResolvedSettings,
+    resolved: ResolvedSettings,
     limits: Limits,
     conversation: int,
     summary: int,
@@ -74,16 +74,16 @@ def noted(
     behind the history, and the tools that they and the messages mention.
     """
     named = frozenset(mentions)
-    own = frame.extra_tokens(frame.agent_tools(named))
-    usage = frame.usage(conversation, summary, own)
-    names = COMPACT_CONTEXT in frame.nameable
+    own = resolved.extra_tokens(resolved.agent_tools(named))
+    usage = resolved.usage(conversation, summary, own)
+    names = COMPACT_CONTEXT in resolved.nameable
     notes = Notes(None, 0, names)
     for _ in range(MAX_ROUNDS):
         if notes.percent is None and not limits.reached(usage.total, limits.notice_at):
             return usage
         notes = Notes(percent_of(usage.total, limits), 0, names)
-        own = frame.extra_tokens(frame.agent_tools(named | notes.mentions))
-        more = frame.usage(conversation, summary, own, frame.system_tokens(notes.texts))
+        own = resolved.extra_tokens(resolved.agent_tools(named | notes.mentions))
+        more = resolved.usage(conversation, summary, own, resolved.system_tokens(notes.texts))
         if more.total > limits.capacity:
             return usage
         if more == usage:

@@ -333,20 +333,20 @@ def tools_from(layers: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
     return tuple(by_name.values())
 
 
-def takes_all(frame: ResolvedSettings, format: FormatName) -> bool:
+def takes_all(resolved: ResolvedSettings, format: FormatName) -> bool:
     """Whether a format takes as many tools as there are (B4)."""
-    return format not in OPENAI_FORMATS or len(frame.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
+    return format not in OPENAI_FORMATS or len(resolved.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
 
 
-def check_tools(frame: ResolvedSettings, format: FormatName) -> None:
+def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
     """Refuse more tools than a format takes, where not enough of them can be held back (B4)."""
-    if format not in OPENAI_FORMATS or len(frame.tools) <= MAX_CHAT_TOOLS:
+    if format not in OPENAI_FORMATS or len(resolved.tools) <= MAX_CHAT_TOOLS:
         return
-    held = len(frame.deferral(format))
-    if len(frame.tools) - held > MAX_CHAT_TOOLS:
+    held = len(resolved.deferral(format))
+    if len(resolved.tools) - held > MAX_CHAT_TOOLS:
         raise ValidationError.at(
             "/tools",
-            f"{len(frame.tools)} tools, and OpenAI takes at most {MAX_CHAT_TOOLS}; tools of the"
+            f"{len(resolved.tools)} tools, and OpenAI takes at most {MAX_CHAT_TOOLS}; tools of the"
             " category mcp or skill would be held back",
         )
 

@@ -28,45 +28,45 @@ BATCH_BLOBS = 500
 """Blobs that are."""
 
 
-def puts_back(head: ConversationState, at_seq: int) -> bool:
+def puts_back(state: ConversationState, at_seq: int) -> bool:
     """Whether a fork at a seq has back what its source shows nothing of any more (rule 2)."""
-    return 0 < at_seq < head.head_seq and not spans_through(head.window.spans, at_seq)
+    return 0 < at_seq < state.head_seq and not spans_through(state.window.spans, at_seq)
 
 
-def head_at(head: ConversationState, at_seq: int) -> ConversationState:
+def head_at(state: ConversationState, at_seq: int) -> ConversationState:
     """Return what is known of a fork's head before its log is there.
 
     To leave a conversation alone until it has grown is said of all of its log (decision 24).
     """
     return replace(
-        head,
+        state,
         head_seq=at_seq,
-        cleared_seq=min(head.cleared_seq, at_seq),
-        resume_at=head.resume_at if at_seq == head.head_seq else 0,
+        cleared_seq=min(state.cleared_seq, at_seq),
+        resume_at=state.resume_at if at_seq == state.head_seq else 0,
     )
 
 
-def window_at(head: ConversationState, at_seq: int, now: datetime) -> ActiveWindow:
+def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWindow:
     """Return the window of a fork that is made now of a conversation with this head (rule 2)."""
     log = (Span(1, at_seq + 1),)
     window = ActiveWindow(
-        min(head.window.since, at_seq + 1),
-        tuple(span for gap in head.window.gaps for span in overlap((gap,), log)),
+        min(state.window.since, at_seq + 1),
+        tuple(span for gap in state.window.gaps for span in overlap((gap,), log)),
         tuple(
             Restored(span, item.at)
-            for item in head.window.restored
+            for item in state.window.restored
             for span in overlap((item.span,), log)
         ),
     )
-    if not puts_back(head, at_seq):
+    if not puts_back(state, at_seq):
         return window
     # Otherwise the clear would take it out again.
-    return window.with_restored(log, after_clear(now, head.cleared_at))
+    return window.with_restored(log, after_clear(now, state.cleared_at))
 
 
-def oldest_before(head: ConversationState) -> datetime | None:
+def oldest_before(state: ConversationState) -> datetime | None:
     """Return a time that is older than everything in a head's window, None where there is none."""
-    return head.oldest_at - TICK if head.oldest_at is not None else None
+    return state.oldest_at - TICK if state.oldest_at is not None else None
 
 
 def fits(view: View, at_seq: int) -> bool:
@@ -76,14 +76,14 @@ def fits(view: View, at_seq: int) -> bool:
 
 
 def kept_at(
-    head: ConversationState, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
+    state: ConversationState, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
 ) -> tuple[int, ...]:
     """Return the seqs that a fork keeps beside what this receipt of its source hides or clears.
 
     Those are what its source keeps, if the receipt is the active one there, and every pin (D8).
     """
-    is_active = head.compaction_id == receipt.compaction_id
-    kept = tuple(seq for seq in head.kept if seq <= at_seq) if is_active else kept_of(receipt.view)
+    is_active = state.compaction_id == receipt.compaction_id
+    kept = tuple(seq for seq in state.kept if seq <= at_seq) if is_active else kept_of(receipt.view)
     return tuple(sorted({*kept, *(item.seq for item in pinned)}))
 
 

@@ -130,7 +130,7 @@ class CompactionService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         summariser: Summariser,
         leases: Leases,
         active: ActiveWindows,
@@ -139,7 +139,7 @@ class CompactionService:
         observer: Observer = UNOBSERVED,
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._summariser = summariser
         self._leases = leases
         self._active = active
@@ -187,7 +187,7 @@ class CompactionService:
         tenant_id: str,
         conversation_id: str,
         request: RequestSettings,
-        head: ConversationState,
+        state: ConversationState,
         ground: Hashable,
     ) -> CompactResult | NoCompaction | CompactionPending | None:
         """Compact inside a build; None when another one changed the view meanwhile.
@@ -196,7 +196,7 @@ class CompactionService:
         do until its `ground` changes, which stands for all that a plan goes by: builds come
         often, and must not try again and again (E9).
         """
-        if head.is_resting:
+        if state.is_resting:
             raise ServiceUnavailable("The summariser failed a moment ago")
         if self._fruitless.get(conversation_id) == ground:
             return NoCompaction("nothing could be compacted, and nothing has changed since")
@@ -204,7 +204,7 @@ class CompactionService:
             async with self._leases.held(conversation_id) as is_mine:
                 if not is_mine:
                     return CompactionPending()
-                result = await self._run_for_build(tenant_id, conversation_id, request, head)
+                result = await self._run_for_build(tenant_id, conversation_id, request, state)
         except Conflict:
             return None
         if isinstance(result, NoCompaction):
@@ -265,7 +265,7 @@ class CompactionService:
                 if not is_mine:
                     return False
                 situation = await self._situation(tenant_id, conversation_id, request, spans)
-                if situation.head.view_version == version:
+                if situation.state.view_version == version:
                     await self._apply_clearing(situation, plan, started)
         except Conflict:
             pass
@@ -298,7 +298,7 @@ class CompactionService:
             situation = await self._situation(tenant_id, conversation_id)
         except NotFound:
             return
-        if situation.head.is_resting or not await self._is_due(situation):
+        if situation.state.is_resting or not await self._is_due(situation):
             return
         try:
             result = await self._run(situation, Trigger.BACKGROUND, CompactRequest())
@@ -312,20 +312,20 @@ class CompactionService:
 
     async def _is_due(self, situation: CompactionInput) -> bool:
         """Whether our own count, or what the provider reported, asks for a compaction (E2)."""
-        if compaction_threshold(situation.frame).reached(situation.head):
+        if compaction_threshold(situation.resolved).reached(situation.state):
             return True
         async with self._database.session() as records:
-            return await is_due_as_reported(records, situation.frame, situation.conversation)
+            return await is_due_as_reported(records, situation.resolved, situation.conversation)
 
     async def _run_for_build(
         self,
         tenant_id: str,
         conversation_id: str,
         request: RequestSettings,
-        head: ConversationState,
+        state: ConversationState,
     ) -> CompactResult | NoCompaction | None:
         situation = await self._situation(tenant_id, conversation_id, request)
-        if situation.head.view_version != head.view_version:
+        if situation.state.view_version != state.view_version:
             return None
         try:
             result = await self._run(situation, Trigger.PROACTIVE, CompactRequest())
@@ -338,14 +338,14 @@ class CompactionService:
 
     async def _let_grow(self, situation: CompactionInput) -> None:
         """Leave alone, until it has grown, what cannot be compacted any further."""
-        limits = situation.frame.judging_limits()
+        limits = situation.resolved.judging_limits()
         async with self._database.session() as records:
             await records.contexts.let_grow(
-                situation.conversation.conversation_id, resume_at(situation.head, limits)
+                situation.conversation.conversation_id, resume_at(situation.state, limits)
             )
 
     async def _postpone(self, situation: CompactionInput) -> None:
-        rest = min(MIN_REST_SECONDS * 2 ** min(situation.head.failures, 16), MAX_REST_SECONDS)
+        rest = min(MIN_REST_SECONDS * 2 ** min(situation.state.failures, 16), MAX_REST_SECONDS)
         async with self._database.session() as records:
             await records.jobs.postpone(situation.conversation.conversation_id, rest)
 
@@ -370,34 +370,36 @@ class CompactionService:
             await self._active.settled(tenant_id, found)
             found = await self._found(tenant_id, conversation_id, model)
         async with self._database.session() as records:
-            frame = await self._frames.of(found, request)
+            resolved = await self._frames.of(found, request)
             active = await _active(records, found)
-            if active is not None and active.policy_strategy != frame.policy.strategy:
+            if active is not None and active.policy_strategy != resolved.policy.strategy:
                 # Another strategy made what is shown: this one starts from the log (D6).
-                await records.contexts.hide_compaction(conversation_id, found.head.view_version)
-                found = replace(found, head=unhidden(found.head))
+                await records.contexts.hide_compaction(conversation_id, found.state.view_version)
+                found = replace(found, state=unhidden(found.state))
                 active = None
-            view = base_view(found.head, active.view if active else None, frame.policy)
-            shown = spans_through(spans or view.spans, found.head.head_seq)
-            entries = await _entries(records, conversation_id, shown, view, frame.policy)
-        situation = CompactionInput(tenant_id, found, frame, view, tuple(entries), active)
+            view = base_view(found.state, active.view if active else None, resolved.policy)
+            shown = spans_through(spans or view.spans, found.state.head_seq)
+            entries = await _entries(records, conversation_id, shown, view, resolved.policy)
+        situation = CompactionInput(tenant_id, found, resolved, view, tuple(entries), active)
         return await self._shortened(situation)
 
     async def _shortened(self, situation: CompactionInput) -> CompactionInput:
         """Return the situation with what every build shortens: a plan goes by what they show."""
-        frame, view = situation.frame, situation.view
-        limits = frame.policy_limits or frame.limits
-        if limits is None or not frame.policy.messages.offload_oversized:
+        resolved, view = situation.resolved, situation.view
+        limits = resolved.policy_limits or resolved.limits
+        if limits is None or not resolved.policy.messages.offload_oversized:
             return situation
         if situation.tokens_in(view) <= limits.capacity:
             return situation
-        reserve = max(reserve_for(StrategyName.SANDWICH, limits), summary_cost(view, frame.count))
-        left = text_room(frame, limits, reserve + reader_tokens(frame))
+        reserve = max(
+            reserve_for(StrategyName.SANDWICH, limits), summary_cost(view, resolved.count)
+        )
+        left = text_room(resolved, limits, reserve + reader_tokens(resolved))
         costs = oversized(situation.shown, left)
         if not costs:
             return situation
         conversation_id = situation.conversation.conversation_id
-        shorts = await shorts_for(self._database, conversation_id, costs, frame, as_chat=True)
+        shorts = await shorts_for(self._database, conversation_id, costs, resolved, as_chat=True)
         return replace(situation, view=shorten(view, shorts))
 
     async def _found(self, tenant_id: str, conversation_id: str, model: str | None) -> Conversation:
@@ -413,15 +415,15 @@ class CompactionService:
         self, situation: CompactionInput, trigger: Trigger, ask: CompactRequest
     ) -> NoCompaction | CompactionPlan:
         if not situation.entries:
-            return NoCompaction(f"the conversation has no messages{_where(situation.head)}")
-        is_crowded = compaction_threshold(situation.frame).is_crowded(situation.head)
+            return NoCompaction(f"the conversation has no messages{_where(situation.state)}")
+        is_crowded = compaction_threshold(situation.resolved).is_crowded(situation.state)
         deep = trigger is Trigger.BACKGROUND and is_crowded
         forced = trigger is Trigger.FORCED
-        strategy = ask.strategy or situation.frame.policy.strategy
+        strategy = ask.strategy or situation.resolved.policy.strategy
         return plan_for(
             situation.shown,
-            situation.head,
-            situation.frame,
+            situation.state,
+            situation.resolved,
             situation.tokens_in(situation.view),
             CompactionOptions(
                 forced or deep,
@@ -446,7 +448,7 @@ class CompactionService:
         self, situation: CompactionInput, trigger: Trigger, strategy: StrategyName | None = None
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:
         conversation_id = situation.conversation.conversation_id
-        strategy = strategy or situation.frame.policy.strategy
+        strategy = strategy or situation.resolved.policy.strategy
         return self._observer.compacting(conversation_id, trigger, strategy)
 
     async def _attempt(
@@ -518,18 +520,18 @@ class CompactionService:
         self, situation: CompactionInput, plan: CompactionPlan, ask: CompactRequest
     ) -> CompactResult:
         """Return what a plan leads to, its summaries taking what they probably will."""
-        frame = situation.frame
+        resolved = situation.resolved
         summaries, retain, whole = self._expected(situation, plan, ask)
         view = view_after(situation.view, plan, summaries, retain, whole)
         tokens = sum(entry.tokens for entry in as_shown(situation.entries, view))
         note = view.note
         room = sum(summary.tokens for summary in view.summaries)
-        room += frame.count(note) if note is not None else 0
+        room += resolved.count(note) if note is not None else 0
         span = plan.hidden or view.hidden
-        tools = own_tools_cost(frame, situation.head, view.trimmed_through)
+        tools = own_tools_cost(resolved, situation.state, view.trimmed_through)
         return replace(
             _nothing(situation, _DRY_RUN, plan.steps),
-            after_tokens=frame.usage(tokens, room, tools).total,
+            after_tokens=resolved.usage(tokens, room, tools).total,
             after_msg_count=situation.messages_in(view),
             summary_range=(span.start, span.end) if span and view.summaries else None,
             summary_tokens=room,
@@ -540,13 +542,13 @@ class CompactionService:
         self, situation: CompactionInput, plan: CompactionPlan, ask: CompactRequest
     ) -> tuple[list[Summary], str | None, list[int]]:
         """Return what makes the view a plan leads to, the texts of its summaries unwritten."""
-        view, policy, whole = situation.view, situation.frame.policy, _whole(situation)
-        limits = situation.frame.judging_limits()
+        view, policy, whole = situation.view, situation.resolved.policy, _whole(situation)
+        limits = situation.resolved.judging_limits()
         strategy = ask.strategy or policy.strategy
         assert plan.hidden is not None
         if not plan.chunks:
             retain = "" if self._summary_ask(situation, ask, retains=True).wants_retain else None
-            most = min(summary_room(limits), plan.freed_tokens + situation.head.summary_tokens)
+            most = min(summary_room(limits), plan.freed_tokens + situation.state.summary_tokens)
             tokens = expected_tokens(situation.active, strategy, most)
             return [Summary(plan.hidden, "", tokens)], retain, whole
         chunks = chunks_for(plan, view, policy.tree_summary.chunk_size)
@@ -599,7 +601,7 @@ class CompactionService:
             fresh,
             before,
             ask,
-            summary_room(situation.frame.judging_limits()),
+            summary_room(situation.resolved.judging_limits()),
             effort,
             kept=frozenset(plan.kept),
             retains=True,
@@ -623,8 +625,8 @@ class CompactionService:
 
         What was summarised before a model failed is kept: the plan ends there.
         """
-        view, limits = situation.view, situation.frame.judging_limits()
-        policy = situation.frame.policy.tree_summary
+        view, limits = situation.view, situation.resolved.judging_limits()
+        policy = situation.resolved.policy.tree_summary
         nodes = list(view.summaries)
         made: list[Summary] = []
         hidden, failed = plan.hidden, False
@@ -657,7 +659,7 @@ class CompactionService:
         effort: SummariserCalls,
     ) -> list[Summary]:
         """Fold full levels of a tree in place, and return the summaries that made."""
-        limits = situation.frame.judging_limits()
+        limits = situation.resolved.judging_limits()
         made: list[Summary] = []
         while fold := _next_fold(situation, nodes):
             first, last = fold
@@ -706,13 +708,15 @@ class CompactionService:
         return self._summariser.effort(situation.tenant_id)
 
     def _model(self, situation: CompactionInput, ask: CompactRequest) -> str | None:
-        frame = situation.frame
-        return self._summariser.choose_model(ask.model, frame.policy.compaction.model, frame.model)
+        resolved = situation.resolved
+        return self._summariser.choose_model(
+            ask.model, resolved.policy.compaction.model, resolved.model
+        )
 
     def _summary_ask(
         self, situation: CompactionInput, ask: CompactRequest, *, retains: bool = False
     ) -> SummaryRequest:
-        policy = situation.frame.policy.compaction
+        policy = situation.resolved.policy.compaction
         return SummaryRequest(
             prompt=policy.summary_prompt,
             directives=policy.summary_directives,
@@ -723,7 +727,7 @@ class CompactionService:
 
     @staticmethod
     def _count(situation: CompactionInput, text: str) -> int:
-        return shown_cost(text, situation.frame.count)
+        return shown_cost(text, situation.resolved.count)
 
     # --- applying -------------------------------------------------------------------------
 
@@ -736,11 +740,11 @@ class CompactionService:
         effort: SummariserCalls,
         started: float,
     ) -> Compaction:
-        head, view, policy = situation.head, made.view, situation.frame.policy
+        state, view, policy = situation.state, made.view, situation.resolved.policy
         left = as_shown(situation.entries, view)
         return Compaction(
             compaction_id=self._new_id(),
-            parent_id=head.compaction_id,
+            parent_id=state.compaction_id,
             trigger=trigger,
             strategy=strategy or policy.strategy,
             policy_strategy=policy.strategy,
@@ -748,9 +752,9 @@ class CompactionService:
             span=made.plan.hidden or view.hidden or Span(1, view.trimmed_through + 1),
             view=view,
             made=tuple(made.made),
-            summary_tokens=summary_cost(view, situation.frame.count),
-            hidden_tokens=head.tokens - sum(entry.tokens for entry in left),
-            hidden_messages=head.head_seq - len(left),
+            summary_tokens=summary_cost(view, situation.resolved.count),
+            hidden_tokens=state.tokens - sum(entry.tokens for entry in left),
+            hidden_messages=state.head_seq - len(left),
             before_tokens=situation.tokens_in(situation.view),
             after_tokens=situation.tokens_in(view),
             before_msg_count=situation.messages_in(situation.view),
@@ -771,15 +775,15 @@ class CompactionService:
         made = _Made(plan, _without_summary(situation, plan))
         effort = self._effort(situation)
         receipt = self._receipt(situation, made, Trigger.TOOL_OUTPUT, None, effort, started)
-        head, left = situation.head, as_shown(situation.entries, made.view)
+        state, left = situation.state, as_shown(situation.entries, made.view)
         freed = sum(entry.tokens for entry in situation.shown) - sum(e.tokens for e in left)
         receipt = replace(
             receipt,
-            hidden_tokens=head.hidden_tokens + freed,
-            hidden_messages=head.hidden_messages,
+            hidden_tokens=state.hidden_tokens + freed,
+            hidden_messages=state.hidden_messages,
         )
         with self._watched(situation, Trigger.TOOL_OUTPUT) as tell:
-            await self._apply(situation, receipt, TRIMMED, head.resume_at)
+            await self._apply(situation, receipt, TRIMMED, state.resume_at)
             tell(result_of(receipt))
 
     async def _apply(
@@ -809,7 +813,7 @@ class CompactionService:
             applied = await records.contexts.show(
                 conversation_id,
                 shown,
-                view_version=situation.head.view_version,
+                view_version=situation.state.view_version,
                 cause=cause,
                 resume_at=resume,
             )
@@ -826,13 +830,13 @@ class CompactionService:
             )
 
 
-def _where(head: ConversationState) -> str:
-    return " in its active window" if head.head_seq else ""
+def _where(state: ConversationState) -> str:
+    return " in its active window" if state.head_seq else ""
 
 
 async def _active(records: Repositories, conversation: Conversation) -> Compaction | None:
     """Return the receipt of what a conversation shows, None where it shows its log."""
-    compaction_id = conversation.head.compaction_id
+    compaction_id = conversation.state.compaction_id
     if compaction_id is None:
         return None
     return await records.contexts.find_compaction(conversation.conversation_id, compaction_id)
@@ -868,14 +872,14 @@ def _resume_after(situation: CompactionInput, receipt: Compaction) -> int:
 
     What has to stay can be more than `max_messages` allows: no compaction helps then.
     """
-    head, frame = situation.head, situation.frame
-    left = replace(head, hidden_messages=receipt.hidden_messages)
-    is_crowded = compaction_threshold(frame).is_crowded(left)
-    return resume_at(head, frame.judging_limits()) if is_crowded else 0
+    state, resolved = situation.state, situation.resolved
+    left = replace(state, hidden_messages=receipt.hidden_messages)
+    is_crowded = compaction_threshold(resolved).is_crowded(left)
+    return resume_at(state, resolved.judging_limits()) if is_crowded else 0
 
 
 def _next_fold(situation: CompactionInput, nodes: Sequence[Summary]) -> tuple[int, int] | None:
-    tree, limits = situation.frame.policy.tree_summary, situation.frame.judging_limits()
+    tree, limits = situation.resolved.policy.tree_summary, situation.resolved.judging_limits()
     most = reserve_for(StrategyName.TREE_SUMMARY, limits)
     return next_fold(nodes, tree.levels, tree.chunk_size, most)
 

@@ -29,9 +29,11 @@ class Receipt:
 class ReceiptService:
     """Reads what compactions did, and takes the newest one back."""
 
-    def __init__(self, database: Database, frames: SettingsResolver, active: ActiveWindows) -> None:
+    def __init__(
+        self, database: Database, resolver: SettingsResolver, active: ActiveWindows
+    ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._active = active
 
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
@@ -45,11 +47,11 @@ class ReceiptService:
         async with self._database.session() as records:
             found = await self._conversation(records, tenant_id, conversation_id)
         found = await self._active.settled(tenant_id, found)
-        if found.head.compaction_id is None:
+        if found.state.compaction_id is None:
             return None
         async with self._database.session() as records:
             receipt = await records.contexts.find_compaction(
-                conversation_id, found.head.compaction_id
+                conversation_id, found.state.compaction_id
             )
         if receipt is None or receipt.created_at is None or receipt.summary is None:
             return None
@@ -104,7 +106,7 @@ class ReceiptService:
         spans = overlap((receipt.span,), receipt.view.window)
         ahead = [
             (max(after_seq, span.start - 1), span.end)
-            for span in spans_through(spans, found.head.head_seq)
+            for span in spans_through(spans, found.state.head_seq)
             if span.end - 1 > after_seq
         ]
         page = Page[StoredMessage]()
@@ -147,10 +149,10 @@ class ReceiptService:
             if found is None:
                 raise NotFound.conversation(conversation_id)
             receipt = await _receipt(records, conversation_id, compaction_id)
-            if found.head.compaction_id != compaction_id:
+            if found.state.compaction_id != compaction_id:
                 raise Conflict(
                     "Only the newest active compaction can be undone",
-                    {"active": found.head.compaction_id},
+                    {"active": found.state.compaction_id},
                 )
             await self._show_before(records, found, receipt)
             await records.contexts.mark_undone(conversation_id, compaction_id)
@@ -162,25 +164,25 @@ class ReceiptService:
         self, records: Repositories, conversation: Conversation, receipt: Compaction
     ) -> None:
         """Put the view of a receipt's parent back, with the pins that were set since (D8)."""
-        conversation_id, head = conversation.conversation_id, conversation.head
+        conversation_id, state = conversation.conversation_id, conversation.state
         parent = None
         if receipt.parent_id is not None:
             parent = await records.contexts.find_compaction(conversation_id, receipt.parent_id)
-        frame = await self._frames.of(conversation)
+        resolved = await self._frames.of(conversation)
         kept: tuple[int, ...] = ()
         if parent is not None:
             pinned = await records.contexts.pinned(conversation_id)
             kept, _, _ = newly_kept(parent.view, kept_of(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
-        before = replace(conversation, head=replace(head, kept=kept))
+        before = replace(conversation, state=replace(state, kept=kept))
         shown = await shown_of(records, self._frames, before, parent)
-        limits = frame.policy_limits
+        limits = resolved.policy_limits
         applied = await records.contexts.show(
             conversation_id,
             shown,
-            view_version=head.view_version,
+            view_version=state.view_version,
             cause="undone",
-            resume_at=resume_at(head, limits) if limits is not None else head.tokens + 1,
+            resume_at=resume_at(state, limits) if limits is not None else state.tokens + 1,
         )
         assert applied, "the head is locked, and the view shows every pin"
 
@@ -205,5 +207,5 @@ async def _receipt(records: Repositories, conversation_id: str, compaction_id: s
 def _with_status(conversation: Conversation, receipt: Compaction) -> Receipt:
     if receipt.undone_at is not None:
         return Receipt(receipt, "undone")
-    is_active = conversation.head.compaction_id == receipt.compaction_id
+    is_active = conversation.state.compaction_id == receipt.compaction_id
     return Receipt(receipt, "active" if is_active else "superseded")

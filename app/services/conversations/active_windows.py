@@ -38,10 +38,10 @@ class ActiveWindows:
     """Moves windows on, and puts restored messages back into them."""
 
     def __init__(
-        self, database: Database, frames: SettingsResolver, now: Callable[[], datetime]
+        self, database: Database, resolver: SettingsResolver, now: Callable[[], datetime]
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self.now = now
 
     async def settled(self, tenant_id: str, conversation: Conversation) -> Conversation:
@@ -57,20 +57,20 @@ class ActiveWindows:
         now = self.now()
         if not conversation.is_outdated(now):
             return conversation
-        conversation_id, head = conversation.conversation_id, conversation.head
+        conversation_id, state = conversation.conversation_id, conversation.state
         seconds = conversation.rolling_window_seconds
         # What nothing was built from yet has no prefix that a step ahead could keep.
         is_built = await records.windows.has_epochs(conversation_id)
-        steps_ahead = is_built and head.window_seconds in (seconds, OUT_OF_DATE)
-        marker = marker_of(head.cleared_at, seconds, now, steps_ahead=steps_ahead)
-        window = ActiveWindow(head.cleared_seq + 1)
+        steps_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
+        marker = marker_of(state.cleared_at, seconds, now, steps_ahead=steps_ahead)
+        window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
             since = await records.windows.start_after(
-                conversation_id, window.since, head.head_seq, marker
+                conversation_id, window.since, state.head_seq, marker
             )
-            gaps = await records.windows.late_groups(conversation_id, since, head.head_seq, marker)
+            gaps = await records.windows.late_groups(conversation_id, since, state.head_seq, marker)
             window = ActiveWindow(since, tuple(gaps))
-        restored = still_restored(head.window.restored, window, marker)
+        restored = still_restored(state.window.restored, window, marker)
         window = replace(window, restored=restored)
         oldest_at = await records.windows.oldest_at(conversation_id, window.since, marker)
         oldest_at = _oldest(oldest_at, *(item.at for item in restored))
@@ -84,17 +84,21 @@ class ActiveWindows:
         Call groups come back whole. Call it in a transaction that holds the head's lock.
         """
         conversation = await self.settle(records, conversation)
-        conversation_id, head = conversation.conversation_id, conversation.head
-        now, window, head_seq = after_clear(self.now(), head.cleared_at), head.window, head.head_seq
+        conversation_id, state = conversation.conversation_id, conversation.state
+        now, window, head_seq = (
+            after_clear(self.now(), state.cleared_at),
+            state.window,
+            state.head_seq,
+        )
         stored = overlap(spans, (Span(1, head_seq + 1),))
         whole = await records.windows.whole_groups(conversation_id, stored, head_seq)
         after = window.with_restored(whole, now)
         if after == window:
             return conversation
-        oldest_at = _oldest(head.oldest_at, now)
+        oldest_at = _oldest(state.oldest_at, now)
         named = await records.windows.mentions_in(conversation_id, whole)
-        mentions = tuple(dict.fromkeys((*head.mentions, *sorted(named))))
-        conversation = replace(conversation, head=replace(head, mentions=mentions))
+        mentions = tuple(dict.fromkeys((*state.mentions, *sorted(named))))
+        conversation = replace(conversation, state=replace(state, mentions=mentions))
         return await self._move(records, conversation, after, oldest_at, "restored")
 
     async def _move(
@@ -106,28 +110,28 @@ class ActiveWindows:
         cause: str,
     ) -> Conversation:
         """Store a window, and return the conversation as it then is."""
-        conversation_id, head = conversation.conversation_id, conversation.head
+        conversation_id, state = conversation.conversation_id, conversation.state
         moved = replace(
-            await with_window(records, conversation_id, head, window),
+            await with_window(records, conversation_id, state, window),
             window_seconds=conversation.rolling_window_seconds,
             oldest_at=oldest_at,
         )
         shown = await self._shown(records, conversation, moved)
-        changes = window.spans != head.window.spans
+        changes = window.spans != state.window.spans
         moved = _showing(moved, shown, cause if changes else None)
         await records.windows.move(conversation_id, moved)
-        return replace(conversation, head=moved)
+        return replace(conversation, state=moved)
 
     async def _shown(
-        self, records: Repositories, conversation: Conversation, head: ConversationState
+        self, records: Repositories, conversation: Conversation, state: ConversationState
     ) -> VisibleState:
         """Return what is shown of a moved window."""
         active = None
-        if head.compaction_id is not None:
+        if state.compaction_id is not None:
             active = await records.contexts.find_compaction(
-                conversation.conversation_id, head.compaction_id
+                conversation.conversation_id, state.compaction_id
             )
-        return await shown_of(records, self._frames, replace(conversation, head=head), active)
+        return await shown_of(records, self._frames, replace(conversation, state=state), active)
 
     async def _locked(
         self, records: Repositories, tenant_id: str, conversation_id: str
@@ -139,21 +143,21 @@ class ActiveWindows:
 
 
 async def with_window(
-    records: Repositories, conversation_id: str, head: ConversationState, window: ActiveWindow
+    records: Repositories, conversation_id: str, state: ConversationState, window: ActiveWindow
 ) -> ConversationState:
     """Return the head with this window, and with what that leaves out of the log."""
-    spans = spans_through(window.spans, head.head_seq)
+    spans = spans_through(window.spans, state.head_seq)
     return replace(
-        head,
+        state,
         window=window,
-        outside_tokens=head.tokens - await records.windows.tokens_in(conversation_id, spans),
-        outside_messages=head.head_seq - count_in(spans),
+        outside_tokens=state.tokens - await records.windows.tokens_in(conversation_id, spans),
+        outside_messages=state.head_seq - count_in(spans),
     )
 
 
 async def shown_of(
     records: Repositories,
-    frames: SettingsResolver,
+    resolver: SettingsResolver,
     conversation: Conversation,
     receipt: Compaction | None,
 ) -> VisibleState:
@@ -161,36 +165,36 @@ async def shown_of(
 
     What the head keeps is kept. A receipt that has nothing to say of this window is not shown.
     """
-    head = conversation.head
-    window = head.window.spans
+    state = conversation.state
+    window = state.window.spans
     whole = View(spans=window, window=window)
-    nothing = VisibleState(whole, None, 0, head.outside_tokens, head.outside_messages)
+    nothing = VisibleState(whole, None, 0, state.outside_tokens, state.outside_messages)
     if receipt is None:
         return nothing
-    view = base_view(head, receipt.view, frames.policy_of(conversation))
+    view = base_view(state, receipt.view, resolver.policy_of(conversation))
     if view.hidden is None and view.trimmed_through < window[0].start and not view.shortened:
         return nothing
     entries: list[Entry] = []
-    for span in spans_through(view.spans, head.head_seq):
+    for span in spans_through(view.spans, state.head_seq):
         entries += await records.log.entries(conversation.conversation_id, span.start, span.end)
     left = as_shown(entries, view)
     return VisibleState(
         view,
         receipt.compaction_id,
-        summary_cost(view, frames.counter(conversation.counter)),
-        head.tokens - sum(entry.tokens for entry in left),
-        head.head_seq - len(left),
-        tuple(filter(view.shows, head.kept)),
+        summary_cost(view, resolver.counter(conversation.counter)),
+        state.tokens - sum(entry.tokens for entry in left),
+        state.head_seq - len(left),
+        tuple(filter(view.shows, state.kept)),
     )
 
 
-def _showing(head: ConversationState, shown: VisibleState, cause: str | None) -> ConversationState:
+def _showing(state: ConversationState, shown: VisibleState, cause: str | None) -> ConversationState:
     """Return a head with what it shows, which is something new if there is a cause."""
     view, has_view = shown.view, shown.compaction_id is not None
     return replace(
-        head,
-        view_version=head.view_version + (cause is not None),
-        view_cause=cause or head.view_cause,
+        state,
+        view_version=state.view_version + (cause is not None),
+        view_cause=cause or state.view_cause,
         compaction_id=shown.compaction_id,
         span=view.hidden if has_view else None,
         kept=shown.kept,

@@ -72,7 +72,7 @@ class AgentService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
@@ -80,7 +80,7 @@ class AgentService:
         check_model: CheckModel,
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._service_policy = service_policy
         self._new_id = new_id
         self._now = now

@@ -60,7 +60,7 @@ class ConversationService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         service_policy: Mapping[str, Any],
         new_id: Callable[[], str],
         now: Callable[[], datetime],
@@ -68,7 +68,7 @@ class ConversationService:
         check_model: CheckModel,
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._service_policy = service_policy
         self._new_id = new_id
         self._now = now
@@ -147,8 +147,8 @@ class ConversationService:
             before = self._policy(found)["budget"]["counter"]
             after = self._counter(found.agent, settings)
             counter = found.counter
-            if after not in (before, counter) or not found.head.head_seq:
-                if found.head.head_seq:
+            if after not in (before, counter) or not found.state.head_seq:
+                if found.state.head_seq:
                     raise Conflict("The counter cannot change once there are messages")
                 counter = after
             metadata = found.metadata
@@ -163,13 +163,15 @@ class ConversationService:
         self, records: Repositories, before: Conversation, after: Conversation
     ) -> None:
         """Show everything again when the strategy changes (D6)."""
-        if before.head.compaction_id is None:
+        if before.state.compaction_id is None:
             return
         receipt = await records.contexts.find_compaction(
-            before.conversation_id, before.head.compaction_id
+            before.conversation_id, before.state.compaction_id
         )
         if receipt is not None and receipt.strategy != self._frames.policy_of(after).strategy:
-            await records.contexts.hide_compaction(before.conversation_id, before.head.view_version)
+            await records.contexts.hide_compaction(
+                before.conversation_id, before.state.view_version
+            )
 
     async def get_list(
         self, tenant_id: str, conversation_id: str, kind: Versioned, version: int | None = None
@@ -227,7 +229,7 @@ class ConversationService:
             now = self._now()
             told = json_text.dumps({"last_cleared_at": now.isoformat()})
             await records.windows.clear(conversation_id, now, told)
-            return (await self._locked(records, tenant_id, conversation_id)).head
+            return (await self._locked(records, tenant_id, conversation_id)).state
 
     async def remove_idle(self, tenant_id: str, conversation_id: str, before: datetime) -> bool:
         """Delete it likewise if nothing was appended or changed since; False when it stays."""

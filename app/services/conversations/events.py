@@ -63,15 +63,15 @@ class EventService:
         streams and ServiceUnavailable when there are too many of them.
         """
         async with self._reads, self._database.session() as records:
-            head = await records.events.find_head(tenant_id, conversation_id)
-        if head is None:
+            newest = await records.events.find_head(tenant_id, conversation_id)
+        if newest is None:
             raise NotFound.conversation(conversation_id)
-        if after is not None and after.is_beyond(head):
+        if after is not None and after.is_beyond(newest):
             raise ValidationError(
-                f"No event of this conversation has the id {after}", {"newest_id": str(head)}
+                f"No event of this conversation has the id {after}", {"newest_id": str(newest)}
             )
         self._shares.require_place(tenant_id)
-        return EventStream(self, tenant_id, conversation_id, after or head, follow)
+        return EventStream(self, tenant_id, conversation_id, after or newest, follow)
 
     @contextmanager
     def watched(self, stream: EventStream) -> Iterator[None]:
@@ -152,21 +152,21 @@ class EventStream:
                 except ServiceUnavailable:
                     await self._woken.wait()
                     continue
-                if page is None or self.cursor.is_beyond(page.head):
+                if page is None or self.cursor.is_beyond(page.newest):
                     yield self._own(EventType.DELETED)
                     return
                 for event in events_after(self.cursor, page):
                     self.cursor = event.cursor
                     yield event
                 if page.is_last:
-                    self._told = page.head
+                    self._told = page.newest
                     if not self._follow:
                         return
                     await self._woken.wait()
 
-    def notice(self, head: Cursor | None) -> None:
+    def notice(self, newest: Cursor | None) -> None:
         """Go on, unless everything up to this head is told; None says that there is none."""
-        if head is None or head != self._told:
+        if newest is None or newest != self._told:
             self._woken.set()
 
     def end(self) -> None:

@@ -140,7 +140,7 @@ class LogService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         queue: JobQueue,
         outputs: StoredResults,
         active: ActiveWindows,
@@ -150,7 +150,7 @@ class LogService:
     ) -> None:
         self._database = database
         self._queue = queue
-        self._frames = frames
+        self._frames = resolver
         self._outputs = outputs
         self._active = active
         self._new_id = new_id
@@ -237,11 +237,11 @@ class LogService:
         if conversation is None:
             return _AppendSettings()
         try:
-            frame = await self._frames.of(conversation)
+            resolved = await self._frames.of(conversation)
         except ContextError:
             return _AppendSettings(conversation.counter)
         return _AppendSettings(
-            conversation.counter, frame.policy.tool_output, compaction_threshold(frame)
+            conversation.counter, resolved.policy.tool_output, compaction_threshold(resolved)
         )
 
     async def _as_of_now(
@@ -274,9 +274,9 @@ class LogService:
             return done
         after = done.conversation
         try:
-            is_due = after.head.became_due
+            is_due = after.state.became_due
             now = (await self._ground(after)).line
-            if now != line and not after.head.is_due and now.reached(after.head):
+            if now != line and not after.state.is_due and now.reached(after.state):
                 async with self._database.session() as records:
                     is_due = await records.jobs.mark_due(after.conversation_id)
             if is_due and await self._queue.enqueue(tenant_id, after.conversation_id):
@@ -446,7 +446,7 @@ class LogService:
         pressure = reading.pressure if reading else None
         return Appended(
             messages=messages,
-            head_seq=conversation.head.head_seq,
+            head_seq=conversation.state.head_seq,
             pressure=pressure.pressure if pressure else None,
             notice=pressure.notice if pressure else None,
             next_threshold=pressure.next_threshold if pressure else None,
@@ -567,22 +567,22 @@ async def _attach(
 
 
 def _check_head(current: Conversation, request: Append, shape: BatchShape) -> None:
-    head = current.head
-    if request.expected_seq is not None and request.expected_seq != head.head_seq:
+    state = current.state
+    if request.expected_seq is not None and request.expected_seq != state.head_seq:
         raise Conflict(
-            f"The log's head is {head.head_seq}, not {request.expected_seq}",
-            {"head_seq": head.head_seq, "expected_seq": request.expected_seq},
+            f"The log's head is {state.head_seq}, not {request.expected_seq}",
+            {"head_seq": state.head_seq, "expected_seq": request.expected_seq},
         )
     for call_id in shape.needs:
-        if call_id not in head.open_calls:
+        if call_id not in state.open_calls:
             raise unpaired(call_id, "answers no open call")
 
 
 def _placed(
     after: Conversation, drafts: Sequence[Draft], ids: Sequence[str]
 ) -> list[AppendedMessage]:
-    first = after.head.head_seq - len(drafts) + 1
-    turn = after.head.turns - sum(entry.role is Role.USER for entry in drafts)
+    first = after.state.head_seq - len(drafts) + 1
+    turn = after.state.turns - sum(entry.role is Role.USER for entry in drafts)
     placed = []
     for offset, (entry, message_id) in enumerate(zip(drafts, ids, strict=True)):
         turn += entry.role is Role.USER

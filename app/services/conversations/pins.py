@@ -22,9 +22,11 @@ MAX_SHARE = 0.5
 class PinService:
     """Pins and unpins messages, with their call groups or whole turns."""
 
-    def __init__(self, database: Database, frames: SettingsResolver, active: ActiveWindows) -> None:
+    def __init__(
+        self, database: Database, resolver: SettingsResolver, active: ActiveWindows
+    ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._active = active
 
     async def pin(
@@ -42,14 +44,14 @@ class PinService:
             await records.contexts.pin(conversation_id, seqs)
             await self._check_share(records, found)
             receipt = None
-            if found.head.compaction_id is not None:
+            if found.state.compaction_id is not None:
                 receipt = await records.contexts.find_compaction(
-                    conversation_id, found.head.compaction_id
+                    conversation_id, found.state.compaction_id
                 )
             if receipt is not None:
-                view = base_view(found.head, receipt.view, self._frames.policy_of(found))
-                kept, tokens, messages = newly_kept(view, found.head.kept, around)
-                if kept != found.head.kept:
+                view = base_view(found.state, receipt.view, self._frames.policy_of(found))
+                kept, tokens, messages = newly_kept(view, found.state.kept, around)
+                if kept != found.state.kept:
                     await records.contexts.keep(conversation_id, kept, tokens, messages)
             told = json_text.dumps({"seqs": seqs})
             await records.events.add(conversation_id, EventType.PINNED, told)
@@ -83,15 +85,15 @@ class PinService:
 
     async def _check_share(self, records: Repositories, conversation: Conversation) -> None:
         """Refuse pins that leave the rest of the history too little room."""
-        frame = await self._frames.of(conversation)
-        limits = frame.policy_limits
+        resolved = await self._frames.of(conversation)
+        limits = resolved.policy_limits
         if limits is None:
             return
-        window = conversation.head.window
+        window = conversation.state.window
         every = await records.contexts.pinned(conversation.conversation_id)
         pinned = [entry for entry in every if window.holds(entry.seq)]
-        tokens = frame.usage(sum(entry.tokens for entry in pinned), 0).conversation
-        most = int((limits.capacity - frame.usage(0, 0).fixed) * MAX_SHARE)
+        tokens = resolved.usage(sum(entry.tokens for entry in pinned), 0).conversation
+        most = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_SHARE)
         if tokens > most:
             raise ValidationError(
                 f"Pinned messages would take {tokens} tokens, and may take {most}:"

@@ -51,9 +51,9 @@ MAX_CANDIDATES = 40
 class SearchService:
     """Finds messages by their words, and indexes them for it."""
 
-    def __init__(self, database: Database, frames: SettingsResolver) -> None:
+    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
 
     async def page(
         self,
@@ -73,7 +73,7 @@ class SearchService:
         """
         query = query_from(query_text)
         conversation = await self._find(tenant_id, conversation_id)
-        head_seq = conversation.head.head_seq
+        head_seq = conversation.state.head_seq
         await self._index(conversation_id, head_seq)
         after_seq, before_seq = max(after_seq, 0), min(before_seq, head_seq + 1)
         page: list[StoredMessage] = []
@@ -109,7 +109,7 @@ class SearchService:
         """Return what of the log answers a question best, the best first (L1); raises NotFound."""
         conversation = await self._find(tenant_id, conversation_id)
         terms = recall_terms(question)
-        head_seq = conversation.head.head_seq
+        head_seq = conversation.state.head_seq
         await self._index(conversation_id, head_seq)
         if not terms or not head_seq:
             return []
@@ -127,9 +127,9 @@ class SearchService:
 
     async def prepare(self, tenant_id: str, conversation_id: str) -> None:
         """Index what a conversation no longer shows, so that a search need not (rule 1)."""
-        head = (await self._find(tenant_id, conversation_id)).head
-        if head.span is not None:
-            await self._index(conversation_id, min(head.head_seq, head.span.end - 1))
+        state = (await self._find(tenant_id, conversation_id)).state
+        if state.span is not None:
+            await self._index(conversation_id, min(state.head_seq, state.span.end - 1))
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as records:

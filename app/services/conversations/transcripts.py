@@ -73,7 +73,7 @@ class _ConversationPage:
 
     def visibilities(self) -> dict[int, Visibility]:
         """Return how its messages are shown, as far as the receipts read so far tell."""
-        restored = self.conversation.head.window.restored
+        restored = self.conversation.state.window.restored
         return visibilities(self.entries, self.view, self.receipts, restored, self.slid)
 
 
@@ -83,12 +83,12 @@ class TranscriptService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         active: ActiveWindows,
         originals: Originals,
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._active = active
         self._originals = originals
 
@@ -198,8 +198,8 @@ class TranscriptService:
 
     async def _explain(self, records: Repositories, talks: Sequence[_ConversationPage]) -> None:
         """Find out what conversations show, and read the receipts that led to it (rule 2)."""
-        heads = {talk.conversation_id: talk.conversation.head for talk in talks}
-        newest = {key: head.compaction_id for key, head in heads.items() if head.compaction_id}
+        heads = {talk.conversation_id: talk.conversation.state for talk in talks}
+        newest = {key: state.compaction_id for key, state in heads.items() if state.compaction_id}
         await _read_back(records, talks, newest, 1)
         for talk in talks:
             await self._look(records, talk)
@@ -218,7 +218,7 @@ class TranscriptService:
         if talk.receipts and talk.receipts[0].policy_strategy != policy.strategy:
             talk.receipts.clear()  # another strategy's: the next build starts from the log (D6)
         active = talk.receipts[0].view if talk.receipts else None
-        talk.view = base_view(conversation.head, active, policy)
+        talk.view = base_view(conversation.state, active, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             count = policy.sliding_window.keep_last_n
             shown_from = await _slid_to(records, conversation, talk.view.spans, count)
@@ -241,7 +241,7 @@ async def _slid_to(
     records: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
     """Return where the last messages of these spans begin, with their whole call group (D2)."""
-    seq = last_from(spans, conversation.head.head_seq, count)
+    seq = last_from(spans, conversation.state.head_seq, count)
     group = await records.contexts.around(conversation.conversation_id, seq, whole_turn=False)
     return group[0].seq if group else seq
 

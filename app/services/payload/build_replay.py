@@ -38,9 +38,9 @@ class EarlierBuild:
 class BuildReplayService:
     """Derives the payloads of earlier builds."""
 
-    def __init__(self, database: Database, frames: SettingsResolver) -> None:
+    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
 
     async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> EarlierBuild:
         """Return the payload of a build; raises NotFound for an unknown conversation or build."""
@@ -52,9 +52,9 @@ class BuildReplayService:
                 epoch = await records.contexts.find_epoch(conversation_id, named.epoch_id)
             if named is None or epoch is None or not _holds(epoch, named, conversation):
                 raise _unknown(build_id)
-            model = epoch.lane.partition(":")[2]
+            model = epoch.payload_stream.partition(":")[2]
             conversation = await self._found(records, tenant_id, conversation_id, model)
-            start = start_from(epoch.frame)
+            start = start_from(epoch.start_json)
             hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic)
             texts = await records.contexts.texts(conversation_id, [*hashes, named.tail or ""])
             rows: list[LogRow] = []
@@ -70,9 +70,9 @@ class BuildReplayService:
         known = set(filter(None, (*hashes, named.tail))) <= texts.keys()
         if not known or (named.tail is not None and not _is_tail(texts[named.tail])):
             raise _unknown(build_id)
-        frame = self._frames.recorded(conversation, epoch, start, texts)
+        resolved = self._frames.recorded(conversation, epoch, start, texts)
         payload = await asyncio.to_thread(
-            _rendered, conversation_id, epoch, start, frame, rows, texts, named.tail
+            _rendered, conversation_id, epoch, start, resolved, rows, texts, named.tail
         )
         return EarlierBuild(_body(epoch, named, build_id, payload))
 
@@ -89,7 +89,7 @@ class BuildReplayService:
 
 def _holds(epoch: Epoch, named: BuildName, conversation: Conversation) -> bool:
     """Whether the epoch can have had a build through that seq."""
-    return epoch.start_seq <= named.through_seq <= conversation.head.head_seq
+    return epoch.start_seq <= named.through_seq <= conversation.state.head_seq
 
 
 def _unknown(build_id: str) -> NotFound:
@@ -100,28 +100,28 @@ def _rendered(
     conversation_id: str,
     epoch: Epoch,
     start: Start,
-    frame: ResolvedSettings,
+    resolved: ResolvedSettings,
     rows: Sequence[LogRow],
     texts: Mapping[str, str],
     tail: str | None,
 ) -> Payload:
     fixed = _texts(texts, start.dynamic)
-    opens = frame.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+    opens = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
     format = FormatName(epoch.format)
     assembler = assembler_for(
         format,
         start.view,
-        frame.count,
-        frame.nameable,
-        frame.tail(fixed if opens else ()),
-        frame.defined(start.offer),
+        resolved.count,
+        resolved.nameable,
+        resolved.tail(fixed if opens else ()),
+        resolved.defined(start.offer),
     )
     for row in rows:
         assembler.feed(row)
     assembler.finish()
-    items: PayloadItems = assembler.items(frame.tail(_texts(texts, tail)))
+    items: PayloadItems = assembler.items(resolved.tail(_texts(texts, tail)))
     request = Request(format, start.offer, conversation_id, () if opens else fixed)
-    return render_payload(request, frame, items)
+    return render_payload(request, resolved, items)
 
 
 def _texts(texts: Mapping[str, str], hash: str | None) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class BuildState:
     """
 
     read: ContextRead
-    frame: ResolvedSettings
+    resolved: ResolvedSettings
     limits: Limits
     view: View
     entries: list[Entry]
@@ -170,7 +170,7 @@ class BuildState:
     @property
     def system_dynamic(self) -> tuple[str, ...]:
         """The texts that stand at the end of the system prompt although they change (B4)."""
-        in_system = self.frame.policy.dynamic_position is DynamicPosition.SYSTEM
+        in_system = self.resolved.policy.dynamic_position is DynamicPosition.SYSTEM
         return (*self.dynamic, *self.notes.texts) if in_system else ()
 
     @property
@@ -209,37 +209,39 @@ class BuildState:
     def extra_tools(self) -> int:
         """Raw tokens of the tools beyond those that the frame counts."""
         references = self.items.references if self.items is not None else ()
-        tokens = self.frame.tool_tokens(self.offer, references)
-        return tokens - self.frame.raw_fixed.tool_descriptions
+        tokens = self.resolved.tool_tokens(self.offer, references)
+        return tokens - self.resolved.raw_fixed.tool_descriptions
 
     @property
     def extra_system(self) -> int:
         """Raw tokens of dynamic text and notes beyond those that the frame counts."""
-        frame = self.frame
-        tokens = frame.system_tokens(self.system_dynamic)
+        resolved = self.resolved
+        tokens = resolved.system_tokens(self.system_dynamic)
         if self.items is not None:
             tokens += self.items.opening_tokens + self.items.tail_tokens
         else:
-            tokens += frame.system_tokens((*self.opening.texts, *self.tail.texts))
-        return tokens - frame.raw_dynamic
+            tokens += resolved.system_tokens((*self.opening.texts, *self.tail.texts))
+        return tokens - resolved.raw_dynamic
 
     @property
     def usage(self) -> Usage:
         """The usage of the view: exact once it is folded, from its entries before."""
-        frame = self.frame
+        resolved = self.resolved
         if self.items is not None:
             conversation, summary = self.items.tokens, self.items.summary_tokens
         else:
             conversation = sum(item.tokens for item in as_shown(self.entries, self.view))
-            summary = summary_cost(self.view, frame.count)
-        return frame.usage(conversation, summary, self.extra_tools, self.extra_system)
+            summary = summary_cost(self.view, resolved.count)
+        return resolved.usage(conversation, summary, self.extra_tools, self.extra_system)
 
     @property
     def own_usage(self) -> Usage:
         """The usage that the policy's own window is judged by (decision 13)."""
-        frame, head = self.frame, self.read.conversation.head
-        if frame.is_reduction:
-            return frame.usage(head.shown_tokens, head.summary_tokens, own_tools_cost(frame, head))
+        resolved, state = self.resolved, self.read.conversation.state
+        if resolved.is_reduction:
+            return resolved.usage(
+                state.shown_tokens, state.summary_tokens, own_tools_cost(resolved, state)
+            )
         return self.usage
 
     # --- its tools and notes --------------------------------------------------------------
@@ -252,8 +254,8 @@ class BuildState:
         """
         assert self.items is not None
         mentions = {*self.items.mentions, *self.notes.mentions, *kept}
-        own = self.frame.agent_tools(mentions)
-        has_tools = bool(own or self.frame.tools)
+        own = self.resolved.agent_tools(mentions)
+        has_tools = bool(own or self.resolved.tools)
         needs_stub = format is FormatName.ANTHROPIC and self.items.has_calls and not has_tools
         return (STUB_TOOL.name,) if needs_stub else own
 
@@ -275,7 +277,7 @@ class BuildState:
 
     def _note(self) -> None:
         """Write the notes, and the tail with them (G6, H2)."""
-        names = COMPACT_CONTEXT in self.frame.nameable
+        names = COMPACT_CONTEXT in self.resolved.nameable
         self._put_notes(Notes(None, len(self.offer.deferred), names))
         for _ in range(MAX_ROUNDS):
             used = self.usage.total
@@ -288,7 +290,7 @@ class BuildState:
 
     def _put_notes(self, notes: Notes) -> None:
         self.notes = notes
-        match self.frame.policy.dynamic_position:
+        match self.resolved.policy.dynamic_position:
             case DynamicPosition.TAIL:
                 texts: tuple[str, ...] = (*self.dynamic, *notes.texts)
             case DynamicPosition.BEFORE_WINDOW:
@@ -296,8 +298,8 @@ class BuildState:
             case DynamicPosition.SYSTEM:
                 texts = ()
             case _:
-                assert_never(self.frame.policy.dynamic_position)
-        tail = self.frame.tail(texts)
+                assert_never(self.resolved.policy.dynamic_position)
+        tail = self.resolved.tail(texts)
         if tail != self.tail and self.window is not None:
             self.items = self.window.assembler.items(tail)
         self.tail = tail
@@ -305,20 +307,20 @@ class BuildState:
 
 def build_state_of(
     read: ContextRead,
-    frame: ResolvedSettings,
+    resolved: ResolvedSettings,
     limits: Limits,
     view: View,
     ask: RequestSettings,
     offer: PayloadTools,
 ) -> BuildState:
     """Return a picture to start from: nothing of the view is known yet."""
-    texts = frame.dynamic(ask)
-    picture = BuildState(read, frame, limits, view, [], offer, texts)
-    match frame.policy.dynamic_position:
+    texts = resolved.dynamic(ask)
+    build_state = BuildState(read, resolved, limits, view, [], offer, texts)
+    match resolved.policy.dynamic_position:
         case DynamicPosition.TAIL:
-            picture.tail = frame.tail(texts)
+            build_state.tail = resolved.tail(texts)
         case DynamicPosition.BEFORE_WINDOW:
-            picture.opening = frame.tail(texts)
+            build_state.opening = resolved.tail(texts)
         case DynamicPosition.SYSTEM:
             pass
-    return picture
+    return build_state

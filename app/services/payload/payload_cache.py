@@ -23,13 +23,13 @@ _ROW_BYTES = 400
 class CachedPayload:
     """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`.
 
-    `frame` is the epoch's stored frame, `output_tokens` the tool output shown (F3). `tool_names`
+    `resolved` is the epoch's stored frame, `output_tokens` the tool output shown (F3). `tool_names`
     are those of results up to `named_through`, as far as they were asked for. `kept_tail` names
     the tail of its newest build.
     """
 
     epoch_id: str
-    frame: str
+    start_json: str
     view: View
     assembler: Assembler
     entries: list[Entry] = field(default_factory=list)

@@ -95,13 +95,13 @@ class UsageService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         queue: JobQueue,
         active: ActiveWindows,
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._queue = queue
         self._active = active
         self._new_id = new_id
@@ -119,18 +119,18 @@ class UsageService:
             conversation = await self._get(records, tenant_id, conversation_id, report)
             format = await self._format(records, conversation_id, report)
             ask = RequestSettings(format or FormatName.OPENAI_CHAT, report.model)
-            frame = await self._frame(conversation, ask)
+            resolved = await self._frame(conversation, ask)
             if report.usage is None:
                 stored = await records.usage.newest(conversation_id)
                 counted = _Counted(None, None)
             else:
                 stored, counted = await self._store(
-                    records, conversation, frame, report, ask.format, given
+                    records, conversation, resolved, report, ask.format, given
                 )
             reported = None
             if stored is not None:
                 reported = await read_reported(records, conversation, stored)
-            shown = await read_shown(records, frame, conversation) if frame is not None else 0
+            shown = await read_shown(records, resolved, conversation) if resolved is not None else 0
             if stored is not None and counted.tokens is not None and counted.reason is None:
                 # Last, for other reports of the model wait until this one ends.
                 calibration = await records.usage.calibrate(
@@ -141,10 +141,10 @@ class UsageService:
                     counted.tokens,
                 )
                 conversation = replace(conversation, calibration=calibration)
-                frame = await self._frame(conversation, ask)
-        judged = _judged(conversation, frame, shown, reported, counted)
-        if frame is not None and judged.should_compact:
-            await self._wake(tenant_id, conversation_id, frame)
+                resolved = await self._frame(conversation, ask)
+        judged = _judged(conversation, resolved, shown, reported, counted)
+        if resolved is not None and judged.should_compact:
+            await self._wake(tenant_id, conversation_id, resolved)
         return judged
 
     async def _with_build(
@@ -160,13 +160,13 @@ class UsageService:
             epoch = await records.contexts.find_epoch(conversation_id, named.epoch_id)
         if named is None or epoch is None:
             raise ValidationError.at("/build_id", "No build of this conversation has this id")
-        hashes = [hash for hash in (named.tail, start_from(epoch.frame).dynamic) if hash]
+        hashes = [hash for hash in (named.tail, start_from(epoch.start_json).dynamic) if hash]
         texts = await records.contexts.texts(conversation_id, hashes)
         said = [json_text.loads(texts[hash]) for hash in hashes if hash in texts]
         return replace(
             report,
             format=FormatName(epoch.format),
-            model=epoch.lane.partition(":")[2],
+            model=epoch.payload_stream.partition(":")[2],
             epoch=epoch.epoch,
             through_seq=named.through_seq,
             tail=tuple(str(text) for some in said for text in some),
@@ -180,14 +180,14 @@ class UsageService:
         )
         if found is None:
             raise NotFound.conversation(conversation_id)
-        head_seq = found.head.head_seq
+        head_seq = found.state.head_seq
         if report.through_seq is not None and report.through_seq > head_seq:
             raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
         if found.is_outdated(self._active.now()):
             locked = await records.log.lock(tenant_id, conversation_id, None)
             if locked is not None:
                 settled = await self._active.settle(records, locked)
-                return replace(found, head=settled.head)
+                return replace(found, state=settled.state)
         return found
 
     async def _format(
@@ -218,7 +218,7 @@ class UsageService:
         self,
         records: Repositories,
         conversation: Conversation,
-        frame: ResolvedSettings | None,
+        resolved: ResolvedSettings | None,
         report: Report,
         format: FormatName,
         given: str,
@@ -230,7 +230,7 @@ class UsageService:
             raise ValidationError.at(
                 "/model", "No model: name one in the request, the conversation or its agent"
             )
-        conversation_id, head = conversation.conversation_id, conversation.head
+        conversation_id, state = conversation.conversation_id, conversation.state
         newest = await records.usage.newest_epoch(
             conversation_id, payload_stream_of(RequestSettings(format), model)
         )
@@ -239,20 +239,22 @@ class UsageService:
             if report.epoch > (epoch or 0):
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
-        through = head.head_seq if report.through_seq is None else report.through_seq
+        through = state.head_seq if report.through_seq is None else report.through_seq
         made = UsageReport(self._new_id(), model, format, epoch, through, call.usage, None, given)
         if report.through_seq is None:
             counted = _Counted(None, "unknown_build")
         else:
-            counted = await _counted(records, conversation, frame, newest, made, call, report.tail)
+            counted = await _counted(
+                records, conversation, resolved, newest, made, call, report.tail
+            )
         made = replace(made, estimated_tokens=counted.tokens)
         if not await records.usage.add(conversation_id, made):
             raise NotFound.conversation(conversation_id)
         return made, counted
 
-    async def _wake(self, tenant_id: str, conversation_id: str, frame: ResolvedSettings) -> None:
+    async def _wake(self, tenant_id: str, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Ask for the compaction that is due; a worker that cannot be woken finds the mark."""
-        if frame.policy.compaction.mode is not CompactionMode.BACKGROUND:
+        if resolved.policy.compaction.mode is not CompactionMode.BACKGROUND:
             return
         try:
             async with self._database.session() as records:
@@ -274,7 +276,7 @@ def _text(usage: Mapping[str, Any]) -> str:
 async def _counted(
     records: Repositories,
     conversation: Conversation,
-    frame: ResolvedSettings | None,
+    resolved: ResolvedSettings | None,
     newest: Epoch | None,
     report: UsageReport,
     call: CallUsage,
@@ -284,11 +286,11 @@ async def _counted(
 
     Of dynamic text only a build's id tells what it was; else it is taken for the stored one.
     """
-    start = start_from(newest.frame) if newest is not None else None
-    why_not = incomparable(newest, start, report.epoch, report.through_seq, conversation.head)
-    if why_not is not None or frame is None or newest is None or start is None:
+    start = start_from(newest.start_json) if newest is not None else None
+    why_not = incomparable(newest, start, report.epoch, report.through_seq, conversation.state)
+    if why_not is not None or resolved is None or newest is None or start is None:
         return _Counted(None, why_not or "unknown_settings")
-    why_not = unlike(newest, start, frame)
+    why_not = unlike(newest, start, resolved)
     if why_not is not None:
         return _Counted(None, why_not)
     conversation_id, through = conversation.conversation_id, report.through_seq
@@ -298,10 +300,10 @@ async def _counted(
         conversation_id, start.view.spans, start.view.reasoning_after, through
     ):
         return _Counted(None, "replayed_reasoning")
-    shown = await _shown_then(records, conversation, frame, start, through)
-    tokens = counted_tokens(frame, start, conversation.head, shown)
+    shown = await _shown_then(records, conversation, resolved, start, through)
+    tokens = counted_tokens(resolved, start, conversation.state, shown)
     if tail is not None:
-        tokens += frame.system_tokens(tail) - frame.raw_dynamic
+        tokens += resolved.system_tokens(tail) - resolved.raw_dynamic
     if call.has_steps:
         return _Counted(tokens, "server_steps")
     return _Counted(tokens, doubt(call.usage.sent_tokens, tokens))
@@ -310,22 +312,22 @@ async def _counted(
 async def _shown_then(
     records: Repositories,
     conversation: Conversation,
-    frame: ResolvedSettings,
+    resolved: ResolvedSettings,
     start: Start,
     through: int,
 ) -> int:
     """Return the tokens of the log that a payload of this epoch showed up to a seq."""
-    head, log = conversation.head, records.log
+    state, log = conversation.state, records.log
     total = await log.total_at(conversation.conversation_id, through)
-    if frame.policy.strategy is StrategyName.SLIDING_WINDOW:
+    if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
         first = start.view.spans[0].start
         return total - await log.total_at(conversation.conversation_id, first - 1)
-    return head.shown_tokens - (head.tokens - total)
+    return state.shown_tokens - (state.tokens - total)
 
 
 def _judged(
     conversation: Conversation,
-    frame: ResolvedSettings | None,
+    resolved: ResolvedSettings | None,
     shown: int,
     reported: Reported | None,
     counted: _Counted,
@@ -341,17 +343,17 @@ def _judged(
         is_calibrated=is_new and counted.reason is None,
         uncalibrated_reason=counted.reason,
     )
-    if frame is None:
+    if resolved is None:
         return answer
-    usage, limits = usage_of(frame, conversation, shown), frame.limits
-    used, is_due = judge(frame, conversation, usage.total, reported)
+    usage, limits = usage_of(resolved, conversation, shown), resolved.limits
+    used, is_due = judge(resolved, conversation, usage.total, reported)
     margin = limits.margin if limits is not None else INEXACT_MARGIN
     answer = replace(
         answer,
         should_compact=is_due,
         judged_tokens=used,
         estimate=estimate_of(
-            usage.total, conversation.counter, frame.factor, margin, conversation.calibration
+            usage.total, conversation.counter, resolved.factor, margin, conversation.calibration
         ),
     )
     if limits is None:

@@ -111,14 +111,14 @@ class StatelessService:
     def __init__(
         self,
         summariser: Summariser,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         models: Models,
         database: Database,
         now: Callable[[], datetime],
     ) -> None:
         self._database = database
         self._summariser = summariser
-        self._frames = frames
+        self._frames = resolver
         self._models = models
         self._now = now
 

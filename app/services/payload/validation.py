@@ -56,9 +56,9 @@ class Verdict:
 class ValidationService:
     """Judges payloads, whoever built them."""
 
-    def __init__(self, database: Database, frames: SettingsResolver, models: Models) -> None:
+    def __init__(self, database: Database, resolver: SettingsResolver, models: Models) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._models = models
 
     async def validate(self, tenant_id: str, ask: ValidationRequest) -> Verdict:

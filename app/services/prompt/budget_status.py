@@ -46,45 +46,47 @@ class BudgetStatus:
 
 
 async def read_budget(
-    frames: SettingsResolver, records: Repositories, conversation: Conversation
+    resolver: SettingsResolver, records: Repositories, conversation: Conversation
 ) -> BudgetStatus | None:
     """Return the reading for the stored settings, None while no window is known (decision 6)."""
     try:
-        frame = await frames.of(conversation)
+        resolved = await resolver.of(conversation)
     except ContextError:
         return None
-    if frame.limits is None:
+    if resolved.limits is None:
         return None
-    usage = usage_of(frame, conversation, await read_shown(records, frame, conversation))
-    return BudgetStatus(measure(usage, frame.limits), read_pressure(usage.total, frame.limits))
+    usage = usage_of(resolved, conversation, await read_shown(records, resolved, conversation))
+    return BudgetStatus(
+        measure(usage, resolved.limits), read_pressure(usage.total, resolved.limits)
+    )
 
 
 async def read_shown(
-    records: Repositories, frame: ResolvedSettings, conversation: Conversation
+    records: Repositories, resolved: ResolvedSettings, conversation: Conversation
 ) -> int:
     """Return the tokens of the log that the next build would show, before the factor.
 
     That is the whole log less what a summary stands for, or the last N messages of a sliding
     window.
     """
-    head = conversation.head
-    if frame.policy.strategy is not StrategyName.SLIDING_WINDOW:
-        return head.shown_tokens
-    window, count = head.window.spans, frame.policy.sliding_window.keep_last_n
-    newest = Span(last_from(window, head.head_seq, count), head.head_seq + 1)
+    state = conversation.state
+    if resolved.policy.strategy is not StrategyName.SLIDING_WINDOW:
+        return state.shown_tokens
+    window, count = state.window.spans, resolved.policy.sliding_window.keep_last_n
+    newest = Span(last_from(window, state.head_seq, count), state.head_seq + 1)
     if newest.start <= window[0].start:
-        return head.shown_tokens
+        return state.shown_tokens
     shown = overlap(window, (newest,))
     tokens = await records.windows.tokens_in(conversation.conversation_id, shown)
-    return min(tokens, head.shown_tokens)
+    return min(tokens, state.shown_tokens)
 
 
-def usage_of(frame: ResolvedSettings, conversation: Conversation, shown: int) -> Usage:
+def usage_of(resolved: ResolvedSettings, conversation: Conversation, shown: int) -> Usage:
     """Return the usage of a build that shows so many tokens of the log, its notes included."""
-    head = conversation.head
-    if frame.limits is None:
-        return frame.usage(shown, head.summary_tokens, own_tools_cost(frame, head))
-    return noted(frame, frame.limits, shown, head.summary_tokens, own_mentions(head))
+    state = conversation.state
+    if resolved.limits is None:
+        return resolved.usage(shown, state.summary_tokens, own_tools_cost(resolved, state))
+    return noted(resolved, resolved.limits, shown, state.summary_tokens, own_mentions(state))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,10 @@ class Reported:
     appended: int
     epoch: int
 
-    def usage(self, frame: ResolvedSettings) -> ReportedUsage:
+    def usage(self, resolved: ResolvedSettings) -> ReportedUsage:
         """Return it as it is judged: the answer is in it, whether appended meanwhile or not."""
         usage = self.report.usage
-        beyond = scaled(self.appended, frame.factor) - usage.output_tokens
+        beyond = scaled(self.appended, resolved.factor) - usage.output_tokens
         return ReportedUsage(usage, self.report.epoch or 0, max(0, beyond))
 
     @property
@@ -111,33 +113,33 @@ async def read_reported(
     records: Repositories, conversation: Conversation, report: UsageReport
 ) -> Reported:
     """Return a report with what has happened since."""
-    conversation_id, head = conversation.conversation_id, conversation.head
-    lane = payload_stream_of(RequestSettings(report.format), report.model)
-    newest = await records.usage.newest_epoch(conversation_id, lane)
+    conversation_id, state = conversation.conversation_id, conversation.state
+    payload_stream = payload_stream_of(RequestSettings(report.format), report.model)
+    newest = await records.usage.newest_epoch(conversation_id, payload_stream)
     before = await records.log.total_at(conversation_id, report.through_seq)
-    return Reported(report, head.tokens - before, current_epoch(newest, head))
+    return Reported(report, state.tokens - before, current_epoch(newest, state))
 
 
 def judge(
-    frame: ResolvedSettings, conversation: Conversation, estimate: int, reported: Reported | None
+    resolved: ResolvedSettings, conversation: Conversation, estimate: int, reported: Reported | None
 ) -> tuple[int, bool]:
     """Return the tokens that count, and whether they make a compaction due (E2)."""
-    usage = reported.usage(frame) if reported is not None else None
+    usage = reported.usage(resolved) if reported is not None else None
     epoch = reported.epoch if reported is not None else 0
     used = judged_tokens(estimate, usage, epoch)
-    limits = frame.policy_limits or frame.limits
+    limits = resolved.policy_limits or resolved.limits
     if limits is None:
         return used, False
-    is_due = should_compact(frame.policy.compaction, limits, estimate, usage, epoch)
-    return used, is_due and not is_suspended(conversation.head, used, limits)
+    is_due = should_compact(resolved.policy.compaction, limits, estimate, usage, epoch)
+    return used, is_due and not is_suspended(conversation.state, used, limits)
 
 
 async def is_due_as_reported(
-    records: Repositories, frame: ResolvedSettings, conversation: Conversation
+    records: Repositories, resolved: ResolvedSettings, conversation: Conversation
 ) -> bool:
     """Whether the last report makes a compaction due, whatever the own count says (E2)."""
     report = await records.usage.newest(conversation.conversation_id)
     if report is None:
         return False
     reported = await read_reported(records, conversation, report)
-    return judge(frame, conversation, 0, reported)[1]
+    return judge(resolved, conversation, 0, reported)[1]

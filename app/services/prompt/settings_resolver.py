@@ -110,15 +110,15 @@ class SettingsResolver:
         if known is not None:
             self._known.move_to_end(key)
             return known[0]
-        frame, size = await self._plain(
+        resolved, size = await self._plain(
             (*layers, 1.0, None), conversation, ask or RequestSettings()
         )
         if factor != 1 or calibration is not None:
             stored = conversation.model or self.default_model
-            frame = _corrected(frame, factor, calibration, stored)
-            frame = frame.usually_deferred((ask or RequestSettings()).format)
-            self._keep(key, frame, size)
-        return frame
+            resolved = _corrected(resolved, factor, calibration, stored)
+            resolved = resolved.usually_deferred((ask or RequestSettings()).format)
+            self._keep(key, resolved, size)
+        return resolved
 
     async def _plain(
         self, key: tuple[Any, ...], conversation: Conversation, ask: RequestSettings
@@ -131,11 +131,11 @@ class SettingsResolver:
         layers = (conversation.agent, conversation.settings, ask)
         size = sum(len(layer.sections) + len(layer.tools) for layer in layers)
         if size > _LARGE:
-            frame = await asyncio.to_thread(self._resolve, conversation, ask)
+            resolved = await asyncio.to_thread(self._resolve, conversation, ask)
         else:
-            frame = self._resolve(conversation, ask)
-        self._keep(key, frame, size + _FRAME_CHARS)
-        return frame, size + _FRAME_CHARS
+            resolved = self._resolve(conversation, ask)
+        self._keep(key, resolved, size + _FRAME_CHARS)
+        return resolved, size + _FRAME_CHARS
 
     def recorded(
         self, conversation: Conversation, epoch: Epoch, start: Start, texts: Mapping[str, str]
@@ -144,7 +144,7 @@ class SettingsResolver:
 
         It serves to render, not to judge: its limits are those of the payload alone.
         """
-        model = epoch.lane.partition(":")[2]
+        model = epoch.payload_stream.partition(":")[2]
         info = self._models.find(model)
         if conversation.model_entry is not None:
             info = overlaid(model, info, conversation.model_entry)
@@ -155,7 +155,7 @@ class SettingsResolver:
         count = self.counter(conversation.counter)
         costs = tool_costs(tools, count)
         limits = limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0)
-        frame = ResolvedSettings(
+        resolved = ResolvedSettings(
             policy=policy,
             model=model,
             info=info,
@@ -173,13 +173,13 @@ class SettingsResolver:
             texts=texts,
             tool_costs=costs,
         )
-        return frame.usually_deferred(FormatName(epoch.format))
+        return resolved.usually_deferred(FormatName(epoch.format))
 
-    def _keep(self, key: tuple[Any, ...], frame: ResolvedSettings, size: int) -> None:
+    def _keep(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
         """Hold a frame, as long as all that are held stay within their bound."""
         if size > self._most_chars or key in self._known:
             return
-        self._known[key] = (frame, size)
+        self._known[key] = (resolved, size)
         self._chars += size
         while self._chars > self._most_chars:
             _, (_, dropped) = self._known.popitem(last=False)
@@ -227,7 +227,7 @@ class SettingsResolver:
             )
         }
         hashes = {name: digest(text) for name, text in texts.items()}
-        frame = ResolvedSettings(
+        resolved = ResolvedSettings(
             policy=policy,
             model=model,
             info=tenant or info,
@@ -246,11 +246,11 @@ class SettingsResolver:
             tool_costs=costs,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
         )
-        return frame.usually_deferred(ask.format)
+        return resolved.usually_deferred(ask.format)
 
 
 def _corrected(
-    frame: ResolvedSettings, factor: float, calibration: Calibration | None, stored: str | None
+    resolved: ResolvedSettings, factor: float, calibration: Calibration | None, stored: str | None
 ) -> ResolvedSettings:
     """Return a frame as its model's reports correct it; another model's limits stay as they are."""
 
@@ -259,14 +259,14 @@ def _corrected(
             return None
         return replace(limits, margin=safety_margin(limits.margin, factor, calibration))
 
-    is_own = frame.model == stored
+    is_own = resolved.model == stored
     return replace(
-        frame,
+        resolved,
         factor=factor,
-        limits=with_margin(frame.limits),
-        policy_limits=with_margin(frame.policy_limits) if is_own else frame.policy_limits,
+        limits=with_margin(resolved.limits),
+        policy_limits=with_margin(resolved.policy_limits) if is_own else resolved.policy_limits,
         # Which tools are held back goes by the factor, and so is worked out anew.
-        raw_fixed=replace(frame.raw_fixed, tool_descriptions=sum(frame.tool_costs)),
+        raw_fixed=replace(resolved.raw_fixed, tool_descriptions=sum(resolved.tool_costs)),
     )
 
 

@@ -19,9 +19,9 @@ from app.services.prompt.settings_resolver import SettingsResolver
 class ToolSearchService:
     """Finds tools and promotes them."""
 
-    def __init__(self, database: Database, frames: SettingsResolver, ranking: Ranking) -> None:
+    def __init__(self, database: Database, resolver: SettingsResolver, ranking: Ranking) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._ranking = ranking
 
     async def search(
@@ -47,14 +47,14 @@ class ToolSearchService:
                 raise NotFound.conversation(conversation_id)
             sent = await records.contexts.newest_tools(conversation_id)
         given = tools if sent is None else _joined(sent, tools)
-        frame = await self._frames.of(conversation, RequestSettings(tools=given))
-        names = await self._ranking.rank(query, frame.tools, limit, key=frame.tools_hash)
-        promoted = conversation.head.promoted_now
+        resolved = await self._frames.of(conversation, RequestSettings(tools=given))
+        names = await self._ranking.rank(query, resolved.tools, limit, key=resolved.tools_hash)
+        promoted = conversation.state.promoted_now
         if promotes and not set(names) <= set(promoted):
             async with self._database.session() as records:
                 promoted = await records.log.promote(conversation_id, names)
-        by_name = {tool.name: tool for tool in frame.tools}
-        return Found(tuple(by_name[name] for name in names), len(frame.tools), promoted)
+        by_name = {tool.name: tool for tool in resolved.tools}
+        return Found(tuple(by_name[name] for name in names), len(resolved.tools), promoted)
 
 
 def _joined(sent: str, given: str) -> str:

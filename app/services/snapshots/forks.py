@@ -97,14 +97,14 @@ class ForkService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         active: ActiveWindows,
         store: BlobStore,
         new_id: Callable[[], str],
         count_bytes: CountBytes = _uncounted,
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._active = active
         self._store = store
         self._new_id = new_id
@@ -139,7 +139,7 @@ class ForkService:
             found = await self._find(records, tenant_id, conversation_id)
             if found is None:
                 raise NotFound.conversation(conversation_id)
-            through = _seq_in(found.head, at_seq)
+            through = _seq_in(found.state, at_seq)
             size = await records.forks.size(conversation_id, through)
         await self._count_bytes(tenant_id, size)
 
@@ -172,7 +172,7 @@ class ForkService:
         if found is None:
             raise NotFound.conversation(conversation_id)
         source = await self._active.settled(tenant_id, found)
-        fork = Fork(fork_id, conversation_id, _seq_in(source.head, at_seq))
+        fork = Fork(fork_id, conversation_id, _seq_in(source.state, at_seq))
         async with self._database.session() as records:
             if await self._find(records, tenant_id, fork_id) is not None:
                 raise _taken(fork_id)
@@ -190,9 +190,9 @@ class ForkService:
         It is one of those that led to what the source shows. Where nothing of the source's window
         is left, it may be any that was not undone: what led to them is not shown any more.
         """
-        if puts_back(source.head, at_seq):
+        if puts_back(source.state, at_seq):
             return await self._receipt_of_before(records, source, at_seq)
-        compaction_id = source.head.compaction_id
+        compaction_id = source.state.compaction_id
         while compaction_id is not None:
             receipt = await records.contexts.find_compaction(source.conversation_id, compaction_id)
             if receipt is None or fits(receipt.view, at_seq):
@@ -284,15 +284,15 @@ class ForkService:
 
     async def _show(self, records: Repositories, tenant_id: str, plan: _Plan) -> None:
         """Set the fork's head: its log's sums, its window, and what is shown of that."""
-        before, fork_id, at_seq = plan.source.head, plan.fork.conversation_id, plan.fork.at_seq
+        before, fork_id, at_seq = plan.source.state, plan.fork.conversation_id, plan.fork.at_seq
         await records.forks.set_head(fork_id, head_at(before, at_seq))
         made = await self._find(records, tenant_id, fork_id)
         assert made is not None, "it was added in this transaction"
         window = window_at(before, at_seq, self._active.now())
-        head = await _in_window(records, fork_id, made.head, window, before)
-        await records.windows.move(fork_id, head)
+        state = await _in_window(records, fork_id, made.state, window, before)
+        await records.windows.move(fork_id, state)
         if plan.receipt is not None:
-            await self._compact(records, replace(made, head=head), before, plan.receipt)
+            await self._compact(records, replace(made, state=state), before, plan.receipt)
 
     async def _compact(
         self,
@@ -302,19 +302,19 @@ class ForkService:
         receipt: Compaction,
     ) -> None:
         """Show the fork as this receipt has it."""
-        fork_id, head = made.conversation_id, made.head
+        fork_id, state = made.conversation_id, made.state
         pinned = await records.contexts.pinned(fork_id)
-        kept = kept_at(before, head.head_seq, receipt, pinned)
-        ground = replace(made, head=replace(head, kept=kept))
+        kept = kept_at(before, state.head_seq, receipt, pinned)
+        ground = replace(made, state=replace(state, kept=kept))
         shown = await shown_of(records, self._frames, ground, receipt)
         if shown.compaction_id is None:
             return
         applied = await records.contexts.show(
             fork_id,
             shown,
-            view_version=head.view_version,
+            view_version=state.view_version,
             cause="compaction",
-            resume_at=head.resume_at,
+            resume_at=state.resume_at,
         )
         assert applied, "nobody else knows the fork yet, and the view shows every pin"
 
@@ -330,11 +330,11 @@ def _asked(conversation_id: str, new: NewFork) -> list[Any]:
     return ["fork", conversation_id, new.request]
 
 
-def _seq_in(head: ConversationState, at_seq: int | None) -> int:
+def _seq_in(state: ConversationState, at_seq: int | None) -> int:
     if at_seq is None:
-        return head.head_seq
-    if at_seq > head.head_seq:
-        raise ValidationError.at("/at_seq", f"The log's head is {head.head_seq}")
+        return state.head_seq
+    if at_seq > state.head_seq:
+        raise ValidationError.at("/at_seq", f"The log's head is {state.head_seq}")
     return at_seq
 
 
@@ -345,25 +345,25 @@ def _taken(conversation_id: str) -> Conflict:
 async def _in_window(
     records: Repositories,
     fork_id: str,
-    head: ConversationState,
+    state: ConversationState,
     window: ActiveWindow,
     before: ConversationState,
 ) -> ConversationState:
     """Return a fork's head with its window, and what is known of what that shows."""
-    head = await with_window(records, fork_id, head, window)
+    state = await with_window(records, fork_id, state, window)
     oldest_at, mentions = before.oldest_at, before.mentions
-    if (head.head_seq, window) != (before.head_seq, before.window):
+    if (state.head_seq, window) != (before.head_seq, before.window):
         times = [item.at for item in window.restored]
         first = await records.windows.oldest_at(fork_id, window.since, oldest_before(before))
         oldest_at = min([*times, first] if first is not None else times, default=None)
-        spans = spans_through(window.spans, head.head_seq)
+        spans = spans_through(window.spans, state.head_seq)
         mentions = tuple(sorted(await records.windows.mentions_in(fork_id, spans)))
     return replace(
-        head,
+        state,
         oldest_at=oldest_at,
         mentions=mentions,
-        hidden_tokens=head.outside_tokens,
-        hidden_messages=head.outside_messages,
+        hidden_tokens=state.outside_tokens,
+        hidden_messages=state.outside_messages,
     )
 
 
@@ -377,6 +377,6 @@ async def _check_agent(records: Repositories, tenant_id: str, source: Conversati
     agent = await records.agents.find(tenant_id, source.agent_id, lock=True)
     if agent is None:
         raise NotFound.conversation(source.conversation_id)
-    known = source.head.cleared_at
+    known = source.state.cleared_at
     if agent.cleared_at is not None and (known is None or known < agent.cleared_at):
         raise _Changed

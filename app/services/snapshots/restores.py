@@ -192,7 +192,7 @@ class RestoreService:
 
     async def _target(self, tenant_id: str, conversation_id: str) -> _Target:
         found = await self._active.settled(tenant_id, await self._find(tenant_id, conversation_id))
-        spans = spans_through(found.head.window.spans, found.head.head_seq)
+        spans = spans_through(found.state.window.spans, found.state.head_seq)
         async with self._database.session() as records:
             used = await records.snapshots.calls_in(conversation_id, spans)
         return _Target(conversation_id, used)
@@ -242,7 +242,7 @@ class RestoreService:
             if found is None:
                 raise NotFound.conversation(conversation_id)
             found = await self._active.settle(records, found)
-            outside = minus(spans, found.head.window.spans)
+            outside = minus(spans, found.state.window.spans)
             if outside:
                 await self._active.rejoin(records, found, outside)
         return outside
@@ -316,9 +316,9 @@ class RestoreService:
             found = await records.log.lock(tenant_id, conversation_id, self._default_model)
             if found is None:
                 raise NotFound.conversation(conversation_id)
-            version = found.head.view_version + 1
-            head = replace(found.head, view_version=version, view_cause="restored")
-            await records.windows.move(conversation_id, head)
+            version = found.state.view_version + 1
+            state = replace(found.state, view_version=version, view_cause="restored")
+            await records.windows.move(conversation_id, state)
 
     async def _found(self, target: _Target, copies: Sequence[_Copy]) -> dict[str, list[int]]:
         """Return the seqs of those copies that the target's log has already (rule 2)."""
@@ -348,7 +348,7 @@ class RestoreService:
             if copy.id in found:
                 continue
             if source.is_result and asking in found:
-                open_calls = (await self._find(tenant_id, target.conversation_id)).head.open_calls
+                open_calls = (await self._find(tenant_id, target.conversation_id)).state.open_calls
                 calls = late_calls(source.answers, open_calls, asking)
             if calls is not None:
                 new.append((source.format, copied(source, copy.id, snapshot.session_id, calls)))

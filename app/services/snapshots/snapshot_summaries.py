@@ -134,17 +134,17 @@ class SnapshotSummaries:
 
     async def _shown(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
         """Return the summary that a conversation shows, and what of the window stands beside it."""
-        head, part = window.conversation.head, window.part
-        if head.compaction_id is None or head.span is None:
+        state, part = window.conversation.state, window.part
+        if state.compaction_id is None or state.span is None:
             return None, part.spans
         async with self._database.session() as records:
             receipt = await records.contexts.find_compaction(
-                part.conversation_id, head.compaction_id
+                part.conversation_id, state.compaction_id
             )
         if receipt is None or receipt.summary is None:
             return None, part.spans
-        kept = overlap(spans_of(head.kept), part.spans)
-        return receipt.summary, union((*minus(part.spans, (head.span,)), *kept))
+        kept = overlap(spans_of(state.kept), part.spans)
+        return receipt.summary, union((*minus(part.spans, (state.span,)), *kept))
 
     async def _read(self, conversation_id: str, span: Span) -> list[Message]:
         """Return the messages of a span, shortened; a batch of them is held whole at a time."""

@@ -78,7 +78,7 @@ class SnapshotService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         recaps: SnapshotSummaries,
         restores: RestoreService,
         outputs: StoredResults,
@@ -86,7 +86,7 @@ class SnapshotService:
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._recaps = recaps
         self._restores = restores
         self._outputs = outputs
@@ -107,7 +107,7 @@ class SnapshotService:
         if not windows:
             raise ValidationError(NO_MESSAGES)
         conversation = windows[0].conversation
-        seconds, cleared_at = conversation.rolling_window_seconds, conversation.head.cleared_at
+        seconds, cleared_at = conversation.rolling_window_seconds, conversation.state.cleared_at
         made = await self._made(
             tenant_id, windows, description, found.agent_id, cleared_at, seconds
         )
@@ -159,7 +159,7 @@ class SnapshotService:
                 settled = await self._active.settled(tenant_id, conversation)
             except NotFound:
                 continue  # deleted meanwhile
-            spans = spans_through(settled.head.window.spans, settled.head.head_seq)
+            spans = spans_through(settled.state.window.spans, settled.state.head_seq)
             if spans:
                 part = SnapshotPart(settled.conversation_id, tuple(spans))
                 windows.append(SnapshotWindow(settled, part))

@@ -93,7 +93,7 @@ class BlobService:
     def __init__(
         self,
         database: Database,
-        frames: SettingsResolver,
+        resolver: SettingsResolver,
         store: BlobStore,
         outputs: StoredResults,
         new_id: Callable[[], str],
@@ -103,7 +103,7 @@ class BlobService:
         upload_ttl_seconds: float,
     ) -> None:
         self._database = database
-        self._frames = frames
+        self._frames = resolver
         self._store = store
         self._outputs = outputs
         self._new_id = new_id

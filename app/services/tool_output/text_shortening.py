@@ -21,7 +21,7 @@ async def shorts_for(
     database: Database,
     conversation_id: str,
     costs: Mapping[int, int],
-    frame: ResolvedSettings,
+    resolved: ResolvedSettings,
     *,
     as_chat: bool,
 ) -> list[ShortenedMessage]:
@@ -35,14 +35,14 @@ async def shorts_for(
         for seq in costs:
             rows += await records.contexts.rows(conversation_id, seq, seq + 1, as_chat=as_chat)
     if sum(len(row.text) for row in rows) > _THREAD_BYTES:
-        return await asyncio.to_thread(_shorts, rows, costs, frame)
-    return _shorts(rows, costs, frame)
+        return await asyncio.to_thread(_shorts, rows, costs, resolved)
+    return _shorts(rows, costs, resolved)
 
 
 def _shorts(
-    rows: Sequence[LogRow], costs: Mapping[int, int], frame: ResolvedSettings
+    rows: Sequence[LogRow], costs: Mapping[int, int], resolved: ResolvedSettings
 ) -> list[ShortenedMessage]:
-    most_bytes = frame.policy.tool_output.max_message_bytes
+    most_bytes = resolved.policy.tool_output.max_message_bytes
     found = (
         short_for(
             row.message(),
@@ -50,19 +50,19 @@ def _shorts(
             message_ref(row.id, row.seq),
             costs[row.seq],
             most_bytes,
-            frame.count,
+            resolved.count,
         )
         for row in rows
     )
     return [short for short in found if short is not None]
 
 
-def reader_tokens(frame: ResolvedSettings, offered: Sequence[str] = ()) -> int:
+def reader_tokens(resolved: ResolvedSettings, offered: Sequence[str] = ()) -> int:
     """Return what the tools that read the rest of a message cost beside those offered already."""
-    missing = (name for name in frame.agent_tools(READERS) if name not in offered)
-    return frame.extra_tokens(tuple(missing))
+    missing = (name for name in resolved.agent_tools(READERS) if name not in offered)
+    return resolved.extra_tokens(tuple(missing))
 
 
-def text_room(frame: ResolvedSettings, limits: Limits, beside: int) -> int:
+def text_room(resolved: ResolvedSettings, limits: Limits, beside: int) -> int:
     """Return the raw tokens that a window leaves for texts beside everything else."""
-    return int(limits.capacity / frame.factor) - frame.raw_fixed.fixed - beside
+    return int(limits.capacity / resolved.factor) - resolved.raw_fixed.fixed - beside

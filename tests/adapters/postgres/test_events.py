@@ -42,7 +42,7 @@ async def numbers(database: PostgresDatabase, conversation_id: str = CID) -> lis
     async with database.session() as records:
         page = await records.events.page(TENANT, conversation_id, BEGINNING, 1000)
     assert page is not None
-    assert page.head.event_seq == len(page.stored)
+    assert page.newest.event_seq == len(page.stored)
     return [row.seq for row in page.stored]
 
 
@@ -117,7 +117,7 @@ async def test_a_page_is_bounded_and_knows_its_tenant(database: PostgresDatabase
     assert page is not None and last is not None
     assert [row.seq for row in page.stored] == [2, 3, 4]
     assert not page.is_last and last.is_last
-    assert page.head == Cursor(0, 5)
+    assert page.newest == Cursor(0, 5)
     assert heads == {CID: Cursor(0, 5), OTHER: BEGINNING}
 
 

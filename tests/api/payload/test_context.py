@@ -366,12 +366,12 @@ async def test_builds_at_once(client: httpx.AsyncClient) -> None:
 
     async def step(number: int) -> int:
         batch = (user(f"{number} {LONG}"), assistant(LONG))
-        head = (await append(client, path, *batch))["head_seq"]
+        state = (await append(client, path, *batch))["head_seq"]
         answer = await client.post(f"{path}/context")
         built = answer.json()
         assert answer.status_code == 200, answer.text
         assert built["tokens_used"] <= built["budget"]["effective_window"]
-        assert built["through_seq"] >= head
+        assert built["through_seq"] >= state
         through: int = built["through_seq"]
         return through
 

@@ -112,12 +112,12 @@ def planned(
     policy: Policy,
     items: Sequence[Entry],
     wish: CompactionOptions,
-    head: ConversationState | None = None,
+    state: ConversationState | None = None,
     used: int = 0,
     limits: Limits = LIMITS,
 ) -> NoCompaction | CompactionPlan:
     """Return what would be compacted of these."""
-    return plan_for(items, head or ConversationState(), framed(policy, limits), used, wish)
+    return plan_for(items, state or ConversationState(), framed(policy, limits), used, wish)
 
 
 # --- when it is worth it --------------------------------------------------------------------
@@ -267,16 +267,16 @@ def test_a_threshold_near_the_target_still_frees_the_least_gain(name: StrategyNa
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float) -> None:
     """A wished target is in the model's tokens, and stops a deep plan where it is met (E7)."""
-    frame, limits = framed(Policy(strategy=name), factor=factor), LIMITS
+    resolved, limits = framed(Policy(strategy=name), factor=factor), LIMITS
     wish = replace(FORCED, target_tokens=600)
-    plan = plan_for(talked(10), ConversationState(), frame, 0, wish)
+    plan = plan_for(talked(10), ConversationState(), resolved, 0, wish)
     assert isinstance(plan, CompactionPlan)
     reserve = reserve_for(name, limits)
     if plan.chunks:  # a tree keeps room for the summaries that it makes
         reserve = len(plan.chunks) * (node_room(limits) + LABEL_TOKENS)
     left = (1000 - plan.freed_tokens + reserve) * factor
     assert 600 - 100 * factor < left <= 600
-    wide = replace(frame, limits=replace(limits, total=5000), policy_limits=None)
+    wide = replace(resolved, limits=replace(limits, total=5000), policy_limits=None)
     enough = plan_for(talked(10), ConversationState(), wide, 0, replace(wish, target_tokens=4000))
     assert enough == NoCompaction("already within the target")
 
@@ -286,10 +286,10 @@ def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float)
 
 def test_the_due_line_is_the_threshold_in_raw_tokens_of_history() -> None:
     """A head is over the line exactly when its payload reaches the strategy's trigger (C3, C5)."""
-    frame = framed(fixed=100)
-    assert compaction_threshold(frame) == CompactionThreshold(600, None)
+    resolved = framed(fixed=100)
+    assert compaction_threshold(resolved) == CompactionThreshold(600, None)
     assert compaction_threshold(framed(fixed=100, factor=1.25)) == CompactionThreshold(460, None)
-    line = compaction_threshold(frame)
+    line = compaction_threshold(resolved)
     assert not line.reached(ConversationState(tokens=599))
     assert line.reached(ConversationState(tokens=600))
     assert line.reached(ConversationState(tokens=900, hidden_tokens=380, summary_tokens=80))
@@ -308,18 +308,18 @@ def test_the_due_line_says_what_the_payloads_usage_says(
 ) -> None:
     """The line kept with the head and a build's own reading agree (C3)."""
     limits = replace(LIMITS, total=total)
-    frame = framed(limits=limits, fixed=fixed)
-    head = ConversationState(
+    resolved = framed(limits=limits, fixed=fixed)
+    state = ConversationState(
         tokens=tokens, hidden_tokens=min(hidden, tokens), summary_tokens=summary
     )
-    used = frame.usage(head.shown_tokens, summary).total
-    assert compaction_threshold(frame).reached(head) == limits.reached(used, 0.7)
+    used = resolved.usage(state.shown_tokens, summary).total
+    assert compaction_threshold(resolved).reached(state) == limits.reached(used, 0.7)
 
 
 def test_too_many_messages_are_due_as_well() -> None:
     """`max_messages` counts what is shown, whatever its size (E6)."""
-    frame = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
-    line = compaction_threshold(frame)
+    resolved = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
+    line = compaction_threshold(resolved)
     assert line.messages == 10
     assert not line.reached(ConversationState(head_seq=10))
     assert line.reached(ConversationState(head_seq=11))
@@ -330,17 +330,17 @@ def test_too_many_messages_are_due_as_well() -> None:
 
 def test_an_undone_head_waits_until_it_has_grown() -> None:
     """After an undo nothing is due until the log grew by its share of the window (decision 24)."""
-    head = ConversationState(head_seq=40, tokens=900)
-    wait = resume_at(head, LIMITS)
+    state = ConversationState(head_seq=40, tokens=900)
+    wait = resume_at(state, LIMITS)
     assert wait == 900 + RESUME_SHARE * 1000 == 950
     for line in (CompactionThreshold(600), CompactionThreshold(None, 10)):
-        assert line.reached(head)
-        assert not line.reached(replace(head, tokens=949, resume_at=wait))
-        assert line.reached(replace(head, tokens=950, resume_at=wait))
+        assert line.reached(state)
+        assert not line.reached(replace(state, tokens=949, resume_at=wait))
+        assert line.reached(replace(state, tokens=950, resume_at=wait))
 
 
 @pytest.mark.parametrize(
-    "frame",
+    "resolved",
     [
         framed(Policy(compaction=CompactionPolicy(enabled=False, max_messages=1))),
         framed(Policy(compaction=CompactionPolicy(auto=False, max_messages=1))),
@@ -349,9 +349,9 @@ def test_an_undone_head_waits_until_it_has_grown() -> None:
         replace(framed(), policy_limits=None),
     ],
 )
-def test_what_runs_in_no_background_is_never_due(frame: ResolvedSettings) -> None:
+def test_what_runs_in_no_background_is_never_due(resolved: ResolvedSettings) -> None:
     """Disabled, manual or inline compaction, no trigger, no known window: no line (E1, C2, C3)."""
-    assert compaction_threshold(frame) == NO_THRESHOLD
+    assert compaction_threshold(resolved) == NO_THRESHOLD
     assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
 
 
@@ -485,8 +485,8 @@ def test_views_of_a_head() -> None:
     """A head without a compaction shows all; with one, its ends around the summary (D1, D6)."""
     assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
     active = hiding(Span(3, 9), Span(3, 9))
-    head = ConversationState(compaction_id="c", span=Span(3, 9))
-    shown = base_view(head, active, Policy())
+    state = ConversationState(compaction_id="c", span=Span(3, 9))
+    shown = base_view(state, active, Policy())
     assert shown == active
     assert shown.spans == (Span(1, 3), Span(9, ENDLESS))
     assert not any(shown.shows(seq) for seq in range(3, 9))
@@ -514,7 +514,7 @@ def test_the_summary_role_is_the_users_unless_asked_for() -> None:
 
 def test_a_head_whose_compaction_is_hidden_shows_its_log() -> None:
     """When the strategy changes nothing of the state is left but the log (D6, decision 16)."""
-    head = ConversationState(
+    state = ConversationState(
         head_seq=9,
         turns=3,
         tokens=90,
@@ -530,7 +530,7 @@ def test_a_head_whose_compaction_is_hidden_shows_its_log() -> None:
         resume_at=99,
         failures=2,
     )
-    bare = unhidden(head)
+    bare = unhidden(state)
     expected = ConversationState(head_seq=9, turns=3, tokens=90, open_calls=("a",), view_version=5)
     assert bare == replace(expected, view_cause="policy_changed")
     assert bare.shown_tokens == 90
@@ -706,7 +706,7 @@ def test_a_situation_counts_payloads_of_any_view() -> None:
     talk = Talk(framed(fixed=40, factor=1.5), [])
     talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
     now = talk.situation
-    assert now.head is talk.head
+    assert now.state is talk.state
     assert now.shown == talk.log
     assert now.tokens_in(View()) == 60 + 542
     assert now.messages_in(View()) == 4
@@ -776,9 +776,9 @@ def test_a_result_says_what_its_receipt_says() -> None:
 class Talk:
     """A conversation whose compactions are applied, their summaries as large as they may be."""
 
-    frame: ResolvedSettings
+    resolved: ResolvedSettings
     log: list[Entry]
-    head: ConversationState = field(default_factory=ConversationState)
+    state: ConversationState = field(default_factory=ConversationState)
     active: View | None = None
     told: set[int] = field(default_factory=set)
     """The seqs of the messages that some summary was made of."""
@@ -788,18 +788,18 @@ class Talk:
     @property
     def view(self) -> View:
         """What is shown now."""
-        return base_view(self.head, self.active, self.frame.policy)
+        return base_view(self.state, self.active, self.resolved.policy)
 
     @property
     def situation(self) -> CompactionInput:
         """What a compaction is planned on now."""
         settings = Settings()
         conversation = Conversation(
-            "c", None, "tokenizer", settings, settings, "{}", NOW, NOW, self.head
+            "c", None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
         )
         view = self.view
         shown = tuple(item for item in self.log if view.shows(item.seq))
-        return CompactionInput("t", conversation, self.frame, view, shown)
+        return CompactionInput("t", conversation, self.resolved, view, shown)
 
     @property
     def used(self) -> int:
@@ -810,33 +810,33 @@ class Talk:
         """Append a drawn history, its seqs following on."""
         last = len(self.log)
         self.log += [replace(item, seq=last + item.seq) for item in more]
-        self.head = replace(
-            self.head, head_seq=len(self.log), tokens=sum(item.tokens for item in self.log)
+        self.state = replace(
+            self.state, head_seq=len(self.log), tokens=sum(item.tokens for item in self.log)
         )
 
     def repin(self, seqs: Iterable[int]) -> None:
         """Pin the call groups of these messages and no others, unless they would take too much."""
         protected = pinned_seqs(pinned_at(self.log, seqs))
         pinned = [item for item in pinned_at(self.log, protected) if item.pinned]
-        limits = self.frame.judging_limits()
-        most = (limits.capacity - self.frame.usage(0, 0).fixed) / 2
-        if self.frame.usage(sum(item.tokens for item in pinned), 0).conversation > most:
+        limits = self.resolved.judging_limits()
+        most = (limits.capacity - self.resolved.usage(0, 0).fixed) / 2
+        if self.resolved.usage(sum(item.tokens for item in pinned), 0).conversation > most:
             return
         self.log = pinned_at(self.log, protected)
         if self.active is None:
             return
-        kept, tokens, messages = newly_kept(self.active, self.head.kept, pinned)
-        self.head = replace(
-            self.head,
+        kept, tokens, messages = newly_kept(self.active, self.state.kept, pinned)
+        self.state = replace(
+            self.state,
             kept=kept,
-            hidden_tokens=self.head.hidden_tokens - tokens,
-            hidden_messages=self.head.hidden_messages - messages,
+            hidden_tokens=self.state.hidden_tokens - tokens,
+            hidden_messages=self.state.hidden_messages - messages,
         )
 
     def plan(self, wish: CompactionOptions) -> NoCompaction | CompactionPlan:
         """Return what would be done now."""
         now = self.situation
-        return plan_for(now.shown, self.head, self.frame, self.used, wish)
+        return plan_for(now.shown, self.state, self.resolved, self.used, wish)
 
     def apply(self, plan: CompactionPlan) -> View:
         """Carry a plan out, and return the view that the receipt would hold."""
@@ -848,24 +848,24 @@ class Talk:
         after = view_after(view, plan, summaries, view.retain, sorted(pinned_seqs(self.log)))
         left = as_shown(self.log, after)
         self.active = after
-        self.head = replace(
-            self.head,
-            view_version=self.head.view_version + 1,
+        self.state = replace(
+            self.state,
+            view_version=self.state.view_version + 1,
             compaction_id="c",
             span=after.hidden,
             kept=kept_of(after),
             summary_tokens=summary_cost(after, third),
-            hidden_tokens=self.head.tokens - sum(item.tokens for item in left),
-            hidden_messages=self.head.head_seq - len(left),
+            hidden_tokens=self.state.tokens - sum(item.tokens for item in left),
+            hidden_messages=self.state.head_seq - len(left),
         )
         return after
 
     def _rolled(self, plan: CompactionPlan, hidden: Span) -> list[Summary]:
         self._tell(plan, fresh_spans(hidden, self.view.summarised, plan.released))
-        return [summary_of(hidden, summary_room(self.frame.judging_limits()))]
+        return [summary_of(hidden, summary_room(self.resolved.judging_limits()))]
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
-        limits, tree = self.frame.judging_limits(), self.frame.policy.tree_summary
+        limits, tree = self.resolved.judging_limits(), self.resolved.policy.tree_summary
         room, nodes = node_room(limits), list(self.view.summaries)
         chunks = chunks_for(plan, self.view, tree.chunk_size)
         self._tell(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
@@ -912,8 +912,8 @@ def talks(draw: st.DrawFn) -> Talk:
         preserve_user_messages=draw(st.booleans()),
     )
     limits = replace(LIMITS, total=100 + draw(st.integers(1000, 4000)))
-    frame = framed(policy, limits, draw(st.integers(0, 150)), draw(st.sampled_from((1.0, 1.2))))
-    talk = Talk(frame, [])
+    resolved = framed(policy, limits, draw(st.integers(0, 150)), draw(st.sampled_from((1.0, 1.2))))
+    talk = Talk(resolved, [])
     talk.grow(draw(entries(16)))
     talk.repin(draw(pins(talk)))
     return talk
@@ -926,20 +926,20 @@ def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
 
 def least_shown(talk: Talk) -> set[int]:
     """Return the seqs that the strategy must keep of what is shown now, apart from pins (D7)."""
-    policy, shown, covered = talk.frame.policy, talk.situation.shown, talk.head.span
+    policy, shown, covered = talk.resolved.policy, talk.situation.shown, talk.state.span
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
-    head = [item for item in shown if covered is not None and item.seq < covered.start]
+    state = [item for item in shown if covered is not None and item.seq < covered.start]
     starts = [index for index, item in enumerate(tail) if index == 0 or item.role is U]
     last_group = tail[group_boundary_before(tail, len(tail) - 1) :]
     match policy.strategy:
         case StrategyName.SANDWICH:
             ends = policy.sandwich
             if covered is None:
-                head = shown[: group_boundary_after(shown, ends.preserve_top)]
+                state = shown[: group_boundary_after(shown, ends.preserve_top)]
             bottom = shown[group_boundary_before(shown, len(shown) - ends.preserve_bottom) :]
-            left = [*head, *bottom]
+            left = [*state, *bottom]
         case StrategyName.TREE_SUMMARY:
-            left = [*head, *last_group]
+            left = [*state, *last_group]
         case StrategyName.RETAIN_SUMMARY:
             turns = policy.compaction.retain_last_turns
             left = tail[starts[-turns] :] if 0 < turns <= len(starts) else tail
@@ -978,27 +978,30 @@ def check_view(talk: Talk, before: View, after: View) -> None:
     summarised = {seq for span in places for seq in range(span.start, span.end)}
     assert (after.note is None) == (gone <= summarised)
     assert gone & summarised <= talk.told | talk.dropped, "a summary tells of its whole range"
-    assert talk.head.shown_tokens == sum(item.tokens for item in shown)
-    assert talk.head.head_seq - talk.head.hidden_messages == len(shown)
+    assert talk.state.shown_tokens == sum(item.tokens for item in shown)
+    assert talk.state.head_seq - talk.state.hidden_messages == len(shown)
 
 
 def check_usage(talk: Talk, least: set[int]) -> None:
     """Check that usage is within the target, or shows no more than it must (D7)."""
-    frame, limits, hidden = talk.frame, talk.frame.judging_limits(), talk.head.span
+    resolved, limits, hidden = talk.resolved, talk.resolved.judging_limits(), talk.state.span
     must = [
         item
         for item in as_shown(talk.log, talk.view)
         if item.seq in least
         or item.pinned
-        or (item.role is U and frame.policy.preserve_user_messages)
+        or (item.role is U and resolved.policy.preserve_user_messages)
         or (hidden is not None and hidden.holds(item.seq))
     ]
-    tokens, reserve = sum(item.tokens for item in must), reserve_for(frame.policy.strategy, limits)
-    if frame.usage(tokens, max(reserve, talk.head.summary_tokens)).total > limits.capacity:
+    tokens, reserve = (
+        sum(item.tokens for item in must),
+        reserve_for(resolved.policy.strategy, limits),
+    )
+    if resolved.usage(tokens, max(reserve, talk.state.summary_tokens)).total > limits.capacity:
         return  # not even that fits: the steps without a model take over (C4)
-    most = frame.usage(tokens, talk.head.summary_tokens).total
-    target = frame.policy.compaction.target * limits.effective_window
-    rounding = 0 if frame.factor == 1 else 3
+    most = resolved.usage(tokens, talk.state.summary_tokens).total
+    target = resolved.policy.compaction.target * limits.effective_window
+    rounding = 0 if resolved.factor == 1 else 3
     assert talk.used <= max(target, most) + rounding
 
 
@@ -1010,7 +1013,7 @@ WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FOR
 @settings(max_examples=150, deadline=None)
 def test_compactions_in_a_row_keep_what_they_promise(talk: Talk, data: st.DataObject) -> None:
     """Each comes to rest at once, reaches its target, and shows every pin (D7, D8, N10)."""
-    wishes = WISHES if ChainStep.SUMMARIZE in talk.frame.policy.chain else PLAIN_WISHES
+    wishes = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_WISHES
     for _ in range(data.draw(st.integers(1, 5))):
         advance(talk, data.draw(wishes))
         if data.draw(st.booleans()):

@@ -229,12 +229,12 @@ def test_an_earlier_summary_and_strictness_are_said() -> None:
 
 def test_an_earlier_retain_is_carried_on() -> None:
     """E4: into the new retain when one is asked for, else into the summary."""
-    frame = "<earlier_retain>\nref=7\n</earlier_retain>"
+    resolved = "<earlier_retain>\nref=7\n</earlier_retain>"
     wanted = request(retained="ref=7", ask=SummaryRequest(retain_prompt="refs"))
-    assert frame in wanted
+    assert resolved in wanted
     assert "into yours, word for word" in wanted
     unwanted = request(retained="ref=7")
-    assert frame in unwanted
+    assert resolved in unwanted
     assert "belongs into your summary" in unwanted
 
 

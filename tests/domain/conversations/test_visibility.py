@@ -225,7 +225,7 @@ class Story:
     """A log that grows, with the receipts of what was made of it, newest first."""
 
     history: list[Entry]
-    head: int = 0
+    state: int = 0
     view: View = field(default_factory=View)
     receipts: list[Compaction] = field(default_factory=list)
     policy: Policy = field(default_factory=lambda: Policy(tree_summary=TreeSummaryPolicy(3, 3)))
@@ -233,7 +233,7 @@ class Story:
     @property
     def log(self) -> list[Entry]:
         """The messages there are."""
-        return self.history[: self.head]
+        return self.history[: self.state]
 
     @property
     def visible(self) -> list[Entry]:
@@ -304,7 +304,7 @@ def stories(draw: st.DrawFn) -> Story:
     story.policy = replace(story.policy, preserve_user_messages=users)
     strategy = draw(st.sampled_from(FORCED))
     for part in parts:
-        story.head += len(part)
+        story.state += len(part)
         match draw(st.sampled_from(["compact", "compact", "cut", "clear"])):
             case "compact":
                 story.compact(strategy, draw(st.sampled_from([100, 400, 2000])))

@@ -113,12 +113,12 @@ def test_images_count_by_their_pixels(data: str, tokens: int) -> None:
 
 
 @given(
-    head=st.sampled_from([b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"RIFF"]),
+    state=st.sampled_from([b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"RIFF"]),
     rest=st.binary(),
 )
-def test_no_image_crashes_the_count(head: bytes, rest: bytes) -> None:
+def test_no_image_crashes_the_count(state: bytes, rest: bytes) -> None:
     """Whatever follows an image's first bytes, it has a count (J1)."""
-    data = base64.b64encode(head + rest).decode()
+    data = base64.b64encode(state + rest).decode()
     tokens = count_message(Message(Role.USER, (Image(data=data),)), words).visible
     assert MESSAGE_OVERHEAD + 85 <= tokens <= MESSAGE_OVERHEAD + 1600
 

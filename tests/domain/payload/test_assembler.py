@@ -81,12 +81,12 @@ THINKING = ("thinking", "redacted_thinking")
 
 @dataclass
 class Case:
-    """A log, the format it is built for, and a view of it made when the log was `head` long."""
+    """A log, the format it is built for, and a view of it made when the log was `state` long."""
 
     log: RawLog
     format: FormatName
     view: View
-    head: int
+    state: int
 
     @property
     def rows(self) -> list[LogRow]:
@@ -183,8 +183,8 @@ def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
     log = draw(raw_logs())
     format = draw(formats)
     rows = rows_of(log, format)
-    head = draw(st.just(len(rows)) | st.integers(1, len(rows)))
-    return Case(log, format, draw(views(rows[:head])), head)
+    state = draw(st.just(len(rows)) | st.integers(1, len(rows)))
+    return Case(log, format, draw(views(rows[:state])), state)
 
 
 def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
@@ -363,7 +363,7 @@ def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
 @QUICK
 def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> None:
     """Folding on from an earlier build equals folding everything at once (N8)."""
-    first = sum(made.seq <= case.head for made in case.shown)
+    first = sum(made.seq <= case.state for made in case.shown)
     cut = data.draw(st.integers(first, len(case.shown)))
     warm = folded(case, case.shown[:cut])
     warm.items()

@@ -49,13 +49,13 @@ START = Start(VIEW, 1000, 100)
 EPOCH = Epoch(
     epoch=4,
     epoch_id="0190f3a0-0000-7000-8000-000000000001",
-    lane="openai_chat:some-model",
+    payload_stream="openai_chat:some-model",
     format="openai_chat",
     window=OWN_WINDOW,
     reason=None,
     start_seq=9,
     view_version=2,
-    frame=START.as_json(),
+    start_json=START.as_json(),
     sections_hash="s",
     tools_hash="t",
     policy_hash="p",
@@ -65,9 +65,9 @@ EPOCH = Epoch(
 def reason(**changes: Any) -> str | None:
     """Return why a build breaks the prefix of EPOCH when these things are different."""
     before = changes.pop("before", START)
-    frame, head = changes.pop("frame", FRAME), changes.pop("head", HEAD)
+    resolved, state = changes.pop("resolved", FRAME), changes.pop("state", HEAD)
     window = changes.pop("window", OWN_WINDOW)
-    return break_reason(EPOCH, before, replace(before, **changes), frame, head, window)
+    return break_reason(EPOCH, before, replace(before, **changes), resolved, state, window)
 
 
 OFFERS = st.builds(
@@ -135,26 +135,26 @@ def test_starts_of_the_version_before_still_read() -> None:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"frame": replace(FRAME, tools_hash="x")}, "tools_changed"),
+        ({"resolved": replace(FRAME, tools_hash="x")}, "tools_changed"),
         ({"offer": PayloadTools((STUB_TOOL.name,))}, "tools_changed"),
         ({"offer": PayloadTools(("read_result",))}, "tools_changed"),
         ({"offer": PayloadTools((), ("mcp_tool",))}, "tools_changed"),
-        ({"frame": replace(FRAME, sections_hash="x")}, "sections_changed"),
+        ({"resolved": replace(FRAME, sections_hash="x")}, "sections_changed"),
         ({"dynamic": "x"}, "sections_changed"),
         ({"total": 999}, "budget_changed"),
         ({"max_output_tokens": 99}, "budget_changed"),
         ({"factor": 1.3}, "budget_changed"),
         ({"window": 1000}, "budget_changed"),
-        ({"frame": replace(FRAME, policy_hash="x")}, "policy_changed"),
-        ({"head": replace(HEAD, view_version=3)}, "compaction"),
-        ({"head": ConversationState(view_version=3)}, "compaction"),
-        ({"head": ConversationState(view_version=3, view_cause="undone")}, "undone"),
-        ({"head": ConversationState(view_version=3, view_cause="window_moved")}, "window_moved"),
+        ({"resolved": replace(FRAME, policy_hash="x")}, "policy_changed"),
+        ({"state": replace(HEAD, view_version=3)}, "compaction"),
+        ({"state": ConversationState(view_version=3)}, "compaction"),
+        ({"state": ConversationState(view_version=3, view_cause="undone")}, "undone"),
+        ({"state": ConversationState(view_version=3, view_cause="window_moved")}, "window_moved"),
         (
-            {"head": ConversationState(view_version=3, view_cause="policy_changed")},
+            {"state": ConversationState(view_version=3, view_cause="policy_changed")},
             "policy_changed",
         ),
-        ({"head": replace(HEAD, view_cause="undone")}, None),
+        ({"state": replace(HEAD, view_cause="undone")}, None),
         ({"view": replace(VIEW, summaries=(replace(SUMMARY, text="other"),))}, "compaction"),
         ({"view": replace(VIEW, summaries=(SUMMARY, SUMMARY))}, "compaction"),
         ({"view": replace(VIEW, summaries=())}, "compaction"),
@@ -197,15 +197,15 @@ def test_the_prefix_breaks_at_its_earliest_change() -> None:
     """Of several changes the one nearest to the payload's start is named: tools come first."""
     undone = ConversationState(view_version=3, view_cause="undone")
     both = replace(FRAME, tools_hash="x", sections_hash="x")
-    assert reason(frame=both, head=undone) == "tools_changed"
-    assert reason(frame=replace(FRAME, sections_hash="x"), head=undone) == "sections_changed"
+    assert reason(resolved=both, state=undone) == "tools_changed"
+    assert reason(resolved=replace(FRAME, sections_hash="x"), state=undone) == "sections_changed"
     changed = replace(VIEW, retain=None, trimmed_through=9)
-    assert reason(head=undone, view=changed) == "undone"
+    assert reason(state=undone, view=changed) == "undone"
     assert reason(view=changed) == "compaction"
 
 
 @pytest.mark.parametrize(
-    ("frame", "limits", "version", "same"),
+    ("resolved", "limits", "version", "same"),
     [
         (FRAME, LIMITS, 2, True),
         (FRAME, LIMITS, 3, False),
@@ -217,10 +217,10 @@ def test_the_prefix_breaks_at_its_earliest_change() -> None:
     ],
 )
 def test_a_view_holds_while_state_policy_and_window_do(
-    frame: Any, limits: Limits, version: int, same: bool
+    resolved: Any, limits: Limits, version: int, same: bool
 ) -> None:
     """Other sections or tools start an epoch, but the view they show stays (decision 16)."""
-    assert same_ground(EPOCH, START, frame, limits, version) is same
+    assert same_ground(EPOCH, START, resolved, limits, version) is same
 
 
 def test_lanes_and_windows() -> None:

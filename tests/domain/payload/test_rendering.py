@@ -111,24 +111,24 @@ FRAMES = st.builds(
 )
 
 
-def offer_of(case: Case, frame: ResolvedSettings, has_calls: bool = True) -> PayloadTools:
+def offer_of(case: Case, resolved: ResolvedSettings, has_calls: bool = True) -> PayloadTools:
     """Return the tools that a payload has besides the caller's: a stub where it needs one."""
-    needs_stub = case.format is ANTHROPIC and not frame.tools and has_calls
+    needs_stub = case.format is ANTHROPIC and not resolved.tools and has_calls
     return PayloadTools((STUB_TOOL.name,)) if needs_stub else NO_PAYLOAD_TOOLS
 
 
 def rendered(
     case: Case,
-    frame: ResolvedSettings,
+    resolved: ResolvedSettings,
     items: PayloadItems | None = None,
     offer: PayloadTools | None = None,
     known: StablePoint | None = None,
 ) -> tuple[Payload, dict[str, Any]]:
     """Return the payload of a case, and its body as a provider reads it."""
     items = items or folded(case).items()
-    offer = offer or offer_of(case, frame, items.has_calls)
+    offer = offer or offer_of(case, resolved, items.has_calls)
     request = Request(case.format, offer, "conversation", known=known)
-    payload = render_payload(request, frame, items)
+    payload = render_payload(request, resolved, items)
     return payload, json.loads(orjson.dumps(payload.body))
 
 
@@ -181,9 +181,9 @@ def faults(format: FormatName, body: dict[str, Any]) -> list[Any]:
 
 @given(cases(), FRAMES, TAILS)
 @settings(max_examples=60, deadline=None)
-def test_payloads_are_valid_requests(case: Case, frame: ResolvedSettings, tail: Tail) -> None:
+def test_payloads_are_valid_requests(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
     """Messages, system, tools and tail together satisfy the provider's types and rules (K1)."""
-    _, body = rendered(case, frame, folded(case).items(tail))
+    _, body = rendered(case, resolved, folded(case).items(tail))
     assert faults(case.format, body) == []
     assert body["model"] == "some-model"
     limits = {
@@ -194,18 +194,18 @@ def test_payloads_are_valid_requests(case: Case, frame: ResolvedSettings, tail: 
     }
     assert limits[case.format] == LIMITS.max_output_tokens
     is_openai = case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
-    assert ("prompt_cache_key" in body) == (is_openai and frame.info is not None)
+    assert ("prompt_cache_key" in body) == (is_openai and resolved.info is not None)
     assert body.get("tools") != [] and body.get("config", {}).get("tools") != []
 
 
 @given(cases(), FRAMES, TAILS)
 @QUICK
-def test_cache_marks_are_at_most_four(case: Case, frame: ResolvedSettings, tail: Tail) -> None:
+def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, tail: Tail) -> None:
     """At most four marks, some left for messages, none on the tail; none where useless (A7, G2)."""
     items = folded(case).items(tail)
-    payload, body = rendered(case, frame, items)
+    payload, body = rendered(case, resolved, items)
     marks = count_marks(body)
-    takes = case.format is ANTHROPIC or frame.info is MARKING
+    takes = case.format is ANTHROPIC or resolved.info is MARKING
     if case.format is FormatName.GEMINI or not takes:
         assert marks == 0
         return
@@ -229,15 +229,15 @@ def test_cache_marks_are_at_most_four(case: Case, frame: ResolvedSettings, tail:
 @given(cases(), FRAMES, TAILS)
 @QUICK
 def test_prefixes_of_an_epoch_stay_byte_identical(
-    case: Case, frame: ResolvedSettings, tail: Tail
+    case: Case, resolved: ResolvedSettings, tail: Tail
 ) -> None:
     """Each payload's stable items, system and tools open the next payload, marks apart (G3, N9)."""
     first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items(tail)
     last = folded(case).items()
-    if case.view.summary_texts() and len(case.shown) // 2 < case.head:
+    if case.view.summary_texts() and len(case.shown) // 2 < case.state:
         return
-    offer = offer_of(case, frame)
-    (early, before), (late, after) = (rendered(case, frame, i, offer) for i in (first, last))
+    offer = offer_of(case, resolved)
+    (early, before), (late, after) = (rendered(case, resolved, i, offer) for i in (first, last))
     before, after = unmarked(before), unmarked(after)
     stable, key = early.stable_items, ITEMS[case.format]
     assert after[key][:stable] == before[key][:stable]
@@ -250,7 +250,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
 @given(cases(), FRAMES, TAILS, TAILS, st.data())
 @settings(max_examples=60, deadline=None)
 def test_deltas_give_the_whole_payload(
-    case: Case, frame: ResolvedSettings, tail: Tail, later_tail: Tail, data: st.DataObject
+    case: Case, resolved: ResolvedSettings, tail: Tail, later_tail: Tail, data: st.DataObject
 ) -> None:
     """A client that keeps what a delta says and adds the rest has the full payload (G4)."""
     hidden = case.view.hidden
@@ -262,11 +262,11 @@ def test_deltas_give_the_whole_payload(
     if not enough:
         return
     earlier = data.draw(st.sampled_from(enough))
-    whole, key, offer = folded(case), ITEMS[case.format], offer_of(case, frame)
+    whole, key, offer = folded(case), ITEMS[case.format], offer_of(case, resolved)
     seq = case.shown[earlier - 1].seq
-    held = rendered(case, frame, folded(case, case.shown[:earlier]).items(tail), offer)[1][key]
-    _, full = rendered(case, frame, whole.items(later_tail), offer)
-    delta, body = rendered(case, frame, whole.items(later_tail), offer, whole.point_at(seq))
+    held = rendered(case, resolved, folded(case, case.shown[:earlier]).items(tail), offer)[1][key]
+    _, full = rendered(case, resolved, whole.items(later_tail), offer)
+    delta, body = rendered(case, resolved, whole.items(later_tail), offer, whole.point_at(seq))
     assert delta.is_delta
     last = json.loads(orjson.dumps(delta.tail))
     assert held[: delta.base_items] + body[key] + last == full[key]
@@ -277,9 +277,9 @@ def test_deltas_give_the_whole_payload(
 
 @given(cases(), FRAMES)
 @QUICK
-def test_the_same_inputs_give_the_same_bytes(case: Case, frame: ResolvedSettings) -> None:
+def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSettings) -> None:
     """A payload is a function of log, view and frame (N8)."""
-    one, two = rendered(case, frame), rendered(case, frame)
+    one, two = rendered(case, resolved), rendered(case, resolved)
     assert orjson.dumps(one[0].body) == orjson.dumps(two[0].body)
     assert one[0].prefix_hash == two[0].prefix_hash
 
@@ -287,25 +287,25 @@ def test_the_same_inputs_give_the_same_bytes(case: Case, frame: ResolvedSettings
 @given(cases(), FRAMES, TAILS)
 @QUICK
 def test_the_budget_counts_what_is_returned(
-    case: Case, frame: ResolvedSettings, tail: Tail
+    case: Case, resolved: ResolvedSettings, tail: Tail
 ) -> None:
     """System, tools, messages and tail counted from scratch give the usage reported (C1)."""
     items = folded(case).items(tail)
-    offer = offer_of(case, frame, items.has_calls)
-    _, body = rendered(case, frame, items, offer)
+    offer = offer_of(case, resolved, items.has_calls)
+    _, body = rendered(case, resolved, items, offer)
     body = unmarked(body)
     listed = body[ITEMS[case.format]]
-    static = system_text(static_sections(frame.sections))
+    static = system_text(static_sections(resolved.sections))
     if case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES) and static:
         listed = listed[1:]
     counted = count_payload_messages(case.format, listed, third)
     if static:
         counted += count_system(static, third)
-    definitions = [*frame.tools, *([STUB_TOOL] if offer.extra else [])]
+    definitions = [*resolved.tools, *([STUB_TOOL] if offer.extra else [])]
     counted += estimate_tool_defs_tokens(definitions, third)
-    extra = frame.extra_tokens(offer.extra)
-    system = items.tail_tokens + items.opening_tokens - frame.raw_dynamic
-    assert frame.usage(items.tokens, items.summary_tokens, extra, system).total == counted
+    extra = resolved.extra_tokens(offer.extra)
+    system = items.tail_tokens + items.opening_tokens - resolved.raw_dynamic
+    assert resolved.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 
 
 @pytest.mark.parametrize("stub_tools", [False, True])
@@ -313,10 +313,10 @@ def test_the_budget_counts_what_is_returned(
 def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_tools: bool) -> None:
     """Retain, several summaries, kept and cleared results make a valid, counted request (K1)."""
     case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
-    frame = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
+    resolved = frame_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
     items = folded(case).items()
     _, body = rendered(
-        case, frame, items, PayloadTools((STUB_TOOL.name,)) if stub_tools else NO_PAYLOAD_TOOLS
+        case, resolved, items, PayloadTools((STUB_TOOL.name,)) if stub_tools else NO_PAYLOAD_TOOLS
     )
     assert faults(format, body) == []
     listed = unmarked(body[ITEMS[format]])
@@ -346,14 +346,14 @@ def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> 
 
 def test_a_changed_prefix_changes_its_hash() -> None:
     """Sections and tools are part of the promised prefix, the tail is not (G3, G5)."""
-    frame = frame_of([PromptSection("a", "one")], TOOLS, None)
+    resolved = frame_of([PromptSection("a", "one")], TOOLS, None)
     fewer = frame_of([PromptSection("a", "one")], TOOLS[:1], None)
     hashes = {
         render_payload(
             Request(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
         ).prefix_hash
         for format in FormatName
-        for changed in (frame, fewer, replace(frame, sections=(PromptSection("a", "two"),)))
+        for changed in (resolved, fewer, replace(resolved, sections=(PromptSection("a", "two"),)))
         for tail in (NO_TAIL, Tail(("note",)))
     }
     assert len(hashes) == 12
@@ -369,12 +369,12 @@ def test_short_prefixes_are_not_marked() -> None:
     raw = {"role": "user", "content": "x" * 300}
     case = Case(RawLog([(CHAT, raw)] * 3), ANTHROPIC, View(), 3)
     for minimum, marks in ((None, 2), (150, 1), (10_000, 0)):
-        frame = frame_of(
+        resolved = frame_of(
             [PromptSection("base", "Be brief.")],
             TOOLS,
             replace(EXACT, cache_minimum_tokens=minimum),
         )
-        assert count_marks(rendered(case, frame)[1]) == marks
+        assert count_marks(rendered(case, resolved)[1]) == marks
 
 
 def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> None:
@@ -397,12 +397,12 @@ def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> No
 def test_marks_that_cannot_be_laid_are_left_out() -> None:
     """Without marks the sections are sent as one text, and the payload says so (G7)."""
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
-    frame = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
+    resolved = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
     items = replace(folded(case).items(), marks=(BreakpointPlace(0, 3, 0),))
     request = Request(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
     with pytest.raises(MisplacedBreakpoint):
-        render_payload(request, frame, items)
-    payload = render_payload(request, frame, items, marked=False)
+        render_payload(request, resolved, items)
+    payload = render_payload(request, resolved, items, marked=False)
     body = json.loads(orjson.dumps(payload.body))
     assert payload.degraded == (UNMARKED,)
     assert body["system"] == "one\n\ntwo"

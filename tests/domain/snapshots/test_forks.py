@@ -85,8 +85,8 @@ def test_what_is_put_back_is_newer_than_the_clear(
     cleared_at: datetime | None, restored_at: datetime
 ) -> None:
     """I4, I6, B3: a clear of before does not take it out again, whatever the clocks say."""
-    head = ConversationState(9, window=ActiveWindow(8), cleared_at=cleared_at)
-    assert window_at(head, 5, NOW).restored == (Restored(Span(1, 6), restored_at),)
+    state = ConversationState(9, window=ActiveWindow(8), cleared_at=cleared_at)
+    assert window_at(state, 5, NOW).restored == (Restored(Span(1, 6), restored_at),)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_the_first_seq_that_a_view_fits(view: View, first: int) -> None:
 
 def test_a_head_at_an_earlier_seq() -> None:
     """I6, decision 24: of a clear there is what it cleared; to wait is said of the whole log."""
-    head = ConversationState(9, cleared_seq=6, resume_at=100)
-    assert head_at(head, 9) == head
-    assert head_at(head, 4) == replace(head, head_seq=4, cleared_seq=4, resume_at=0)
+    state = ConversationState(9, cleared_seq=6, resume_at=100)
+    assert head_at(state, 9) == state
+    assert head_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at=0)
 
 
 def blob(number: int, byte_size: int) -> Blob:

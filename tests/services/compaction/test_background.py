@@ -53,7 +53,7 @@ def another(harness: Harness, *replies: Any) -> Harness:
 
 async def is_due(harness: Harness, cid: str) -> bool:
     """Whether the conversation has its due mark."""
-    return (await harness.stored(cid)).head.is_due
+    return (await harness.stored(cid)).state.is_due
 
 
 async def kinds(harness: Harness, cid: str) -> list[str]:
@@ -150,7 +150,7 @@ async def test_what_is_not_automatic_is_never_marked(
     assert await kinds(harness, cid) == await queued(database_url) == []
     await harness.work(cid)
     assert harness.gateway.calls == []
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 async def test_a_process_that_knows_nothing_marks_too(harness: Harness, database_url: str) -> None:
@@ -202,9 +202,9 @@ async def test_too_many_messages_make_it_due(harness: Harness) -> None:
     answer = await harness.context.budget(TENANT, cid)
     assert answer is not None and answer.pressure.pressure == "ok"
     await harness.work(cid)
-    head = (await harness.stored(cid)).head
-    assert head.head_seq - head.hidden_messages == 2
-    assert not head.is_due
+    state = (await harness.stored(cid)).state
+    assert state.head_seq - state.hidden_messages == 2
+    assert not state.is_due
     await harness.append(cid, *(user(f"{n}") for n in range(10)))
     assert not await is_due(harness, cid)
     await harness.append(cid, user("again"))
@@ -218,10 +218,10 @@ async def test_too_many_short_messages_are_compacted_once(harness: Harness, stra
     cid = await harness.conversation(own)
     await harness.append(cid, *(user(f"{n} " + "why " * 20) for n in range(14)))
     await harness.work(cid)
-    head = (await harness.stored(cid)).head
-    assert head.hidden_messages > 0
+    state = (await harness.stored(cid)).state
+    assert state.hidden_messages > 0
     calls = len(harness.gateway.calls)
-    is_crowded = head.head_seq - head.hidden_messages > 1
+    is_crowded = state.head_seq - state.hidden_messages > 1
     await harness.append(cid, user("one more"), says("yes"))
     assert await is_due(harness, cid) is not is_crowded
     assert len(harness.gateway.calls) == calls
@@ -305,7 +305,7 @@ async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
         await harness.set_policy(cid, leaves)
         await harness.work(cid)
         assert not await is_due(harness, cid)
-        assert (await harness.stored(cid)).head.compaction_id is None
+        assert (await harness.stored(cid)).state.compaction_id is None
     assert harness.gateway.calls == []
 
 
@@ -315,10 +315,10 @@ async def test_below_the_least_gain_it_is_left_to_grow(harness: Harness) -> None
     cid = await harness.conversation(own)
     await fill(harness, cid, 705)
     await harness.work(cid)
-    head = (await harness.stored(cid)).head
-    assert (head.compaction_id, head.is_due) == (None, False)
-    assert head.resume_at == head.tokens + 50
-    while (await harness.stored(cid)).head.tokens < head.resume_at - 10:
+    state = (await harness.stored(cid)).state
+    assert (state.compaction_id, state.is_due) == (None, False)
+    assert state.resume_at == state.tokens + 50
+    while (await harness.stored(cid)).state.tokens < state.resume_at - 10:
         await harness.append(cid, user("why " * 4))
         assert not await is_due(harness, cid)
     await harness.append(cid, user("why " * 12))
@@ -334,10 +334,10 @@ async def test_a_summary_that_frees_nothing_is_left_to_grow(harness: Harness) ->
     own = policy(1100, 100, sandwich=sizes, compaction={"min_gain": 0.0})
     cid = await harness.conversation(own)
     await harness.append(cid, *(user("why " * 100) for n in range(7)))
-    before = (await harness.stored(cid)).head.compaction_id
+    before = (await harness.stored(cid)).state.compaction_id
     await harness.work(cid)
     calls = len(harness.gateway.calls)
-    assert (await harness.stored(cid)).head.compaction_id == before is None
+    assert (await harness.stored(cid)).state.compaction_id == before is None
     await harness.append(cid, user("why"))
     assert not await is_due(harness, cid)
     await harness.work(cid)
@@ -419,7 +419,7 @@ async def test_a_view_that_changed_meanwhile_is_looked_at_again(harness: Harness
     assert [receipt.compaction.compaction_id for receipt in found] == [first]
     await harness.work(cid)
     assert not await is_due(harness, cid), "decision 24: it rests after the undo"
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 # --- failing --------------------------------------------------------------------------------
@@ -433,13 +433,13 @@ async def test_a_failing_model_rests_longer_each_time(harness: Harness, database
     before = await harness.build(cid)
     for number, seconds in enumerate((30, 60, 120, 240), start=1):
         await harness.work(cid)
-        head = (await harness.stored(cid)).head
-        assert (head.failures, head.is_resting, head.is_due) == (number, True, True)
+        state = (await harness.stored(cid)).state
+        assert (state.failures, state.is_resting, state.is_due) == (number, True, True)
         assert seconds - 10 < await rest_of(database_url, cid) <= seconds
         async with harness.database.session() as records:
             assert await records.jobs.list_due(10) == []
         await harness.append(cid, user("so"))
-        assert (await harness.stored(cid)).head.is_resting
+        assert (await harness.stored(cid)).state.is_resting
         await let_rest(database_url, cid)
     await execute(database_url, "UPDATE heads SET failures = 40")
     await harness.work(cid)
@@ -455,7 +455,7 @@ async def test_a_failing_model_rests_longer_each_time(harness: Harness, database
         "detail": "no",
     }
     assert (await harness.build(cid))["epoch"] == before["epoch"]
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 async def test_while_it_rests_no_model_is_called(harness: Harness, database_url: str) -> None:
@@ -472,7 +472,7 @@ async def test_while_it_rests_no_model_is_called(harness: Harness, database_url:
         await harness.work(cid)
         await another(harness).work(cid)
     assert len(harness.gateway.calls) == 1
-    assert (await harness.stored(cid)).head.failures == 1
+    assert (await harness.stored(cid)).state.failures == 1
     assert 0 < await rest_of(database_url, cid) <= 30
     await fill(harness, cid, 1200)
     build = await harness.build(cid)
@@ -491,7 +491,7 @@ async def test_a_build_that_failed_rests_as_well(harness: Harness, database_url:
         assert build["degraded"] == ["summariser_unavailable"]
         await harness.append(cid, user("so"))
     assert len(harness.gateway.calls) == 1
-    assert (await harness.stored(cid)).head.failures == 1
+    assert (await harness.stored(cid)).state.failures == 1
     await let_rest(database_url, cid)
     harness.gateway.replies = [GOOD]
     assert (await harness.build(cid))["compaction"].compacted
@@ -510,9 +510,9 @@ async def test_success_ends_the_rest(harness: Harness, database_url: str, way: s
         await harness.work(cid)
     else:
         assert (await harness.compact(cid)).compacted
-    head = (await harness.stored(cid)).head
-    assert (head.failures, head.is_resting, head.is_due) == (0, False, False)
-    assert head.compaction_id is not None
+    state = (await harness.stored(cid)).state
+    assert (state.failures, state.is_resting, state.is_due) == (0, False, False)
+    assert state.compaction_id is not None
 
 
 async def test_a_policy_that_names_a_forbidden_model_rests(
@@ -525,7 +525,7 @@ async def test_a_policy_that_names_a_forbidden_model_rests(
     await execute(database_url, statement, cid, json.dumps(own))
     await fill(harness, cid, 955)
     await harness.work(cid)
-    assert (await harness.stored(cid)).head.is_resting
+    assert (await harness.stored(cid)).state.is_resting
     build = await harness.build(cid)
     assert build["degraded"] == ["summariser_unavailable"]
     assert harness.gateway.calls == []
@@ -577,7 +577,7 @@ async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
     while (await harness.build(cid))["tokens_used"] < 1910:
         # The same id again and again: each payload needs others, which are longer.
         await harness.append(cid, asks("a"), result("a"))
-    assert (await harness.stored(cid)).head.tokens < 1900
+    assert (await harness.stored(cid)).state.tokens < 1900
     await harness.set_policy(cid, {"strategy": "sliding_window"})
     await harness.build(cid)
     await harness.set_policy(cid, {"strategy": "sandwich"})
@@ -651,9 +651,9 @@ async def test_a_job_that_fails_says_why(harness: Harness) -> None:
     told = json.loads(failed.error or "")
     assert (told["code"], told["reason"]) == ("SERVICE_UNAVAILABLE", "provider_error")
     assert len(harness.gateway.calls) == 1
-    assert (await harness.stored(cid)).head.compaction_id is None
-    head = (await harness.stored(cid)).head
-    assert (head.failures, head.is_due) == (0, False), "a caller's own failure rests nothing"
+    assert (await harness.stored(cid)).state.compaction_id is None
+    state = (await harness.stored(cid)).state
+    assert (state.failures, state.is_due) == (0, False), "a caller's own failure rests nothing"
 
 
 async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> None:

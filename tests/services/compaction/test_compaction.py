@@ -53,10 +53,10 @@ def harness(database_watched: WatchedDatabase) -> Harness:
 
 async def receipt(harness: Harness, cid: str) -> Compaction:
     """Return the active receipt."""
-    head = (await harness.stored(cid)).head
-    assert head.compaction_id is not None
+    state = (await harness.stored(cid)).state
+    assert state.compaction_id is not None
     async with harness.database.session() as records:
-        found = await records.contexts.find_compaction(cid, head.compaction_id)
+        found = await records.contexts.find_compaction(cid, state.compaction_id)
     assert found is not None
     return found
 
@@ -135,7 +135,7 @@ async def test_compacting_again_at_once_does_nothing(harness: Harness) -> None:
     assert not again.compacted
     assert again.reason
     assert len(harness.gateway.calls) == 1
-    assert (await harness.stored(cid)).head.view_version == 1
+    assert (await harness.stored(cid)).state.view_version == 1
 
 
 async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) -> None:
@@ -146,7 +146,7 @@ async def test_a_dry_run_calls_no_model_and_changes_nothing(harness: Harness) ->
     assert not shown.compacted
     assert shown.after_tokens <= shown.before_tokens
     assert harness.gateway.calls == []
-    assert (await harness.stored(cid)).head.span is None
+    assert (await harness.stored(cid)).state.span is None
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert made.summary_range == shown.summary_range
     assert made.after_tokens <= shown.after_tokens
@@ -160,13 +160,13 @@ async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, fail
     await harness.talk(cid, 10)
     await harness.compaction.compact(TENANT, cid, CompactRequest())
     before = await harness.build(cid)
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     await harness.talk(cid, 10)
     harness.gateway.replies = [failure]
     with pytest.raises(ServiceUnavailable):
         await harness.compaction.compact(TENANT, cid, CompactRequest())
-    after = (await harness.stored(cid)).head
-    assert (after.span, after.view_version) == (head.span, head.view_version)
+    after = (await harness.stored(cid)).state
+    assert (after.span, after.view_version) == (state.span, state.view_version)
     later = await harness.build(cid)
     assert later["epoch"] == before["epoch"]
     assert is_extension(later, before)
@@ -229,7 +229,7 @@ async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -
     made = await harness.compaction.compact(TENANT, cid, CompactRequest())
     assert not made.compacted
     assert made.reason == "the summary would not be shorter"
-    assert (await harness.stored(cid)).head.span is None
+    assert (await harness.stored(cid)).state.span is None
 
 
 async def test_the_state_is_the_active_summary(harness: Harness) -> None:
@@ -331,13 +331,13 @@ async def test_any_log_compacted_at_any_time_builds_on(
         for ask in (RequestSettings(), RequestSettings(model="gpt-4.1")):
             build = await harness.build(cid, ask)
             check(build, exact=True)
-            assert build["summary_used"] == ((await harness.stored(cid)).head.span is not None)
-        head = (await harness.stored(cid)).head
+            assert build["summary_used"] == ((await harness.stored(cid)).state.span is not None)
+        state = (await harness.stored(cid)).state
         async with harness.database.session() as records:
-            entries = await records.log.entries(cid, 1, head.head_seq + 1)
-        hidden = [e for e in entries if head.span and head.span.start <= e.seq < head.span.end]
-        assert head.tokens == sum(entry.tokens for entry in entries)
-        assert head.hidden_tokens == sum(entry.tokens for entry in hidden)
+            entries = await records.log.entries(cid, 1, state.head_seq + 1)
+        hidden = [e for e in entries if state.span and state.span.start <= e.seq < state.span.end]
+        assert state.tokens == sum(entry.tokens for entry in entries)
+        assert state.hidden_tokens == sum(entry.tokens for entry in hidden)
         if made.compacted:
             assert made.after_tokens < made.before_tokens
             again = await harness.compaction.compact(TENANT, cid, CompactRequest())

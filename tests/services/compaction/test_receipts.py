@@ -197,14 +197,14 @@ async def test_undo_restores_the_payload_byte_for_byte(
         await harness.talk(cid, 6)
         before = await builds(harness, cid)
         budget = await harness.context.budget(TENANT, cid)
-        kept.append((before, budget, (await harness.stored(cid)).head))
+        kept.append((before, budget, (await harness.stored(cid)).state))
         if wanted is None:
             assert (await harness.compact(cid)).compacted
         else:
             await harness.context.overflow(TENANT, cid, ASKS[CHAT])
     log = await harness.bodies(cid)
     # What was appended since is shown as well: only the last undo is compared as it is.
-    before, budget, head = kept[-1]
+    before, budget, state = kept[-1]
     await builds(harness, cid)
     undone = await harness.undo(cid)
     assert undone.undone_at is not None
@@ -220,13 +220,13 @@ async def test_undo_restores_the_payload_byte_for_byte(
         assert build["epoch"] > before[format]["epoch"]
         assert build["cache_break_reason"] == "undone"
         assert (await harness.build(cid, ASKS[format]))["cache_break_reason"] is None
-    now = (await harness.stored(cid)).head
+    now = (await harness.stored(cid)).state
     same = ("span", "kept", "compaction_id", "summary_tokens", "hidden_tokens", "hidden_messages")
-    assert [getattr(now, name) for name in same] == [getattr(head, name) for name in same]
+    assert [getattr(now, name) for name in same] == [getattr(state, name) for name in same]
     assert now.resume_at == now.tokens + (20_000 - 100) // 20
     await harness.undo(cid)
     await harness.undo(cid)
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
     whole = (await builds(harness, cid))[CHAT]
     assert not whole["summary_used"]
     assert len(whole.messages) == len(log) + 1
@@ -271,7 +271,7 @@ async def test_of_two_undos_at_once_one_wins(harness: Harness) -> None:
     )
     assert sum(isinstance(answer, Receipt) for answer in answers) == 1
     assert sum(isinstance(answer, Conflict) for answer in answers) == 2
-    assert (await harness.stored(cid)).head.compaction_id == first
+    assert (await harness.stored(cid)).state.compaction_id == first
 
 
 async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
@@ -285,7 +285,7 @@ async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
     check(build, exact=True)
     assert len(build.messages) == 22
     assert build.messages[-2]["content"] == "since then"
-    assert (await harness.stored(cid)).head.hidden_messages == 0
+    assert (await harness.stored(cid)).state.hidden_messages == 0
 
 
 async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
@@ -316,19 +316,19 @@ async def test_an_undo_rests_automatic_compaction(harness: Harness) -> None:
     await harness.work(cid)
     assert (await harness.receipt(cid)).trigger == "background"
     await harness.undo(cid)
-    head = (await harness.stored(cid)).head
-    assert head.resume_at == head.tokens + 50
-    assert not head.is_due
-    while (await harness.stored(cid)).head.tokens < head.resume_at - 12:
+    state = (await harness.stored(cid)).state
+    assert state.resume_at == state.tokens + 50
+    assert not state.is_due
+    while (await harness.stored(cid)).state.tokens < state.resume_at - 12:
         await harness.append(cid, user("why " * 4))
-        assert not (await harness.stored(cid)).head.is_due
+        assert not (await harness.stored(cid)).state.is_due
         await harness.work(cid)
-        assert (await harness.stored(cid)).head.compaction_id is None
+        assert (await harness.stored(cid)).state.compaction_id is None
         assert (await harness.build(cid))["compaction"] is None
     await harness.append(cid, user("why " * 12))
-    assert (await harness.stored(cid)).head.is_due
+    assert (await harness.stored(cid)).state.is_due
     await harness.work(cid)
-    assert (await harness.stored(cid)).head.compaction_id is not None
+    assert (await harness.stored(cid)).state.compaction_id is not None
 
 
 async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> None:
@@ -356,8 +356,8 @@ async def test_an_undo_of_a_stored_clearing_with_later_pins(harness: Harness) ->
     seqs = await harness.pin(cid, 3)
     assert seqs == [2, 3]
     await harness.undo(cid)
-    head = (await harness.stored(cid)).head
-    assert head.compaction_id == made.compaction_id
+    state = (await harness.stored(cid)).state
+    assert state.compaction_id == made.compaction_id
     for build in (await builds(harness, cid)).values():
         assert "r0 r0" in build.contents and "r1 r1" not in build.contents
         assert not build["summary_used"]
@@ -390,12 +390,12 @@ async def test_an_undo_during_a_compaction_wins(harness: Harness) -> None:
     await harness.talk(cid, 8)
     running = await _during(harness, cid)
     await harness.undo(cid)
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     before = await harness.build(cid)
     harness.gateway.release.set()
     with pytest.raises(Conflict):
         await running
-    assert (await harness.stored(cid)).head == head
+    assert (await harness.stored(cid)).state == state
     assert statuses(await page(harness, cid)) == ["undone"]
     assert (await harness.build(cid)).text == before.text
     kinds = [kind for kind, _ in await harness.told(cid)]
@@ -419,7 +419,7 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
         return
     with pytest.raises(Conflict):
         await running
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
     assert await page(harness, cid) == []
     assert (await harness.compact(cid)).compacted
     build = await harness.build(cid)

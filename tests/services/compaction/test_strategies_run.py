@@ -104,7 +104,7 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     await harness.append(cid, user("the last question"), says("the last answer"))
     await harness.append(cid, says("and more of it"))
     log = await harness.bodies(cid)
-    assert (await harness.stored(cid)).head.is_due
+    assert (await harness.stored(cid)).state.is_due
     if in_background:
         await harness.work(cid)
     for build in await both(harness, cid):
@@ -290,7 +290,7 @@ async def test_a_model_that_fails_at_the_first_chunk_changes_nothing(harness: Ha
     with pytest.raises(ServiceUnavailable):
         await harness.compact(cid)
     assert (await harness.build(cid)).text == before.text
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 async def test_a_tree_that_cannot_fold_stays_as_it_is(harness: Harness) -> None:
@@ -400,7 +400,7 @@ async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
     before = await harness.stored(cid)
     with pytest.raises(ServiceUnavailable):
         await harness.compact(cid)
-    assert (await harness.stored(cid)).head == before.head
+    assert (await harness.stored(cid)).state == before.state
 
 
 async def test_a_background_chain_names_the_summary_it_lacks(
@@ -412,7 +412,7 @@ async def test_a_background_chain_names_the_summary_it_lacks(
     await fill(harness, cid, 850)
     for _ in range(3):
         await harness.work(cid)
-        assert (await harness.stored(cid)).head.compaction_id is None
+        assert (await harness.stored(cid)).state.compaction_id is None
         statement = "UPDATE heads SET due_at = now() WHERE conversation_id = $1"
         await execute(database_url, statement, cid)
     await harness.work(cid)
@@ -486,12 +486,12 @@ async def test_a_forced_compaction_without_a_model_changes_nothing(
     assert (await harness.compact(cid)).compacted
     await harness.talk(cid, 10)
     before = await both(harness, cid)
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     harness.gateway.replies = [DOWN]
     with pytest.raises(ServiceUnavailable):
         await harness.compact(cid)
     assert [build.text for build in await both(harness, cid)] == [build.text for build in before]
-    assert (await harness.stored(cid)).head == head
+    assert (await harness.stored(cid)).state == state
     assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
     type_, data = (await harness.told(cid))[-1]
     assert (type_, data["reason"]) == ("failed", "provider_error")
@@ -507,7 +507,7 @@ async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str
     check(build, exact=True)
     assert build["degraded"][0] == "summariser_unavailable"
     assert build["compaction"] is None
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 # --- one call's own wishes ------------------------------------------------------------------
@@ -539,7 +539,7 @@ async def test_one_call_brings_its_own_strategy(harness: Harness, own: str, want
             len(chat.messages),
         )
     assert len(harness.gateway.calls) >= 1
-    assert (await harness.stored(cid)).head.compaction_id is not None
+    assert (await harness.stored(cid)).state.compaction_id is not None
 
 
 @pytest.mark.parametrize("strategy", ["tree_summary", "chain"])
@@ -579,11 +579,11 @@ async def test_a_dry_run_tells_what_happens_then(
         used = (await harness.build(cid))["tokens_used"]
         target = int(share * used) if share is not None else None
         calls = len(harness.gateway.calls)
-        head = (await harness.stored(cid)).head
+        state = (await harness.stored(cid)).state
         shown = await harness.compact(cid, target_tokens=target, dry_run=True)
         assert (shown.compacted, shown.reason) == (False, "dry run")
         assert len(harness.gateway.calls) == calls
-        assert (await harness.stored(cid)).head == head
+        assert (await harness.stored(cid)).state == state
         made = await harness.compact(cid, target_tokens=target)
         assert made.compacted
         assert (shown.summary_range, shown.strategies_run) == (
@@ -645,8 +645,8 @@ async def test_changing_the_strategy_drops_the_state(
     assert await harness.receipts.state(TENANT, cid) is None
     for build in await both(harness, cid):
         assert not build["summary_used"]
-    head = (await harness.stored(cid)).head
-    assert (head.compaction_id, head.hidden_tokens, head.hidden_messages) == (None, 0, 0)
+    state = (await harness.stored(cid)).state
+    assert (state.compaction_id, state.hidden_tokens, state.hidden_messages) == (None, 0, 0)
     if other in COMPACTING:
         assert (await harness.compact(cid)).compacted
         assert (await harness.receipt(cid)).parent_id is None
@@ -743,9 +743,9 @@ class Story:
             result(f"m{number}", f"mark-{number}/r " + "data " * 45),
             says(f"mark-{number}/a"),
         ]
-        head = (await self.harness.append(self.cid, *said)).head_seq
+        state = (await self.harness.append(self.cid, *said)).head_seq
         for name, back in (("u", 3), ("r", 1), ("a", 0)):
-            self.marks[f"mark-{number}/{name}"] = head - back
+            self.marks[f"mark-{number}/{name}"] = state - back
         bodies = await self.harness.bodies(self.cid)
         assert bodies[: len(self.log)] == self.log
         self.log = bodies
@@ -768,17 +768,17 @@ class Story:
 
     async def undo(self) -> None:
         """Undo what is active, if there is something."""
-        if (await self.harness.stored(self.cid)).head.compaction_id is not None:
+        if (await self.harness.stored(self.cid)).state.compaction_id is not None:
             assert (await self.harness.undo(self.cid)).undone_at is not None
 
     async def compact(self, strategy: str | None) -> None:
         """Compact by force; what a model that fails leaves is unchanged."""
-        head = (await self.harness.stored(self.cid)).head
+        state = (await self.harness.stored(self.cid)).state
         try:
             made = await self.harness.compact(self.cid, strategy=strategy)
         except ServiceUnavailable:
-            after = (await self.harness.stored(self.cid)).head
-            assert after.compaction_id in {head.compaction_id, None}
+            after = (await self.harness.stored(self.cid)).state
+            assert after.compaction_id in {state.compaction_id, None}
             return
         if made.compacted:
             assert made.after_tokens < made.before_tokens

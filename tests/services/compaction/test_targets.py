@@ -47,7 +47,7 @@ async def entries_of(harness: Harness, cid: str) -> list[Entry]:
 async def compacted_as_shown(harness: Harness, cid: str, **ask: Any) -> CompactResult:
     """Compact after a dry run, which has to tell the same, and return what came of it."""
     shown = await harness.compact(cid, dry_run=True, **ask)
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     assert not shown.compacted and not shown.estimated
     made = await harness.compact(cid, **ask)
     for name in (
@@ -63,7 +63,7 @@ async def compacted_as_shown(harness: Harness, cid: str, **ask: Any) -> CompactR
     ):
         assert getattr(shown, name) == getattr(made, name), name
     assert shown.reason == ("dry run" if made.compacted else made.reason)
-    assert made.compacted == ((await harness.stored(cid)).head != head)
+    assert made.compacted == ((await harness.stored(cid)).state != state)
     return made
 
 

@@ -272,7 +272,7 @@ async def test_restored_ranges_rejoin_until_their_time_is_over(harness: Harness)
     assert build["cache_break_reason"] == "restored"
     assert build.count() == build["tokens_used"]
     before = await harness.stored(cid)
-    assert (await rejoin(harness, cid, Span(3, 7))).head == before.head, "nothing is left to do"
+    assert (await rejoin(harness, cid, Span(3, 7))).state == before.state, "nothing is left to do"
     cold = await harness.build(cid, service=harness.cold())
     assert cold.text == build.text
     harness.clock.pass_seconds(1000)
@@ -326,7 +326,7 @@ async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
     cid = await harness.conversation(policy, agent_id=agent)
     await harness.talk(cid, 12, words=80)
     assert (await harness.compact(cid)).compacted
-    span = (await harness.stored(cid)).head.span
+    span = (await harness.stored(cid)).state.span
     assert span is not None
     pinned = span.start if edge == "first" else span.end - 1
     if then == "undone":
@@ -340,8 +340,8 @@ async def test_a_pin_at_the_edge_of_what_is_hidden_stays(
         patch = Patch(frozenset({"rolling_window_seconds"}), rolling_window_seconds=3600)
         await harness.agents.change(TENANT, agent, patch)
         await harness.context.budget(TENANT, cid)
-    head = (await harness.stored(cid)).head
-    assert pinned in head.kept
+    state = (await harness.stored(cid)).state
+    assert pinned in state.kept
     words = f"{'answer' if pinned % 2 == 0 else 'question'} {(pinned - 1) // 2} "
     build = await harness.build(cid)
     for model in (None, "gpt-4o-mini"):
@@ -554,5 +554,5 @@ async def check(harness: Harness, cid: str, model: Story) -> None:
     assert build.count() == build["tokens_used"]
     cold = await harness.build(cid, service=harness.cold())
     assert cold.text == build.text
-    head = (await harness.stored(cid)).head
-    assert head.shown_tokens >= 0 and head.shown_messages > 0
+    state = (await harness.stored(cid)).state
+    assert state.shown_tokens >= 0 and state.shown_messages > 0

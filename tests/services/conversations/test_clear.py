@@ -193,9 +193,9 @@ async def test_a_clearing_leaves_a_receipt(harness: Harness) -> None:
     assert (receipt.span.start, receipt.span.end) == (1, 8)
     assert receipt.view.trimmed_through == 7
     assert receipt.before_msg_count == receipt.after_msg_count == 13
-    head = (await harness.stored(cid)).head
-    assert head.hidden_tokens == receipt.before_tokens - receipt.after_tokens > 0
-    assert (head.hidden_messages, head.span) == (0, None)
+    state = (await harness.stored(cid)).state
+    assert state.hidden_tokens == receipt.before_tokens - receipt.after_tokens > 0
+    assert (state.hidden_messages, state.span) == (0, None)
     reading = await harness.context.budget(TENANT, cid)
     assert full is not None
     assert reading is not None
@@ -324,12 +324,12 @@ async def test_a_background_compaction_judges_what_is_left(harness: Harness) -> 
     cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(15))
-    assert (await harness.stored(cid)).head.is_due
+    assert (await harness.stored(cid)).state.is_due
     await harness.build(cid)
-    assert (await harness.stored(cid)).head.is_due, "a clearing leaves the mark to the worker"
+    assert (await harness.stored(cid)).state.is_due, "a clearing leaves the mark to the worker"
     await harness.work(cid)
-    head = (await harness.stored(cid)).head
-    assert not head.is_due
+    state = (await harness.stored(cid)).state
+    assert not state.is_due
     assert await triggers(harness, cid) == ["tool_output"]
     assert harness.gateway.calls == []
 
@@ -342,13 +342,13 @@ async def test_a_clearing_leaves_failures_as_they_are(harness: Harness) -> None:
     await use(harness, cid, *range(9))
     build = await harness.build(cid)
     assert "summariser_unavailable" in build["degraded"]
-    head = (await harness.stored(cid)).head
-    assert (head.failures, head.is_resting) == (1, True)
+    state = (await harness.stored(cid)).state
+    assert (state.failures, state.is_resting) == (1, True)
     await harness.set_policy(cid, {"tool_output": {"context_budget_tokens": 600}})
     await harness.build(cid)
     assert await triggers(harness, cid) == ["tool_output"]
-    head = (await harness.stored(cid)).head
-    assert (head.failures, head.is_resting) == (1, True)
+    state = (await harness.stored(cid)).state
+    assert (state.failures, state.is_resting) == (1, True)
     assert len(harness.gateway.calls) == 1
 
 
@@ -364,7 +364,7 @@ async def test_excluded_results_never_give_way(harness: Harness) -> None:
     await use(harness, cid, *range(2, 6))
     for build in await both(harness, cid):
         assert shown(build) == [1, 4, 5]
-    assert (await harness.stored(cid)).head.kept == (5,)
+    assert (await harness.stored(cid)).state.kept == (5,)
     await use(harness, cid, 6, 7, 8)
     for build in await both(harness, cid):
         assert shown(build) == [1, 7, 8]
@@ -397,7 +397,7 @@ async def test_no_step_clears_an_excluded_result(harness: Harness, strategy: str
         await use(harness, cid, *range(8, 11), name="keep")
         await use(harness, cid, *range(11, 16))
     view = (await harness.receipt(cid)).view
-    assert all(view.shows(seq) for seq in (await harness.stored(cid)).head.kept)
+    assert all(view.shows(seq) for seq in (await harness.stored(cid)).state.kept)
 
 
 def _whole_or_gone(build: Build) -> int:
@@ -538,12 +538,12 @@ async def test_undo_goes_back_one_batch_and_keeps_what_stays(harness: Harness) -
     await use(harness, cid, 0, name="keep")
     await use(harness, cid, *range(1, 6))
     first = await both(harness, cid)
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     await use(harness, cid, *range(6, 9))
     await both(harness, cid)
     await harness.undo(cid)
-    undone = (await harness.stored(cid)).head
-    assert (undone.hidden_tokens, undone.kept) == (head.hidden_tokens, head.kept)
+    undone = (await harness.stored(cid)).state
+    assert (undone.hidden_tokens, undone.kept) == (state.hidden_tokens, state.kept)
     for build, before in zip(await both(harness, cid), first, strict=True):
         assert shown(build)[:3] == shown(before)[:3] == [0, 4, 5]
 
@@ -572,7 +572,7 @@ async def test_a_sliding_window_clears_what_it_shows(harness: Harness) -> None:
     receipt = await harness.receipt(cid)
     assert receipt.before_msg_count <= 16
     assert receipt.before_tokens - receipt.after_tokens == (
-        (await harness.stored(cid)).head.hidden_tokens
+        (await harness.stored(cid)).state.hidden_tokens
     )
     for again in await both(harness, cid):
         assert shown(again)[-2:] == [23, 24]
@@ -591,8 +591,8 @@ async def test_a_lane_that_shows_less_clears_for_all(harness: Harness) -> None:
     check(build, exact=True)
     assert shown(build) == [2, 3, 4]
     assert await triggers(harness, cid) == ["tool_output"]
-    head = (await harness.stored(cid)).head
-    assert head.span is None, "nothing is hidden for anybody else"
+    state = (await harness.stored(cid)).state
+    assert state.span is None, "nothing is hidden for anybody else"
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     for own in await both(harness, cid):
@@ -631,12 +631,12 @@ async def test_a_clearing_is_whole_or_not_at_all(harness: Harness, sentence: str
     cid = await harness.conversation(limited(), tools=TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     sentences = Sentences(harness)
     sentences.failing.add(sentence)
     with pytest.raises(ServiceUnavailable):
         await harness.build(cid)
-    assert (await harness.stored(cid)).head == head
+    assert (await harness.stored(cid)).state == state
     assert await triggers(harness, cid) == []
     assert await harness.told(cid) == []
     sentences.failing.clear()
@@ -752,11 +752,11 @@ async def test_any_log_keeps_the_rule(
         cold = await harness.build(cid, ASKS[format], harness.cold())
         assert (cold.text, cold["epoch"]) == (build.text, build["epoch"])
         before = build
-    head = (await harness.stored(cid)).head
-    if before is None or head.span is not None or strategy == "sliding_window" or window < 10**5:
+    state = (await harness.stored(cid)).state
+    if before is None or state.span is not None or strategy == "sliding_window" or window < 10**5:
         return
     entries = await _entries(harness, cid)
-    view = (await harness.receipt(cid)).view if head.compaction_id else None
+    view = (await harness.receipt(cid)).view if state.compaction_id else None
     if view is None or output["exclude_tools"] == ["read_file"] or output["clear_at_least"] != 0:
         return
     last = [group for group in call_groups(entries) if group[1] - group[0] > 1][-1][0]

@@ -42,23 +42,23 @@ def any_model(_model: str, _pointer: str) -> None:
 
 
 @pytest.fixture
-def frames() -> SettingsResolver:
+def resolver() -> SettingsResolver:
     """Frames over the service's own policy, without a default model."""
     return SettingsResolver(ModelRegistry(), TiktokenTokenizer(), POLICY, None)
 
 
 @pytest.fixture
-def conversations(database: PostgresDatabase, frames: SettingsResolver) -> ConversationService:
+def conversations(database: PostgresDatabase, resolver: SettingsResolver) -> ConversationService:
     """The service on this test's database."""
     return ConversationService(
-        database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model
+        database, resolver, POLICY, counting_ids(), Clock().utc, forget, any_model
     )
 
 
 @pytest.fixture
-def agents(database: PostgresDatabase, frames: SettingsResolver) -> AgentService:
+def agents(database: PostgresDatabase, resolver: SettingsResolver) -> AgentService:
     """The service on this test's database."""
-    return AgentService(database, frames, POLICY, counting_ids(), Clock().utc, forget, any_model)
+    return AgentService(database, resolver, POLICY, counting_ids(), Clock().utc, forget, any_model)
 
 
 async def test_the_services_policy_is_the_weakest_layer(

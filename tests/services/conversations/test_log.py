@@ -84,8 +84,8 @@ async def test_what_goes_in_comes_out(harness: Harness, log: Any, cuts: list[int
     assert len(stored) == expected
     sent = [raw for _, raw in log.messages]
     assert _blocks(stored) == _blocks(sent)
-    head = (await harness.stored(cid)).head
-    assert sorted(head.open_calls) == sorted(log.open_calls)
+    state = (await harness.stored(cid)).state
+    assert sorted(state.open_calls) == sorted(log.open_calls)
 
 
 def _blocks(messages: list[Any]) -> list[Any]:
@@ -163,7 +163,7 @@ async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> No
     ]
     answer = await harness.append(cid, *contents, format=FormatName.GEMINI)
     assert [message.role for message in answer.messages][2:] == ["tool", "tool", "user"]
-    assert (await harness.stored(cid)).head.open_calls == ()
+    assert (await harness.stored(cid)).state.open_calls == ()
     with pytest.raises(UnpairedToolResult):
         await harness.append(cid, {"role": "user", "parts": [answers[0]]}, format=FormatName.GEMINI)
 
@@ -182,10 +182,10 @@ async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
     for batch in refused:
         with pytest.raises(UnpairedToolResult):
             await harness.append(cid, *batch)
-    assert (await harness.stored(cid)).head.head_seq == 2
-    assert (await harness.stored(cid)).head.open_calls == ("a", "b")
+    assert (await harness.stored(cid)).state.head_seq == 2
+    assert (await harness.stored(cid)).state.open_calls == ("a", "b")
     await harness.append(cid, result("b"))
-    assert (await harness.stored(cid)).head.open_calls == ("a",)
+    assert (await harness.stored(cid)).state.open_calls == ("a",)
     with pytest.raises(UnpairedToolResult):
         await harness.append(cid, result("b"))
     await harness.append(cid, user("never mind"))
@@ -241,7 +241,7 @@ async def test_a_message_id_is_unique_in_its_conversation(harness: Harness) -> N
     with pytest.raises(ValidationError):
         await harness.append(cid, user("x") | {"id": "m9"}, user("y") | {"id": "m9"})
     await harness.append(other, user("b") | {"id": "m1"})
-    assert (await harness.stored(cid)).head.head_seq == 2
+    assert (await harness.stored(cid)).state.head_seq == 2
 
 
 async def test_writers_at_once_lose_nothing(harness: Harness) -> None:
@@ -275,7 +275,7 @@ async def test_one_result_wins_when_two_come_at_once(harness: Harness) -> None:
         *(harness.append(cid, result("a", f"{n}")) for n in range(3)), return_exceptions=True
     )
     assert sum(isinstance(answer, UnpairedToolResult) for answer in answers) == 2
-    assert (await harness.stored(cid)).head.head_seq == 3
+    assert (await harness.stored(cid)).state.head_seq == 3
 
 
 async def test_pages_go_both_ways(harness: Harness) -> None:
@@ -328,7 +328,7 @@ async def test_a_sliding_windows_budget_counts_what_it_shows(harness: Harness) -
 
 async def test_without_a_known_window_there_is_no_pressure(harness: Harness) -> None:
     """A conversation whose window nobody knows is appended to all the same (decision 6)."""
-    harness.frames.default_model = "nobody/knows"
+    harness.resolver.default_model = "nobody/knows"
     cid = await harness.conversation()
     answer = await harness.append(cid, user("hi"))
     assert (answer.pressure, answer.budget, answer.notice) == (None, None, None)
@@ -383,7 +383,7 @@ async def test_results_of_one_anthropic_message_are_messages_of_their_own(
     ]
     answer = await harness.append(cid, {"role": "user", "content": blocks}, format=ANTHROPIC)
     assert [message.role for message in answer.messages] == ["tool", "tool", "user"]
-    assert (await harness.stored(cid)).head.open_calls == ()
+    assert (await harness.stored(cid)).state.open_calls == ()
     build = await harness.build(cid)
     assert [item["role"] for item in build.messages[-3:]] == ["tool", "tool", "user"]
     assert build["format"] == CHAT

@@ -59,7 +59,7 @@ async def both(harness: Harness, cid: str, asks_: Any = None) -> list[Build]:
 async def trip(harness: Harness, cid: str) -> dict[str, int]:
     """Append talk around a turn with parallel calls; return the seqs of that turn by name."""
     await harness.talk(cid, 5)
-    head = (await harness.stored(cid)).head.head_seq
+    state = (await harness.stored(cid)).state.head_seq
     await harness.append(
         cid,
         user("the harbour, please"),
@@ -70,7 +70,7 @@ async def trip(harness: Harness, cid: str) -> dict[str, int]:
     )
     await harness.talk(cid, 8)
     names = ("question", "calls", "second", "first", "answer")
-    return {name: head + 1 + place for place, name in enumerate(names)}
+    return {name: state + 1 + place for place, name in enumerate(names)}
 
 
 SHOWN = {
@@ -190,10 +190,10 @@ async def test_pinning_twice_is_pinning_once(harness: Harness) -> None:
     seqs = await trip(harness, cid)
     await harness.compact(cid)
     first = await harness.pin(cid, seqs["calls"])
-    version = (await harness.stored(cid)).head.view_version
+    version = (await harness.stored(cid)).state.view_version
     before = await harness.build(cid)
     assert await harness.pin(cid, seqs["first"]) == first
-    assert (await harness.stored(cid)).head.view_version == version
+    assert (await harness.stored(cid)).state.view_version == version
     assert (await harness.build(cid)).text == before.text
 
 
@@ -209,8 +209,8 @@ async def test_a_result_that_comes_after_the_pin_is_part_of_it(
     cid = await harness.conversation(own, tools=TOOLS)
     await harness.talk(cid, 3)
     await harness.append(cid, asks("a", "b"), result("a", "early " * 100))
-    head = (await harness.stored(cid)).head.head_seq
-    assert await harness.pin(cid, head) == [head - 1, head]
+    state = (await harness.stored(cid)).state.head_seq
+    assert await harness.pin(cid, state) == [state - 1, state]
     await harness.append(cid, result("b", "late " * 100), says("so"))
     for number in range(9):
         await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 90))
@@ -318,7 +318,7 @@ async def test_a_cleared_result_that_is_pinned_comes_back(harness: Harness) -> N
     after = (await harness.context.budget(TENANT, cid)).budget.used_tokens  # type: ignore[union-attr]
     assert after > before + 100
     assert after >= chat["tokens_used"]
-    assert (await harness.stored(cid)).head.kept == (5,)
+    assert (await harness.stored(cid)).state.kept == (5,)
 
 
 async def test_a_pin_on_words_between_cleared_results_breaks_nothing(harness: Harness) -> None:
@@ -373,7 +373,7 @@ async def test_pins_in_a_lane_with_a_smaller_window(harness: Harness) -> None:
     await harness.append(cid, user("and now?"))
     later = await harness.build(cid, SMALL[CHAT])
     assert later["epoch"] == first["epoch"], "the pins cost one epoch, not one each build"
-    assert (await harness.stored(cid)).head.compaction_id is None
+    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 async def test_a_pin_between_trimmed_results_of_a_lane_costs_one_epoch(harness: Harness) -> None:
@@ -421,7 +421,7 @@ async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy:
     """More is 422, and nothing is stored of it (D8)."""
     cid = await harness.conversation(policy(1100, 100, strategy=strategy), SECTIONS)
     await harness.append(cid, *(user(f"{n} " + "word " * 100) for n in range(8)))
-    fixed = (await harness.frames.of(await harness.stored(cid))).usage(0, 0).fixed
+    fixed = (await harness.resolver.of(await harness.stored(cid))).usage(0, 0).fixed
     pinned = []
     with pytest.raises(ValidationError) as refused:
         for seq in range(1, 9):
@@ -448,16 +448,16 @@ async def test_a_refused_pin_shows_nothing_again(harness: Harness) -> None:
     await harness.talk(cid, 2)
     await harness.set_policy(cid, {"sandwich": {"preserve_top": 0, "preserve_bottom": 2}})
     assert (await harness.compact(cid)).compacted
-    before, head = await harness.build(cid), (await harness.stored(cid)).head
+    before, state = await harness.build(cid), (await harness.stored(cid)).state
     with pytest.raises(ValidationError):
         await harness.pin(cid, 1, turn=True)
-    assert (await harness.stored(cid)).head == head
+    assert (await harness.stored(cid)).state == state
     assert (await harness.build(cid)).text == before.text
 
 
 async def test_without_a_known_window_there_is_no_limit(harness: Harness) -> None:
     """Where nobody knows the window pins are taken as they are (decision 6)."""
-    harness.frames.default_model = None
+    harness.resolver.default_model = None
     cid = await harness.conversation()
     await harness.append(cid, user("hi"))
     assert await harness.pin(cid, 1) == [1]
@@ -494,9 +494,9 @@ async def test_pins_at_once(harness: Harness) -> None:
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     assert reading.budget.used_tokens == chat["tokens_used"]
-    head = (await harness.stored(cid)).head
-    assert set(range(1, 20, 3)) <= set(head.kept)
-    assert head.hidden_messages == head.head_seq - (len(chat.messages) - 1)
+    state = (await harness.stored(cid)).state
+    assert set(range(1, 20, 3)) <= set(state.kept)
+    assert state.hidden_messages == state.head_seq - (len(chat.messages) - 1)
 
 
 async def test_pins_go_with_their_conversation(harness: Harness) -> None:

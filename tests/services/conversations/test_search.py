@@ -35,7 +35,7 @@ def harness(database: PostgresDatabase) -> Harness:
 @pytest.fixture
 def service(harness: Harness) -> SearchService:
     """The search of the same process."""
-    return SearchService(harness.database, harness.frames)
+    return SearchService(harness.database, harness.resolver)
 
 
 @pytest_asyncio.fixture
@@ -241,7 +241,7 @@ async def test_a_worker_indexes_what_a_compaction_hides(
     await service.prepare(TENANT, planted)
     assert await words_of(harness, planted) == 0
     await harness.compact(planted)
-    span = (await harness.stored(planted)).head.span
+    span = (await harness.stored(planted)).state.span
     assert span is not None
     await service.prepare(TENANT, planted)
     assert await words_of(harness, planted) == span.end - 1
@@ -282,7 +282,7 @@ async def test_searches_at_once_do_no_harm(
 ) -> None:
     """A6: many that index at once find the same, while the log grows."""
     monkeypatch.setattr(search, "BATCH", 5)
-    other = SearchService(harness.database, harness.frames)
+    other = SearchService(harness.database, harness.resolver)
     found = await asyncio.gather(
         *(seqs(each, planted, "staging port") for each in (service, other) * 3),
         harness.talk(planted, 10),

@@ -70,7 +70,7 @@ def harness(database: PostgresDatabase) -> Harness:
 def service(harness: Harness) -> TranscriptService:
     """Return the service under test."""
     return TranscriptService(
-        harness.database, harness.frames, harness.active, harness.log.originals
+        harness.database, harness.resolver, harness.active, harness.log.originals
     )
 
 
@@ -135,7 +135,7 @@ class Story:
                 await harness.pin(self.id, place)
             case "unpin" if self.roles:
                 await harness.unpin(self.id, place)
-            case "undo" if (await harness.stored(self.id)).head.compaction_id is not None:
+            case "undo" if (await harness.stored(self.id)).state.compaction_id is not None:
                 await harness.undo(self.id)
             case "restore" if self.roles:
                 await self._rejoin(place, place + amount % 7)
@@ -230,7 +230,7 @@ async def check(story: Story) -> None:
             assert receipt.status != "undone"
     conversation = await harness.stored(conversation_id)
     assert all(
-        conversation.head.window.holds(seq) for seq, mark in found.items() if mark.restored_at
+        conversation.state.window.holds(seq) for seq, mark in found.items() if mark.restored_at
     )
 
 

@@ -267,7 +267,7 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
         held = first["payload"]["messages"][: delta["base_items"]]
         whole = held + delta["payload"]["messages"] + delta["tail"]
         assert delta["delta"] and whole == full["payload"]["messages"]
-        earlier = BuildReplayService(harness.database, harness.frames)
+        earlier = BuildReplayService(harness.database, harness.resolver)
         again = await earlier.get(TENANT, conversation_id, full["build_id"])
         assert orjson.loads(orjson.dumps(again.body["payload"])) == full["payload"]
 
@@ -415,7 +415,7 @@ async def test_any_earlier_payload_can_be_read_again(
     tools = [tool(f"tool_{n}") for n in range(8)]
     conversation_id = await harness.conversation(policy, [BASE, PAD], tools)
     ask = RequestSettings(format, MODELS[format])
-    earlier = BuildReplayService(harness.database, harness.frames)
+    earlier = BuildReplayService(harness.database, harness.resolver)
     seen: dict[str, bytes] = {}
     reasons = set()
     for number in range(12):
@@ -440,7 +440,7 @@ async def test_unknown_builds_are_not_found(harness: Harness) -> None:
     for each in (conversation_id, other):
         await harness.append(each, user("Hello"))
     build_id = (await built(harness, conversation_id))["build_id"]
-    earlier = BuildReplayService(harness.database, harness.frames)
+    earlier = BuildReplayService(harness.database, harness.resolver)
     epoch_id = build_id.partition(".")[0]
     async with harness.database.session() as records:
         epoch = await records.contexts.find_epoch(conversation_id, epoch_id)

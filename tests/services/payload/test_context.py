@@ -331,7 +331,7 @@ async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) ->
 
 async def fill(harness: Harness, cid: str, used: int) -> None:
     """Append small turns until the conversation counts at least so many tokens."""
-    while (await harness.stored(cid)).head.tokens < used:
+    while (await harness.stored(cid)).state.tokens < used:
         await harness.append(cid, user("why " * 4), says("so " * 4))
 
 
@@ -375,7 +375,7 @@ async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harne
     """`auto: false` compacts only when the window is blocked (E1, C3)."""
     cid = await harness.conversation(policy(1100, 100, compaction={"auto": False}))
     await fill(harness, cid, 955)
-    stored = (await harness.stored(cid)).head.tokens
+    stored = (await harness.stored(cid)).state.tokens
     assert stored < 980
     build = await harness.build(cid)
     assert build["pressure"] == "compact"
@@ -441,7 +441,7 @@ async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, tu
         check(build, exact=ask.format is CHAT)
         assert "what now?" in build.contents
         assert "emergency_cut" in build["degraded"]
-    assert (await harness.stored(cid)).head.span is None
+    assert (await harness.stored(cid)).state.span is None
 
 
 async def test_many_results_give_way_to_placeholders(harness: Harness) -> None:
@@ -486,14 +486,14 @@ async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
     check(build, exact=True)
     assert build["degraded"] == ["summariser_unavailable"]
     assert build["compaction"] is None
-    head = (await harness.stored(cid)).head
-    assert (head.span, head.view_version) == (None, 0)
+    state = (await harness.stored(cid)).state
+    assert (state.span, state.view_version) == (None, 0)
     await fill(harness, cid, 1100)
     over = await harness.build(cid)
     check(over, exact=True)
     assert over["degraded"][0] == "summariser_unavailable"
     assert len(over["degraded"]) > 1
-    assert (await harness.stored(cid)).head.span is None
+    assert (await harness.stored(cid)).state.span is None
 
 
 async def test_what_cannot_be_built_says_why(harness: Harness) -> None:
@@ -526,9 +526,9 @@ async def test_another_strategy_clears_the_state(harness: Harness) -> None:
     check(build, exact=True)
     assert not build["summary_used"]
     assert build["cache_break_reason"] is not None
-    head = (await harness.stored(cid)).head
-    assert (head.span, head.compaction_id, head.hidden_tokens) == (None, None, 0)
-    assert len(build.messages) == head.head_seq
+    state = (await harness.stored(cid)).state
+    assert (state.span, state.compaction_id, state.hidden_tokens) == (None, None, 0)
+    assert len(build.messages) == state.head_seq
     assert await harness.receipts.state(TENANT, cid) is None
     await harness.set_policy(cid, {"strategy": "sandwich"})
     assert not (await harness.build(cid))["summary_used"]
@@ -569,8 +569,8 @@ async def test_a_smaller_window_is_met_for_its_lane_alone(harness: Harness) -> N
     check(first, exact=True)
     assert first["summary_used"]
     assert first["compaction"] is None
-    head = (await harness.stored(cid)).head
-    assert (head.span, head.view_version) == (None, 0)
+    state = (await harness.stored(cid)).state
+    assert (state.span, state.view_version) == (None, 0)
     await harness.append(cid, user("and now?"))
     second = await harness.build(cid, small)
     check(second, exact=True)
@@ -650,7 +650,7 @@ async def test_two_processes_compact_at_once(harness: Harness) -> None:
     assert any(build["compaction"] for build in builds)
     assert len(one.gateway.calls) + len(two.gateway.calls) == 1
     assert (await one.build(cid)).text == (await two.build(cid)).text
-    assert (await one.stored(cid)).head.view_version == 1
+    assert (await one.stored(cid)).state.view_version == 1
 
 
 async def test_appends_and_builds_at_once(harness: Harness) -> None:

@@ -235,10 +235,10 @@ async def test_what_cannot_fit_is_left_as_it_was(harness: Harness) -> None:
     cid = await harness.conversation(policy(400, 100, strategy="full_history"))
     await harness.talk(cid, 2)
     await harness.append(cid, user("word " * 600))
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     with pytest.raises(ContextOverflow):
         await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    assert (await harness.stored(cid)).head == head
+    assert (await harness.stored(cid)).state == state
     assert await harness.receipts.page(TENANT, cid, 10, None) == []
 
 
@@ -246,10 +246,10 @@ async def test_a_cut_that_gains_nothing_is_not_made(harness: Harness) -> None:
     """A note larger than what it stands for would make it longer (E6)."""
     cid = await harness.conversation(policy(20_000))
     await harness.append(cid, user("a"), says("b"), user("c"))
-    head = (await harness.stored(cid)).head
+    state = (await harness.stored(cid)).state
     with pytest.raises(ContextOverflow):
         await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    assert (await harness.stored(cid)).head == head
+    assert (await harness.stored(cid)).state == state
 
 
 @pytest.mark.parametrize("strategy", ["sandwich", "chain"])
@@ -267,7 +267,7 @@ async def test_an_emergency_is_not_followed_by_a_model(harness: Harness) -> None
     harness.gateway.replies = ["<summary>what was said</summary>"]
     cid = await harness.conversation(policy(1100, 100))
     await harness.append(cid, user("why " * 20), says("so"), user("why " * 940))
-    assert (await harness.stored(cid)).head.tokens > 955
+    assert (await harness.stored(cid)).state.tokens > 955
     _, build = await overflow(harness, cid)
     assert build["compaction"] is None
     assert harness.gateway.calls == []

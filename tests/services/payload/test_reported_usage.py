@@ -48,7 +48,7 @@ def harness(database: PostgresDatabase) -> Harness:
 @pytest.fixture
 def service(harness: Harness) -> UsageService:
     """The service of that process."""
-    return UsageService(harness.database, harness.frames, harness.queue, harness.active, new_id)
+    return UsageService(harness.database, harness.resolver, harness.queue, harness.active, new_id)
 
 
 def policy(window: int = 20_000, output: int = 1_000, **leaves: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ async def report(service: UsageService, cid: str, usage: Any = None, **told: Any
     if usage is not None and "through_seq" not in told and "build_id" not in told:
         async with service._database.session() as records:
             found = await records.conversations.find(TENANT, cid, MODEL)
-        told["through_seq"] = found.head.head_seq if found is not None else None
+        told["through_seq"] = found.state.head_seq if found is not None else None
     return await service.report(TENANT, cid, Report(usage, **told))
 
 
@@ -92,7 +92,7 @@ async def last(harness: Harness, cid: str) -> UsageReport:
 
 async def is_due(harness: Harness, cid: str) -> bool:
     """Whether the due mark is set."""
-    return (await harness.stored(cid)).head.is_due
+    return (await harness.stored(cid)).state.is_due
 
 
 # --- taking in ------------------------------------------------------------------------------
@@ -202,8 +202,10 @@ async def test_what_cannot_be_is_refused(
 async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
     """Without any model nobody knows whose tokens they are (J4)."""
     harness = Harness(WatchedDatabase(database))
-    harness.frames.default_model = None
-    service = UsageService(harness.database, harness.frames, harness.queue, harness.active, new_id)
+    harness.resolver.default_model = None
+    service = UsageService(
+        harness.database, harness.resolver, harness.queue, harness.active, new_id
+    )
     cid = await harness.conversation(policy())
     with pytest.raises(ValidationError) as caught:
         await report(service, cid, chat(5))
@@ -387,7 +389,7 @@ async def test_calibrations_belong_to_tenant_model_and_counter(
     cid = await talk(harness)
     build = await harness.build(cid)
     await report(service, cid, chat(2 * build["tokens_used"]))
-    assert (await harness.frames.of(await harness.stored(cid))).factor == 2
+    assert (await harness.resolver.of(await harness.stored(cid))).factor == 2
     assert (await stored_for(harness, cid, "gpt-4.1")).calibration is None
     other = await harness.conversation(policy(budget={"counter": "chars_4"}))
     assert (await harness.stored(other)).calibration is None
@@ -437,7 +439,7 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
         assert await records.jobs.list_due(10) == [(TENANT, cid)]
         found = await records.conversations.find(TENANT, cid, MODEL)
         assert found is not None
-        assert await is_due_as_reported(records, await harness.frames.of(found), found)
+        assert await is_due_as_reported(records, await harness.resolver.of(found), found)
 
 
 async def test_what_came_after_the_report_is_added(harness: Harness, service: UsageService) -> None:
@@ -446,11 +448,11 @@ async def test_what_came_after_the_report_is_added(harness: Harness, service: Us
     build = await harness.build(cid)
     sent = build["tokens_used"]
     await report(service, cid, chat(sent, 40), epoch=1, through_seq=60)
-    raw = (await harness.stored(cid)).head.tokens
+    raw = (await harness.stored(cid)).state.tokens
     await harness.append(cid, says("short"))
     assert (await report(service, cid)).judged_tokens == sent + 40
     await harness.append(cid, user("why " * 500))
-    appended = (await harness.stored(cid)).head.tokens - raw
+    appended = (await harness.stored(cid)).state.tokens - raw
     assert (await report(service, cid)).judged_tokens == sent + appended
 
 
@@ -576,7 +578,7 @@ async def test_a_report_is_taken_in_whole_or_not_at_all(
     usage = chat(build["tokens_used"])
     broken = UsageService(
         cast(Any, FailingSentence(harness.database, sentence)),
-        harness.frames,
+        harness.resolver,
         harness.queue,
         harness.active,
         new_id,
@@ -595,7 +597,7 @@ async def test_a_lost_queue_does_not_matter(harness: Harness) -> None:
         async def enqueue(self, *_: Any) -> bool:
             raise ServiceUnavailable("The database does not answer")
 
-    service = UsageService(harness.database, harness.frames, LostQueue(), harness.active, new_id)
+    service = UsageService(harness.database, harness.resolver, LostQueue(), harness.active, new_id)
     cid = await talk(harness)
     assert (await report(service, cid, chat(18_000))).should_compact
     assert await is_due(harness, cid)

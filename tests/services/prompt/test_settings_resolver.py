@@ -21,7 +21,7 @@ from tests.services.fakes import MODEL, MODELS, TOKENIZER
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def frames(**service_policy: Any) -> SettingsResolver:
+def resolver(**service_policy: Any) -> SettingsResolver:
     """Return frames under a service policy."""
     return SettingsResolver(MODELS, TOKENIZER, service_policy, MODEL)
 
@@ -49,22 +49,22 @@ def conversation(own: Settings | None = None, agent: Settings | None = None) -> 
         metadata="{}",
         created_at=NOW,
         updated_at=NOW,
-        head=ConversationState(),
+        state=ConversationState(),
     )
 
 
-async def frame(ask: RequestSettings | None = None, **layers: Settings) -> ResolvedSettings:
+async def resolved(ask: RequestSettings | None = None, **layers: Settings) -> ResolvedSettings:
     """Return the frame of a conversation with these layers."""
-    return await frames().of(conversation(**layers), ask)
+    return await resolver().of(conversation(**layers), ask)
 
 
 async def test_the_model_comes_from_the_nearest_layer() -> None:
     """Request, conversation, agent, default: the first that names a model decides (C2)."""
     own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
-    assert (await frame(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
-    assert (await frame(own=own, agent=agent)).model == "gpt-4.1"
-    assert (await frame(agent=agent)).model == "gpt-4-turbo"
-    assert (await frame()).model == MODEL
+    assert (await resolved(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
+    assert (await resolved(own=own, agent=agent)).model == "gpt-4.1"
+    assert (await resolved(agent=agent)).model == "gpt-4-turbo"
+    assert (await resolved()).model == MODEL
 
 
 async def test_layers_merge_by_name_and_leaf() -> None:
@@ -78,7 +78,7 @@ async def test_layers_merge_by_name_and_leaf() -> None:
         policy={"sandwich": {"preserve_top": 7}}, sections=[{"name": "a", "content": "own"}]
     )
     ask = RequestSettings(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
-    made = await frame(ask, own=own, agent=agent)
+    made = await resolved(ask, own=own, agent=agent)
     contents = {section.name: section.content for section in made.sections}
     assert contents == {"a": "own", "b": "base", "c": "asked"}
     assert [tool.name for tool in made.tools] == ["t", "u"]
@@ -88,7 +88,7 @@ async def test_layers_merge_by_name_and_leaf() -> None:
 
 async def test_the_service_policy_is_the_weakest_layer() -> None:
     """What the service sets holds where no agent or conversation says otherwise (decision 22)."""
-    weak = frames(budget={"max_output_tokens": 77}, sandwich={"preserve_top": 1})
+    weak = resolver(budget={"max_output_tokens": 77}, sandwich={"preserve_top": 1})
     made = await weak.of(conversation(settings(policy={"sandwich": {"preserve_top": 2}})))
     assert made.policy.budget.max_output_tokens == 77
     assert made.policy.sandwich.preserve_top == 2
@@ -97,16 +97,16 @@ async def test_the_service_policy_is_the_weakest_layer() -> None:
 async def test_windows_of_request_and_policy() -> None:
     """The request's window is used, the policy's own is what compaction is judged by (13)."""
     own = settings(policy={"budget": {"context_window": 20_000, "max_output_tokens": 500}})
-    plain = await frame(own=own)
+    plain = await resolved(own=own)
     assert plain.required_limits().total == 20_000
     assert not plain.is_reduction
-    smaller = await frame(RequestSettings(max_context_tokens=9_000), own=own)
+    smaller = await resolved(RequestSettings(max_context_tokens=9_000), own=own)
     assert smaller.required_limits().total == 9_000
     assert smaller.policy_limits is not None
     assert smaller.policy_limits.total == 20_000
     assert smaller.is_reduction
-    assert not (await frame(RequestSettings(max_context_tokens=20_000), own=own)).is_reduction
-    output = await frame(RequestSettings(max_output_tokens=900), own=own)
+    assert not (await resolved(RequestSettings(max_context_tokens=20_000), own=own)).is_reduction
+    output = await resolved(RequestSettings(max_output_tokens=900), own=own)
     assert output.required_limits().max_output_tokens == 900
     assert output.is_reduction
 
@@ -114,15 +114,17 @@ async def test_windows_of_request_and_policy() -> None:
 async def test_an_unknown_window_is_an_error_only_where_it_is_needed() -> None:
     """Without a window the frame stands, and says why when limits are asked for (C2, 6)."""
     own = settings("nobody/knows")
-    unknown = await frame(own=own)
+    unknown = await resolved(own=own)
     assert unknown.limits is None
     with pytest.raises(ContextLimitUnknown):
         unknown.required_limits()
-    given = await frame(RequestSettings(max_context_tokens=5_000, max_output_tokens=100), own=own)
+    given = await resolved(
+        RequestSettings(max_context_tokens=5_000, max_output_tokens=100), own=own
+    )
     assert given.required_limits().total == 5_000
     assert given.is_reduction
     derive = settings("nobody/knows", {"budget": {"on_unknown_model": "derive"}})
-    assert (await frame(own=derive)).required_limits().total == 4 * 4096
+    assert (await resolved(own=derive)).required_limits().total == 4 * 4096
 
 
 @pytest.mark.parametrize(
@@ -157,24 +159,24 @@ async def test_no_window_is_known_without_a_model() -> None:
 
 async def test_margins_are_zero_for_exact_counters_only() -> None:
     """A safety margin is added where the model's tokenizer is not ours (C4)."""
-    assert (await frame()).required_limits().margin == 0
-    claude = await frame(RequestSettings(FormatName.ANTHROPIC, "claude-3-opus"))
+    assert (await resolved()).required_limits().margin == 0
+    claude = await resolved(RequestSettings(FormatName.ANTHROPIC, "claude-3-opus"))
     assert claude.required_limits().margin > 0
 
 
 async def test_due_follows_the_strategy() -> None:
     """Each strategy brings its own trigger; two have none (C3, decision 11)."""
     own = settings(policy={"sandwich": {"compression_threshold": 0.6}})
-    assert (await frame(own=own)).required_limits().due_at == 0.6
+    assert (await resolved(own=own)).required_limits().due_at == 0.6
     for name in ("sliding_window", "full_history"):
-        made = await frame(own=settings(policy={"strategy": name}))
+        made = await resolved(own=settings(policy={"strategy": name}))
         assert made.required_limits().due_at is None
 
 
 async def test_a_tenants_own_entry_overrides_the_registry() -> None:
     """Limits and prices of the tenant's own entry win, and name their source (J5)."""
     entry = json.dumps({"context_window": 4_000, "input_price": 0.5, "exact": True})
-    made = await frames().of(
+    made = await resolver().of(
         replace(
             conversation(settings(policy={"budget": {"max_output_tokens": 100}})),
             model_entry=entry,
@@ -193,7 +195,7 @@ async def test_equal_layers_give_the_same_frame_object() -> None:
     few = SettingsResolver(MODELS, TOKENIZER, {}, MODEL, most_chars=9_000)
     first = await few.of(conversation())
     assert await few.of(conversation()) is first
-    assert await few.of(replace(conversation(), head=ConversationState(head_seq=5))) is first
+    assert await few.of(replace(conversation(), state=ConversationState(head_seq=5))) is first
     for number in range(3):
         await few.of(conversation(settings(sections=[{"name": "a", "content": str(number)}])))
     assert await few.of(conversation()) is not first
@@ -201,7 +203,7 @@ async def test_equal_layers_give_the_same_frame_object() -> None:
 
 async def test_counts_are_corrected_by_the_models_reports() -> None:
     """A calibration's factor, rounded, multiplies the counts, and its margin is added (J3, C4)."""
-    several = frames()
+    several = resolver()
     plain = conversation(settings(sections=[{"name": "a", "content": "word " * 100}]))
     told = replace(plain, calibration=Calibration(1.31249, 0.0212, 5))
     made = await several.of(told)
@@ -222,7 +224,7 @@ async def test_counts_are_corrected_by_the_models_reports() -> None:
 
 async def test_an_epochs_factor_can_be_given() -> None:
     """The factor of an epoch stays, and the margin covers what it leaves out (J3, decision 12)."""
-    several = frames()
+    several = resolver()
     told = replace(conversation(), calibration=Calibration(1.3, 0.02, 5))
     frozen = await several.of(told, factor=1.25)
     assert frozen.factor == 1.25
@@ -236,7 +238,7 @@ async def test_an_epochs_factor_can_be_given() -> None:
 async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
     """What a request's model is reported at says nothing of the stored one's limits (13, J3)."""
     told = replace(conversation(settings("gpt-4.1")), calibration=Calibration(1.3, 0.03, 5))
-    made = await frames().of(told, RequestSettings(model=MODEL))
+    made = await resolver().of(told, RequestSettings(model=MODEL))
     assert made.required_limits().margin == 0.03
     assert made.policy_limits is not None
     assert made.policy_limits.margin == 0
@@ -245,16 +247,16 @@ async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
 async def test_frames_of_unknown_windows_are_corrected_too() -> None:
     """Without a window there is no margin to set, and the counts are corrected all the same."""
     told = replace(conversation(settings("nobody/knows")), calibration=Calibration(1.3, 0.03, 5))
-    made = await frames().of(told)
+    made = await resolver().of(told)
     assert (made.limits, made.factor) == (None, 1.3)
 
 
 async def test_hashes_tell_frames_apart() -> None:
     """Sections, tools and policy each have a hash that changes with them alone (G3)."""
-    plain = await frame()
-    sections = await frame(own=settings(sections=[{"name": "a", "content": "x"}]))
-    tools = await frame(own=settings(tools=[{"name": "t"}]))
-    own = await frame(own=settings(policy={"compaction": {"target": 0.4}}))
+    plain = await resolved()
+    sections = await resolved(own=settings(sections=[{"name": "a", "content": "x"}]))
+    tools = await resolved(own=settings(tools=[{"name": "t"}]))
+    own = await resolved(own=settings(policy={"compaction": {"target": 0.4}}))
 
     def differing(made: ResolvedSettings) -> set[str]:
         names = ("sections_hash", "tools_hash", "policy_hash")
@@ -263,20 +265,20 @@ async def test_hashes_tell_frames_apart() -> None:
     assert differing(sections) == {"sections_hash"}
     assert differing(tools) == {"tools_hash"}
     assert differing(own) == {"policy_hash"}
-    assert (await frame(own=settings("gpt-4.1"))).policy_hash == plain.policy_hash
+    assert (await resolved(own=settings("gpt-4.1"))).policy_hash == plain.policy_hash
 
 
 async def test_large_settings_are_resolved_off_the_loop() -> None:
     """A frame of large sections is the same, resolved in a thread."""
     large = settings(sections=[{"name": "a", "content": "word " * 10_000}])
-    made = await frame(own=large)
+    made = await resolved(own=large)
     assert made.raw_fixed.system_prompt > 10_000
 
 
 async def test_broken_policies_are_refused() -> None:
     """A policy that could never work raises where it is used, with its place (decision 22)."""
     with pytest.raises(ValidationError):
-        await frame(own=settings(policy={"budget": {"context_window": -1}}))
+        await resolved(own=settings(policy={"budget": {"context_window": -1}}))
 
 
 @pytest.mark.parametrize(
@@ -291,4 +293,4 @@ async def test_broken_policies_are_refused() -> None:
 )
 def test_counters(name: CounterName, text: str, tokens: int) -> None:
     """Each counter counts as its name says, odd text included (J2)."""
-    assert frames().counter(name)(text) == tokens
+    assert resolver().counter(name)(text) == tokens

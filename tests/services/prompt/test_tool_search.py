@@ -47,7 +47,7 @@ def named(*names: str, **more: Any) -> list[dict[str, Any]]:
 def service(harness: Harness) -> tuple[ToolSearchService, WordRanking]:
     """Return the search over the harness's database, and its ranking."""
     ranking = WordRanking()
-    return ToolSearchService(harness.database, harness.frames, ranking), ranking
+    return ToolSearchService(harness.database, harness.resolver, ranking), ranking
 
 
 def calls(*names: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     """Return the service of this process that forks."""
     return ForkService(
-        harness.database, harness.frames, harness.active, store or RowStore(), new_id
+        harness.database, harness.resolver, harness.active, store or RowStore(), new_id
     )
 
 
@@ -155,7 +155,7 @@ async def cleared_results(harness: Harness) -> str:
             cid, user(f"{number}"), asks("c"), result("c", f"{number} {LARGE}"), says("so")
         )
         await built(harness, cid)
-    assert (await harness.stored(cid)).head.trimmed_through
+    assert (await harness.stored(cid)).state.trimmed_through
     return cid
 
 
@@ -197,14 +197,14 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     assert (after.counter, after.settings, after.versions, after.agent_id, after.metadata) == (
         *(before.counter, before.settings, before.versions, before.agent_id, before.metadata),
     )
-    assert after.head == replace(
-        before.head,
+    assert after.state == replace(
+        before.state,
         open_calls=(),
-        kept=after.head.kept,
-        view_version=after.head.view_version,
-        view_cause=after.head.view_cause,
+        kept=after.state.kept,
+        view_version=after.state.view_version,
+        view_cause=after.state.view_cause,
     )
-    assert {*after.head.kept} >= {*before.head.kept}
+    assert {*after.state.kept} >= {*before.state.kept}
     await check_sums(harness, copy)
 
 
@@ -251,8 +251,8 @@ async def test_a_fork_ends_where_it_was_asked_to(harness: Harness) -> None:
     for at_seq in range(7):
         copy = await fork(harness, cid, at_seq)
         assert await harness.bodies(copy) == (await harness.bodies(cid))[:at_seq]
-        head = (await harness.stored(copy)).head
-        assert (head.head_seq, head.turns) == (at_seq, (at_seq + 1) // 2)
+        state = (await harness.stored(copy)).state
+        assert (state.head_seq, state.turns) == (at_seq, (at_seq + 1) // 2)
     with pytest.raises(ValidationError, match="The log's head is 6") as refused:
         await fork(harness, cid, 7)
     assert refused.value.problems[0].pointer == "/at_seq"
@@ -278,7 +278,7 @@ async def test_open_calls_are_closed(harness: Harness) -> None:
     cid = await plain(harness)
     for at_seq, call_id in ((2, "c1"), (3, "c2"), (7, "c3"), (8, "c1")):
         copy = await fork(harness, cid, at_seq)
-        assert (await harness.stored(copy)).head.open_calls == ()
+        assert (await harness.stored(copy)).state.open_calls == ()
         with pytest.raises(UnpairedToolResult):
             await harness.append(copy, result(call_id, "too late"))
         for format in MODELS:
@@ -298,9 +298,9 @@ async def test_the_compaction_that_fits_is_shown(harness: Harness) -> None:
     first_id = second.parent_id
     assert first_id is not None and second.view.hidden is not None
     shown = {}
-    for at_seq in range((await harness.stored(cid)).head.head_seq + 1):
+    for at_seq in range((await harness.stored(cid)).state.head_seq + 1):
         copy = await fork(harness, cid, at_seq)
-        shown[at_seq] = (await harness.stored(copy)).head.compaction_id
+        shown[at_seq] = (await harness.stored(copy)).state.compaction_id
     first = (await harness.receipts.get(TENANT, cid, first_id)).compaction
     assert first.view.hidden is not None
     ends = (first.view.hidden.end - 1, second.view.hidden.end - 1)
@@ -329,7 +329,7 @@ async def test_what_was_compacted_is_undone_and_expanded_in_the_fork(harness: Ha
     await harness.undo(copy)
     await check_sums(harness, copy)
     assert (await texts(harness, copy))[0].startswith("question 0")
-    assert len(await texts(harness, copy)) == (await harness.stored(copy)).head.head_seq
+    assert len(await texts(harness, copy)) == (await harness.stored(copy)).state.head_seq
     assert await texts(harness, cid) == before
     await harness.undo(cid)
     await harness.talk(copy, 12, words=60)
@@ -342,9 +342,9 @@ async def test_an_undone_compaction_does_not_go_along(harness: Harness) -> None:
     await harness.undo(cid)
     copy = await fork(harness, cid)
     assert await harness.receipts.page(TENANT, copy, 10, None) == []
-    heads = [(await harness.stored(item)).head for item in (cid, copy)]
+    heads = [(await harness.stored(item)).state for item in (cid, copy)]
     assert heads[0].resume_at == heads[1].resume_at > 0
-    assert (await harness.stored(await fork(harness, cid, 4))).head.resume_at == 0
+    assert (await harness.stored(await fork(harness, cid, 4))).state.resume_at == 0
     await assert_alike(harness, cid, copy)
 
 
@@ -352,7 +352,7 @@ async def test_a_fork_before_a_clear(harness: Harness) -> None:
     """What was cleared is put back for whoever goes on there, compacted as it was (B3, I6)."""
     cid = await twice_compacted(harness)
     before = await texts(harness, cid)
-    end = (await harness.stored(cid)).head.head_seq
+    end = (await harness.stored(cid)).state.head_seq
     await harness.conversations.clear(TENANT, cid)
     await harness.append(cid, user("anew"))
     copy = await fork(harness, cid, end)
@@ -417,14 +417,14 @@ async def test_own_tools_are_those_that_are_mentioned(harness: Harness) -> None:
     cid = await harness.conversation()
     await harness.append(cid, user("look"), says("where?"), user("there"), asks("c"))
     await harness.append(cid, result("c", 'x"mentions":["read_result"]' + "x" * 60_000))
-    mentions = (await harness.stored(cid)).head.mentions
+    mentions = (await harness.stored(cid)).state.mentions
     assert mentions
     for at_seq, named in ((5, mentions), (4, ()), (0, ())):
-        assert (await harness.stored(await fork(harness, cid, at_seq))).head.mentions == named
+        assert (await harness.stored(await fork(harness, cid, at_seq))).state.mentions == named
     await harness.conversations.clear(TENANT, cid)
     await harness.append(cid, user("anew"))
     for at_seq, named in ((6, ()), (5, mentions), (4, ())):
-        assert (await harness.stored(await fork(harness, cid, at_seq))).head.mentions == named
+        assert (await harness.stored(await fork(harness, cid, at_seq))).state.mentions == named
 
 
 async def test_promoted_tools_stay_so_for_their_turn(harness: Harness) -> None:
@@ -434,10 +434,10 @@ async def test_promoted_tools_stay_so_for_their_turn(harness: Harness) -> None:
     async with harness.database.session() as records:
         await records.log.promote(cid, ["found"])
     copies = [await fork(harness, cid, at_seq) for at_seq in (6, 5, 4, 0)]
-    heads = [(await harness.stored(copy)).head for copy in copies]
-    assert [head.promoted_now for head in heads] == [("found",), ("found",), (), ()]
+    heads = [(await harness.stored(copy)).state for copy in copies]
+    assert [state.promoted_now for state in heads] == [("found",), ("found",), (), ()]
     await harness.append(copies[2], user("the third turn, again"))
-    assert (await harness.stored(copies[2])).head.promoted_now == ()
+    assert (await harness.stored(copies[2])).state.promoted_now == ()
 
 
 # --- sums -------------------------------------------------------------------------------------
@@ -446,26 +446,26 @@ async def test_promoted_tools_stay_so_for_their_turn(harness: Harness) -> None:
 async def check_sums(harness: Harness, cid: str) -> None:
     """Compare what a head says with what its rows say."""
     found = await harness.stored(cid)
-    head = found.head
+    state = found.state
     async with harness.database.session() as records:
-        entries = await records.log.entries(cid, 1, head.head_seq + 1)
+        entries = await records.log.entries(cid, 1, state.head_seq + 1)
         page = await records.log.page(cid, 0, 10**9, "asc", 10_000)
         pinned = await records.contexts.pinned(cid)
         receipt = None
-        if head.compaction_id is not None:
-            receipt = await records.contexts.find_compaction(cid, head.compaction_id)
+        if state.compaction_id is not None:
+            receipt = await records.contexts.find_compaction(cid, state.compaction_id)
             assert receipt is not None
-    assert [item.seq for item in entries] == list(range(1, head.head_seq + 1))
-    assert head.tokens == sum(item.tokens for item in entries)
-    assert head.turns == sum(message.role == "user" for message in page)
-    inside = [item for item in entries if head.window.holds(item.seq)]
-    assert head.outside_tokens == head.tokens - sum(item.tokens for item in inside)
-    assert head.outside_messages == head.head_seq - len(inside)
-    view = base_view(head, receipt.view if receipt else None, harness.frames.policy_of(found))
-    assert head.shown_tokens == sum(item.tokens for item in as_shown(entries, view))
-    assert head.shown_messages == len(as_shown(entries, view))
+    assert [item.seq for item in entries] == list(range(1, state.head_seq + 1))
+    assert state.tokens == sum(item.tokens for item in entries)
+    assert state.turns == sum(message.role == "user" for message in page)
+    inside = [item for item in entries if state.window.holds(item.seq)]
+    assert state.outside_tokens == state.tokens - sum(item.tokens for item in inside)
+    assert state.outside_messages == state.head_seq - len(inside)
+    view = base_view(state, receipt.view if receipt else None, harness.resolver.policy_of(found))
+    assert state.shown_tokens == sum(item.tokens for item in as_shown(entries, view))
+    assert state.shown_messages == len(as_shown(entries, view))
     for item in pinned:
-        if head.window.holds(item.seq):
+        if state.window.holds(item.seq):
             assert view.shows(item.seq)
             assert item.role != "tool" or not view.trims(item.seq)
 
@@ -483,7 +483,7 @@ def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
 async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None:
     """Let a story happen; what cannot happen does not."""
     for number, (kind, amount) in enumerate(story):
-        head: ConversationState = (await harness.stored(cid)).head
+        state: ConversationState = (await harness.stored(cid)).state
         try:
             match kind:
                 case "say":
@@ -504,9 +504,9 @@ async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None
                 case "compact":
                     await harness.compact(cid)
                 case "pin":
-                    await harness.pin(cid, amount % head.head_seq + 1)
+                    await harness.pin(cid, amount % state.head_seq + 1)
                 case "undo":
-                    if head.compaction_id is not None:
+                    if state.compaction_id is not None:
                         await harness.undo(cid)
                 case _:
                     await built(harness, cid)
@@ -523,15 +523,15 @@ async def test_a_fork_anywhere_counts_as_its_rows_say(
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
     cid = await harness.conversation(SHORT, agent_id=await harness.agent(2400))
     await live(harness, cid, story)
-    end = (await harness.stored(cid)).head.head_seq
+    end = (await harness.stored(cid)).state.head_seq
     for at_seq in {end, *(place % (end + 1) for place in places)}:
         copy = await fork(harness, cid, at_seq)
         await check_sums(harness, copy)
-        if (await harness.stored(copy)).head.shown_messages:
+        if (await harness.stored(copy)).state.shown_messages:
             build = await built(harness, copy)
             assert build.count() == build["tokens_used"]
             assert (await harness.build(copy, service=harness.cold())).text == build.text
-        if at_seq == end and spans_through((await harness.stored(cid)).head.window.spans, end):
+        if at_seq == end and spans_through((await harness.stored(cid)).state.window.spans, end):
             await assert_alike(harness, cid, copy)
 
 
@@ -797,7 +797,7 @@ async def test_the_agent_is_cleared_meanwhile(
     await harness.talk(cid, 3)
     harness.clock.pass_seconds(5)
     (made,) = await between(harness, monkeypatch, cid, harness.agents.clear(TENANT, agent_id))
-    heads = [(await harness.stored(item)).head for item in (cid, made.conversation_id)]
+    heads = [(await harness.stored(item)).state for item in (cid, made.conversation_id)]
     assert heads[0].cleared_at == heads[1].cleared_at == harness.clock.utc()
     assert (heads[0].shown_messages, heads[1].shown_messages) == (0, 0)
 
@@ -809,7 +809,7 @@ async def test_a_pin_that_is_set_meanwhile(
     cid = await compacted(harness)
     (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
     await check_sums(harness, made.conversation_id)
-    assert 8 in (await harness.stored(made.conversation_id)).head.kept
+    assert 8 in (await harness.stored(made.conversation_id)).state.kept
 
 
 async def test_a_compaction_that_is_undone_meanwhile(

@@ -99,7 +99,7 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
     recaps = SnapshotSummaries(harness.database, harness.summariser)
     return SnapshotService(
         harness.database,
-        harness.frames,
+        harness.resolver,
         recaps,
         restores,
         harness.outputs,
@@ -344,7 +344,7 @@ async def test_results_that_came_later_are_added_to_their_copies(
     done = await snapshots.restore(TENANT, late.session_id, target)
     assert (done.restored, done.skipped) == (2, 2)
     assert (await texts_in(harness, target))[-2:] == ["one", "two"]
-    assert (await harness.stored(target)).head.open_calls == ()
+    assert (await harness.stored(target)).state.open_calls == ()
 
 
 async def test_results_whose_copied_call_was_closed_are_skipped(
@@ -399,7 +399,7 @@ async def test_every_format_is_restored_elsewhere(
     assert "restored_from" not in payload
     again = await snapshots.restore(TENANT, saved.session_id, target)
     assert (again.restored, again.skipped) == (0, 11)
-    assert (await harness.stored(target)).head.open_calls == ()
+    assert (await harness.stored(target)).state.open_calls == ()
 
 
 async def test_a_conversation_that_was_restored_into_starts_an_epoch(

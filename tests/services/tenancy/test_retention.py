@@ -55,7 +55,7 @@ async def test_conversations_are_kept_for_ever_by_default(
     await harness.talk(conversation_id, 2)
     await age(database_url, conversation_id, 5_000)
     assert await retention_of(harness, Retention()).forget_due() == {}
-    assert (await harness.stored(conversation_id)).head.head_seq == 4
+    assert (await harness.stored(conversation_id)).state.head_seq == 4
 
 
 async def test_idle_conversations_go_with_everything(harness: Harness, database_url: str) -> None:
@@ -146,7 +146,7 @@ async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_ur
         lambda: datetime.now(UTC),
     )
     assert await service.forget_due() == {}
-    assert (await harness.stored(conversation_id)).head.head_seq == 3
+    assert (await harness.stored(conversation_id)).state.head_seq == 3
     assert not await harness.conversations.remove_idle(TENANT, new_id(), datetime.now(UTC))
 
 

@@ -66,7 +66,7 @@ async def test_the_sum_is_what_the_rows_hold(
         await asyncio.gather(*(measured(database) for _ in range(4)))
         == [await in_rows(database_url)] * 4
     )
-    forks = ForkService(database, harness.frames, harness.active, RowStore(), new_id)
+    forks = ForkService(database, harness.resolver, harness.active, RowStore(), new_id)
     await forks.fork(TENANT, cids[2], NewFork(at_seq=5))
     assert await measured(database) == await in_rows(database_url)
     await harness.conversations.remove(TENANT, cids[0])

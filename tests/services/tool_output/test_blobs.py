@@ -180,10 +180,10 @@ class Process:
         self.now = datetime.now(UTC)
         self.harness = Harness(self.database, **harness)
         self.outputs = StoredResults(self.database, self.store, new_id)
-        frames = self.harness.frames
+        resolver = self.harness.resolver
         self.log = LogService(
             self.database,
-            frames,
+            resolver,
             self.harness.queue,
             self.outputs,
             self.harness.active,
@@ -193,7 +193,7 @@ class Process:
         self.harness.log = self.log
         self.harness.conversations = ConversationService(
             self.database,
-            frames,
+            resolver,
             {},
             new_id,
             self.harness.clock.utc,
@@ -202,7 +202,7 @@ class Process:
         )
         self.blobs = BlobService(
             self.database,
-            frames,
+            resolver,
             self.store,
             self.outputs,
             new_id,

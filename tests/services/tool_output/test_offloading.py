@@ -189,7 +189,7 @@ async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: 
     """F1, B1: so does a PATCH of the agent that the conversation belongs to."""
     agents = AgentService(
         other.database,
-        other.harness.frames,
+        other.harness.resolver,
         {},
         new_id,
         other.harness.clock.utc,

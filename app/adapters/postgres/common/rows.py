@@ -176,7 +176,7 @@ class Layers:
             known = replace(
                 held.conversation,
                 counter=row["counter"],
-                head=head_from(row),
+                state=head_from(row),
                 calibration=calibration,
             )
             if calibration != held.conversation.calibration:
@@ -210,7 +210,7 @@ def conversation_from(row: Any) -> Conversation:
         metadata=row["metadata"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
-        head=head_from(row),
+        state=head_from(row),
         model_entry=row["model_entry"],
         versions=_versions_from(row),
         calibration=_calibration_from(row),
@@ -292,20 +292,20 @@ def log_rows_from(row: Any) -> list[LogRow]:
     ]
 
 
-def epoch_from(row: Any, prefix: str, known_frame: str | None) -> Epoch | None:
+def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     """Read an epoch whose columns carry a prefix; None where there was none."""
     if row[f"{prefix}epoch"] is None:
         return None
     return Epoch(
         epoch=row[f"{prefix}epoch"],
         epoch_id=str(row[f"{prefix}epoch_id"]),
-        lane=row[f"{prefix}lane"],
+        payload_stream=row[f"{prefix}lane"],
         format=row[f"{prefix}format"],
         window=row[f"{prefix}window"],
         reason=row[f"{prefix}reason"],
         start_seq=row[f"{prefix}start_seq"],
         view_version=row[f"{prefix}view_version"],
-        frame=row[f"{prefix}frame"] or known_frame or "",
+        start_json=row[f"{prefix}frame"] or known_start or "",
         sections_hash=row[f"{prefix}sections_hash"],
         tools_hash=row[f"{prefix}tools_hash"],
         policy_hash=row[f"{prefix}policy_hash"],

@@ -445,7 +445,7 @@ class LogRepository:
             return None
         after = self._layers.conversation_from(row, tenant_id, held)
         return (
-            replace(after, head=replace(after.head, became_due=True))
+            replace(after, state=replace(after.state, became_due=True))
             if row["became_due"]
             else after
         )

@@ -446,7 +446,7 @@ class ContextRepository:
         default_model: str | None,
         window: int,
         have_epoch_id: str | None,
-        have_frame: str | None,
+        have_start: str | None,
         have_through: int,
         most_tokens: int,
     ) -> ContextRead | None:
@@ -475,13 +475,13 @@ class ContextRepository:
         conversation = self._layers.conversation_from(row, tenant_id, held, model)
         return ContextRead(
             conversation=conversation,
-            epoch=epoch_from(row, "e_", have_frame),
-            window_epoch=epoch_from(row, "w_", have_frame),
+            epoch=epoch_from(row, "e_", have_start),
+            window_epoch=epoch_from(row, "w_", have_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
             compacted_for=row["compacted_for"],
             compacted_at=row["compacted_at"],
             other_lanes=tuple(row["other_lanes"]),
-            pins=tuple(filter(conversation.head.window.holds, row["pins"])),
+            pins=tuple(filter(conversation.state.window.holds, row["pins"])),
             rows_read=row["rows_read"],
             rows=log_rows_from(row),
         )
@@ -519,7 +519,7 @@ class ContextRepository:
         added = await self._session.run(
             ADD_EPOCH,
             conversation_id=UUID(conversation_id),
-            lane=epoch.lane,
+            lane=epoch.payload_stream,
             epoch=epoch.epoch,
             epoch_id=UUID(epoch.epoch_id),
             format=epoch.format,
@@ -532,7 +532,7 @@ class ContextRepository:
             tail_start=hidden.end,
             kept=list(kept_of(view)),
             trimmed_through=view.trimmed_through,
-            frame=epoch.frame,
+            frame=epoch.start_json,
             sections_hash=epoch.sections_hash,
             tools_hash=epoch.tools_hash,
             policy_hash=epoch.policy_hash,
