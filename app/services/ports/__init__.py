@@ -1,0 +1,52 @@
+"""Ports: what the services need from adapters, as protocols."""
+
+from app.services.ports.compaction import JobQueue, JobRepository
+from app.services.ports.conversations import (
+    AgentRepository,
+    ConversationRepository,
+    SearchRepository,
+    TranscriptRepository,
+)
+from app.services.ports.database import Database, Repositories
+from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
+from app.services.ports.models import Gateway, Models, Ranking, Tokenizer
+from app.services.ports.payload import ContextRepository, UsageRepository
+from app.services.ports.snapshots import ForkRepository, SnapshotRepository
+from app.services.ports.telemetry import Observer
+from app.services.ports.tenancy import (
+    ApiKeyRepository,
+    RetentionRepository,
+    StorageRepository,
+    TenantRepository,
+)
+from app.services.ports.tool_output import BlobRepository, BlobStore, BlobWriter
+
+__all__ = [
+    "ActiveWindowRepository",
+    "AgentRepository",
+    "ApiKeyRepository",
+    "BlobRepository",
+    "BlobStore",
+    "BlobWriter",
+    "ContextRepository",
+    "ConversationRepository",
+    "Database",
+    "EventRepository",
+    "ForkRepository",
+    "Gateway",
+    "JobQueue",
+    "JobRepository",
+    "LogRepository",
+    "Models",
+    "Observer",
+    "Ranking",
+    "Repositories",
+    "RetentionRepository",
+    "SearchRepository",
+    "SnapshotRepository",
+    "StorageRepository",
+    "TenantRepository",
+    "Tokenizer",
+    "TranscriptRepository",
+    "UsageRepository",
+]

@@ -1,0 +1,218 @@
+"""Ports for conversations, agents, search and transcripts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.records import (
+    Agent,
+    Compaction,
+    Conversation,
+    Settings,
+    StoredMessage,
+    Versioned,
+)
+from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
+
+
+class ConversationRepository(Protocol):
+    """Sentences about conversations and their settings."""
+
+    async def add(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        agent_id: str | None,
+        counter: str,
+        settings: Settings,
+        metadata: str,
+    ) -> bool:
+        """Create one with an empty log; False when the id is taken."""
+        ...
+
+    async def find(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        default_model: str | None,
+        model: str | None = None,
+    ) -> Conversation | None:
+        """Return one with its layers, or None."""
+        ...
+
+    async def page(
+        self,
+        tenant_id: str,
+        agent_id: str | None,
+        limit: int,
+        before: tuple[Any, str] | None,
+        default_model: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Conversation]:
+        """Return a page, newest first; `before` is the creation time and id it starts after."""
+        ...
+
+    async def change(self, tenant_id: str, conversation: Conversation) -> None:
+        """Store its settings as they are in `conversation`."""
+        ...
+
+    async def add_version(
+        self, conversation_id: str, kind: Versioned, version: int, body: str
+    ) -> None:
+        """Keep a version of a list; call it in the transaction that makes it the newest."""
+        ...
+
+    async def find_version(self, conversation_id: str, kind: Versioned, version: int) -> str | None:
+        """Return a version of a list as it was given, None where there is none."""
+        ...
+
+    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
+        """Return the ids of an agent's conversations."""
+        ...
+
+    async def remove(self, conversation_id: str) -> Mapping[str, int]:
+        """Delete it and all that is derived from it; returns rows deleted by table (A7)."""
+        ...
+
+
+class AgentRepository(Protocol):
+    """Sentences about agents."""
+
+    async def add(self, tenant_id: str, agent: Agent) -> bool:
+        """Create one; False when the id is taken."""
+        ...
+
+    async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
+        """Return one, or None; `lock` keeps others from changing it meanwhile."""
+        ...
+
+    async def page(
+        self,
+        tenant_id: str,
+        limit: int,
+        before: tuple[Any, str] | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Agent]:
+        """Return a page, newest first; `before` is the creation time and id it starts after."""
+        ...
+
+    async def change(self, tenant_id: str, agent: Agent) -> None:
+        """Store its settings as they are in `agent`."""
+        ...
+
+    async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
+        """Move its marker to this time, or leave it where that is later; returns where it is."""
+        ...
+
+    async def add_version(
+        self, tenant_id: str, agent_id: str, kind: Versioned, version: int, body: str
+    ) -> None:
+        """Keep a version of a list; call it in the transaction that makes it the newest."""
+        ...
+
+    async def find_version(
+        self, tenant_id: str, agent_id: str, kind: Versioned, version: int
+    ) -> str | None:
+        """Return a version of a list as it was given, None where there is none."""
+        ...
+
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete the agent without its conversations; returns rows deleted by table (A7)."""
+        ...
+
+
+class SearchRepository(Protocol):
+    """Sentences about the words of one conversation's messages (A6, L1)."""
+
+    async def unindexed(
+        self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
+    ) -> list[Searched]:
+        """Return the next messages to be indexed, up to a seq and at most so many.
+
+        They end after the first with which their bodies are `most_bytes` or more.
+        """
+        ...
+
+    async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
+        """Index messages by their lexemes; those that are indexed already stay as they are.
+
+        For a deleted conversation nothing is stored.
+        """
+        ...
+
+    async def find(
+        self,
+        conversation_id: str,
+        query: Query,
+        *,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
+        """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
+        ...
+
+    async def postings(
+        self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
+    ) -> list[Postings]:
+        """Return for each group of terms which messages have all of it, the newest `most`."""
+        ...
+
+    async def holding(
+        self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
+    ) -> list[Candidate]:
+        """Return the size of messages, and which of the terms each of them has."""
+        ...
+
+    async def by_seqs(
+        self, conversation_id: str, seqs: Sequence[int], most_bytes: int
+    ) -> list[Searched]:
+        """Return messages by their seqs, in log order, from the first on.
+
+        They end after the first with which their bodies are `most_bytes` or more.
+        """
+        ...
+
+
+class TranscriptRepository(Protocol):
+    """Sentences about messages of several conversations at once (A6)."""
+
+    async def of_agent(
+        self,
+        tenant_id: str,
+        agent_id: str,
+        after: tuple[datetime, str, int] | None,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[str, datetime, StoredMessage]]:
+        """Return a page of the messages of an agent's conversations in the order of their times.
+
+        Each comes with its conversation's id and its time as the active window sees it; `after`
+        are time, conversation and seq that the page starts after.
+        """
+        ...
+
+    async def conversations(
+        self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
+    ) -> list[Conversation]:
+        """Return those of the conversations that there are, with their layers."""
+        ...
+
+    async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """Return which of these messages, by conversation and seq, pins hold (D8)."""
+        ...
+
+    async def chains(
+        self, newest: Mapping[str, str], limit: int
+    ) -> Mapping[str, Sequence[Compaction]]:
+        """Return receipts by conversation: one, then what it was based on, up to `limit` of them.
+
+        `newest` names the receipt to begin with, by conversation.
+        """
+        ...

@@ -1,0 +1,132 @@
+"""The port that opens sessions and transactions."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from app.domain.conversations.records import (
+    Conversation,
+)
+from app.services.ports.compaction import JobRepository
+from app.services.ports.conversations import (
+    AgentRepository,
+    ConversationRepository,
+    SearchRepository,
+    TranscriptRepository,
+)
+from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
+from app.services.ports.payload import ContextRepository, UsageRepository
+from app.services.ports.snapshots import ForkRepository, SnapshotRepository
+from app.services.ports.tenancy import (
+    ApiKeyRepository,
+    RetentionRepository,
+    StorageRepository,
+    TenantRepository,
+)
+from app.services.ports.tool_output import BlobRepository
+
+
+class Repositories(Protocol):
+    """Everything that is stored, seen through one session."""
+
+    @property
+    def agents(self) -> AgentRepository:
+        """Agents and their settings."""
+        ...
+
+    @property
+    def conversations(self) -> ConversationRepository:
+        """Conversations and their settings."""
+        ...
+
+    @property
+    def log(self) -> LogRepository:
+        """The messages."""
+        ...
+
+    @property
+    def contexts(self) -> ContextRepository:
+        """Builds, epochs and compactions."""
+        ...
+
+    @property
+    def windows(self) -> ActiveWindowRepository:
+        """Active windows."""
+        ...
+
+    @property
+    def jobs(self) -> JobRepository:
+        """Work in the background."""
+        ...
+
+    @property
+    def events(self) -> EventRepository:
+        """What happened."""
+        ...
+
+    @property
+    def usage(self) -> UsageRepository:
+        """What providers reported."""
+        ...
+
+    @property
+    def blobs(self) -> BlobRepository:
+        """Full tool outputs."""
+        ...
+
+    @property
+    def snapshots(self) -> SnapshotRepository:
+        """Active windows as they were."""
+        ...
+
+    @property
+    def search(self) -> SearchRepository:
+        """The words of messages."""
+        ...
+
+    @property
+    def transcripts(self) -> TranscriptRepository:
+        """Messages of several conversations."""
+        ...
+
+    @property
+    def forks(self) -> ForkRepository:
+        """Copies of conversations."""
+        ...
+
+    @property
+    def storage(self) -> StorageRepository:
+        """How much tenants store."""
+        ...
+
+    @property
+    def tenants(self) -> TenantRepository:
+        """What belongs to a tenant alone."""
+        ...
+
+    @property
+    def retention(self) -> RetentionRepository:
+        """What is old."""
+        ...
+
+    @property
+    def keys(self) -> ApiKeyRepository:
+        """Tenants and their API keys."""
+        ...
+
+
+class Database(Protocol):
+    """Opens sessions; no session is held open during a model call."""
+
+    def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+        """Return the conversation as this process last read it, which may be outdated."""
+        ...
+
+    def session(self) -> AbstractAsyncContextManager[Repositories]:
+        """Each sentence commits by itself."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Repositories]:
+        """All sentences of the block commit together, or none."""
+        ...
