@@ -112,7 +112,7 @@ class Worker:
             collect = partial(self._collect_due, self._collect)
             chores.append(self._again_and_again("collect", collect, self._collect_seconds))
         if self._forget is not None:
-            forget = partial(self._forget_due, self._forget)
+            forget = partial(self._delete_expired, self._forget)
             chores.append(self._again_and_again("forget", forget, _FORGET_SECONDS))
         tasks = {asyncio.create_task(task) for task in (self._consume(), *chores)}
         _log.info("worker_started", extra={"data": {"concurrency": self._concurrency}})
@@ -240,7 +240,7 @@ class Worker:
         if taken:
             _log.info("blobs_collected", extra={"data": {"blobs": taken}})
 
-    async def _forget_due(self, forget: Forget) -> None:
+    async def _delete_expired(self, forget: Forget) -> None:
         """Forget what has had its time."""
         gone = await forget()
         if gone:
@@ -265,7 +265,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         prepare=parts.search.prepare,
         collect=parts.blobs.collect_due,
         collect_seconds=settings.blob_gc_seconds,
-        forget=parts.retention.forget_due,
+        forget=parts.retention.delete_expired,
         watch=parts.telemetry.working,
     )
 

@@ -1,11 +1,10 @@
-"""API keys and the tenants they stand for (architecture, decision 34).
+"""API keys and the tenants that they authenticate.
 
-1. A key is `ctx_{id}_{secret}`. The id is public: it finds the row, and stands in logs and lists.
-2. Of the secret only its SHA-256 is stored. A secret is 32 random bytes, so nothing is gained by a
-   slow hash: there are no words to guess.
-3. Secrets are compared in constant time, and an unknown id costs a comparison as well.
-4. A key is never deleted, only revoked: its row tells what it was, and a service that once had
-   keys never answers strangers again.
+1. A key is `ctx_{id}_{secret}`. The id is public: it selects the row and appears in logs and lists.
+2. Only the SHA-256 of the secret is stored. A secret is 32 random bytes and cannot be guessed from
+   a dictionary, so a slow password hash would add cost and no safety.
+3. Secrets are compared in constant time. An unknown id costs a comparison as well.
+4. A key is revoked, never deleted. A service that once had keys never accepts requests without one.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ DEFAULT_TENANT = "default"
 _TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 _KEY = re.compile(r"ctx_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
-_NOTHING = "0" * 64
-_LONGEST_ADDRESS = 64
+_NO_HASH = "0" * 64
+_MAX_ADDRESS_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request; `key_id` is None while there are no keys."""
+    """The sender of a request; `key_id` is None while no key exists."""
 
     tenant_id: str
     key_id: str | None = None
@@ -40,7 +39,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key as it is stored; `secret_hash` is hexadecimal."""
+    """A stored key; `secret_hash` is hexadecimal."""
 
     key_id: str
     tenant_id: str
@@ -52,14 +51,14 @@ class ApiKey:
     last_used_at: datetime | None = None
 
     def is_usable(self, now: datetime) -> bool:
-        """Tell whether it may be used at this time."""
+        """Return whether the key is neither revoked nor expired."""
         expired = self.expires_at is not None and self.expires_at <= now
         return self.revoked_at is None and not expired
 
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """How often a key came in an hour from an address, and was admitted or refused."""
+    """How many requests with a key were admitted and refused, by hour and client address."""
 
     key_id: str
     hour: datetime
@@ -70,20 +69,20 @@ class KeyUse:
 
 @dataclass(frozen=True, slots=True)
 class PresentedKey:
-    """What came with a request, taken apart."""
+    """The id and the secret of the key that a request brought."""
 
     key_id: str
     secret: str
 
-    def opens(self, key: ApiKey | None, now: datetime) -> bool:
-        """Tell whether this is that key and it may be used (rule 3)."""
-        stored = key.secret_hash if key is not None else _NOTHING
+    def matches(self, key: ApiKey | None, now: datetime) -> bool:
+        """Return whether the secret is that of `key` and the key is usable (rule 3)."""
+        stored = key.secret_hash if key is not None else _NO_HASH
         is_same = hmac.compare_digest(hash_of(self.secret), stored)
         return is_same and key is not None and key.is_usable(now)
 
 
 def require_tenant_id(text: str) -> None:
-    """Raise ValidationError for what could be no tenant's id."""
+    """Raise ValidationError unless the text is a valid tenant id."""
     if not _TENANT_ID.fullmatch(text):
         raise ValidationError(
             "A tenant's id has 1 to 64 letters, digits, dots, dashes and underscores, and begins"
@@ -92,18 +91,18 @@ def require_tenant_id(text: str) -> None:
 
 
 def key_text(key_id: str, secret: str) -> str:
-    """Return a key as its holder keeps it."""
+    """Return the text of a key."""
     return f"ctx_{key_id}_{secret}"
 
 
 def presented_key(text: str) -> PresentedKey | None:
-    """Take a key apart; None for a text that is none."""
+    """Parse the text of a key; None if it is not one."""
     found = _KEY.fullmatch(text)
     return PresentedKey(found[1], found[2]) if found else None
 
 
 def hash_of(secret: str) -> str:
-    """Return what is stored of a secret (rule 2)."""
+    """Return the stored hash of a secret (rule 2)."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -114,8 +113,8 @@ def bearer_of(header: str) -> str | None:
 
 
 def is_address(text: str) -> bool:
-    """Tell whether it is an IP address: what a proxy or a client names may be anything."""
-    return len(text) <= _LONGEST_ADDRESS and _is_parsed(text)
+    """Return whether the text is an IP address; proxies and clients may send any text."""
+    return len(text) <= _MAX_ADDRESS_CHARS and _is_parsed(text)
 
 
 @lru_cache(maxsize=4096)

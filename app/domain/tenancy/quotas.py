@@ -1,10 +1,9 @@
-"""What a tenant may do in a while: requests in a minute, calls of summarisers in an hour, bytes in
-a day (architecture, security; E9).
+"""Quotas of a tenant: requests per minute, summariser calls per hour, bytes per day.
 
-1. Time is cut into windows of a fixed length, counted from 1970, so that every process knows them.
-2. The processes together take from one allowance. Each takes a share ahead and spends that by
-   itself, so that a request costs no round trip; what is taken and not spent when the window ends
-   is lost, never given twice.
+1. A rate window has a fixed length and starts at a multiple of it since 1970, so that all processes
+   use the same windows.
+2. All processes draw on one quota. A process reserves a share of it ahead, so that a request costs
+   no round trip. A reserved share that is not used when the window ends is lost, never used twice.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 SHARES = 20
-"""Into how many shares a window's allowance is cut at least."""
+"""The minimum number of shares that the quota of a window is divided into."""
 
 
 class QuotaKind(StrEnum):
-    """What is counted."""
+    """What a quota limits."""
 
     REQUESTS = "requests"
     BYTES = "bytes"
@@ -26,7 +25,7 @@ class QuotaKind(StrEnum):
 
     @property
     def window_seconds(self) -> int:
-        """The length of its window."""
+        """The length of its rate window."""
         return {QuotaKind.REQUESTS: 60, QuotaKind.SUMMARISER_CALLS: 3_600, QuotaKind.BYTES: 86_400}[
             self
         ]
@@ -34,15 +33,15 @@ class QuotaKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """What a tenant may do, and how much it may store; None is no limit."""
+    """The limits of a tenant; None is no limit."""
 
     requests_per_minute: int | None = None
     bytes_per_day: int | None = None
     summarizer_calls_per_hour: int | None = None
     storage_bytes: int | None = None
 
-    def over(self, defaults: TenantLimits) -> TenantLimits:
-        """Return these limits, with the defaults where they say nothing."""
+    def with_defaults(self, defaults: TenantLimits) -> TenantLimits:
+        """Return these limits, with the defaults in place of None."""
 
         def first(own: int | None, default: int | None) -> int | None:
             return own if own is not None else default
@@ -55,7 +54,7 @@ class TenantLimits:
         )
 
     def of(self, kind: QuotaKind) -> int | None:
-        """Return the limit of a kind for one of its windows."""
+        """Return the limit of a kind in one of its rate windows."""
         match kind:
             case QuotaKind.REQUESTS:
                 return self.requests_per_minute
@@ -66,15 +65,15 @@ class TenantLimits:
 
 
 def window_start(now: datetime, seconds: int) -> datetime:
-    """Return when the window that holds this time began (rule 1)."""
+    """Return the start of the rate window at this time (rule 1)."""
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
 
 
 def share_of(limit: int, wanted: int) -> int:
-    """Return how much to take ahead, which is never less than what is wanted (rule 2)."""
+    """Return how much to reserve, at least `wanted` (rule 2)."""
     return max(wanted, limit // SHARES)
 
 
-def granted_of(limit: int, taken: int, asked: int) -> int:
-    """Return how much of what was asked is inside the limit, after it was added to `taken`."""
-    return max(0, min(asked, limit - (taken - asked)))
+def granted_of(limit: int, used: int, reserved: int) -> int:
+    """Return how much of a reservation is inside the limit; `used` already includes it."""
+    return max(0, min(reserved, limit - (used - reserved)))

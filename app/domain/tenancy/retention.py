@@ -1,6 +1,6 @@
-"""How long things are kept that nobody deletes (architecture, operation).
+"""Retention: how long rows are kept that no caller deletes.
 
-Messages and all that is derived from them are kept for ever unless an operator says otherwise.
+Messages and everything derived from them are kept for ever unless the operator sets a limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class RetainedKind(StrEnum):
-    """What has an age."""
+    """Kinds of rows that are deleted by age."""
 
     IDEMPOTENCY_KEYS = "idempotency_keys"
     CREATIONS = "creations"
@@ -25,10 +25,10 @@ class RetainedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long things are kept; None is for ever.
+    """How long rows are kept; None is for ever.
 
-    Conversations count from their last append or change, and go with all that belongs to them;
-    those in a snapshot stay. Jobs count once they have ended.
+    The age of a conversation counts from its last append or change. It is deleted with everything
+    that belongs to it, unless it is in a snapshot. The age of a job counts from its end.
     """
 
     conversations: timedelta | None = None
@@ -37,13 +37,13 @@ class Retention:
     key_uses: timedelta | None = timedelta(days=365)
 
     @property
-    def aged(self) -> Mapping[RetainedKind, timedelta]:
-        """Return the age from which rows of each kind go."""
+    def max_ages(self) -> Mapping[RetainedKind, timedelta]:
+        """The age at which rows of each kind are deleted."""
         chosen = {
             RetainedKind.EVENTS: self.events,
             RetainedKind.JOBS: self.jobs,
             RetainedKind.KEY_USES: self.key_uses,
-            # These are of no use any more (decision 8), or of a window that has ended.
+            # Idempotency keys hold for 24 hours; quotas are needed until their rate window ends.
             RetainedKind.IDEMPOTENCY_KEYS: timedelta(days=1),
             RetainedKind.CREATIONS: timedelta(days=1),
             RetainedKind.ALLOWANCES: timedelta(days=2),

@@ -12,7 +12,7 @@ from app.domain.tenancy.retention import RetainedKind
 
 
 class TenantRepository(Protocol):
-    """Sentences about what belongs to a tenant alone: its models and its creation keys."""
+    """Model entries and creation keys of a tenant."""
 
     async def kept_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the resource id kept under an idempotency key."""
@@ -21,11 +21,11 @@ class TenantRepository(Protocol):
     async def keep_creation(
         self, tenant_id: str, key: str, request_hash: str, resource_id: str
     ) -> bool:
-        """Take a key for 24 hours; False when an equal request took it first (decision 8)."""
+        """Store a key for 24 hours; False when an equal request stored it first."""
         ...
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
-        """Add or replace the tenant's own entry for a model (J5)."""
+        """Add or replace the tenant's entry for a model."""
         ...
 
     async def find_model(self, tenant_id: str, model: str) -> str | None:
@@ -42,29 +42,32 @@ class TenantRepository(Protocol):
 
 
 class RetentionRepository(Protocol):
-    """Sentences about what is old."""
+    """Deletion by age."""
 
-    async def forget(self, kind: RetainedKind, before: datetime, limit: int) -> int:
-        """Delete up to `limit` rows from before a time, and return how many that were."""
+    async def delete(self, kind: RetainedKind, before: datetime, limit: int) -> int:
+        """Delete up to `limit` rows from before a time; returns the number deleted."""
         ...
 
-    async def walk(self, after: str, before: datetime, limit: int) -> list[tuple[str, str, bool]]:
-        """Return tenant and id of the next conversations, and whether they are idle since then.
+    async def list_conversations(
+        self, after: str, before: datetime, limit: int
+    ) -> list[tuple[str, str, bool]]:
+        """Return tenant and id of the next conversations, and whether each is idle since a time.
 
-        Idle is one that was not appended to, nor changed, and is in no snapshot.
+        A conversation is idle without appends, changes, compactions and other work, and outside
+        every snapshot.
         """
         ...
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
-        """Tell whether a conversation is idle since then; ask it under the head's lock."""
+        """Return whether a conversation is idle since a time; call it with a lock on it."""
         ...
 
 
 class StorageRepository(Protocol):
-    """Sentences about how much tenants store."""
+    """The stored bytes of tenants."""
 
     async def measure(self, tenant_id: str) -> bool:
-        """Measure some of what was appended since; tell whether there may be more of it."""
+        """Measure a batch of new messages; returns whether more may be left."""
         ...
 
     async def total(self, tenant_id: str) -> int:
@@ -73,22 +76,22 @@ class StorageRepository(Protocol):
 
 
 class ApiKeyRepository(Protocol):
-    """Sentences about tenants, their keys and their allowances."""
+    """Tenants, their limits, API keys and quotas."""
 
     async def add_tenant(self, tenant_id: str) -> None:
-        """Make a tenant without limits of its own, if there is none of that id."""
+        """Add a tenant with default limits, unless it exists."""
         ...
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
-        """Give a tenant limits of its own, which is made if there is none of that id."""
+        """Store limits for a tenant, which is added if it does not exist."""
         ...
 
     async def find_limits(self, tenant_id: str) -> TenantLimits | None:
-        """Return a tenant's own limits; None for a tenant nobody made."""
+        """Return the stored limits of a tenant, None for an unknown tenant."""
         ...
 
     async def list_limits(self) -> Mapping[str, TenantLimits]:
-        """Return all tenants' own limits, by tenant."""
+        """Return the stored limits by tenant."""
         ...
 
     async def add(self, key: ApiKey) -> None:
@@ -104,23 +107,23 @@ class ApiKeyRepository(Protocol):
         ...
 
     async def any(self) -> bool:
-        """Tell whether there is any key, revoked or not."""
+        """Return whether any key exists, revoked or not."""
         ...
 
     async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
-        """Set a key's end, unless it has one; return it, None when there is none."""
+        """Set the time of revocation unless it is set; returns the key, None if unknown."""
         ...
 
     async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
-        """Add to the counts of each key, hour and address; what was admitted was used at `at`."""
+        """Add to the counts by key, hour and address; admitted keys get `at` as their last use."""
         ...
 
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
-        """Return what is counted of a key from an hour on, the newest first."""
+        """Return the counts of a key from an hour on, newest first."""
         ...
 
     async def take(
-        self, tenant_id: str, kind: QuotaKind, window_start: datetime, asked: int
+        self, tenant_id: str, kind: QuotaKind, window_start: datetime, reserved: int
     ) -> int:
-        """Add to what is taken in a window, and return how much that is then."""
+        """Add to the used quota of a rate window; returns the sum."""
         ...

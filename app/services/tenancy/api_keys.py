@@ -1,13 +1,13 @@
-"""Who a request comes from: its API key, checked without asking the database each time (34).
+"""Authentication by API key, with a short cache in front of the database.
 
-1. While no key was ever made, nobody is asked for one, and all are the default tenant. With the
-   first key that is over for good, also when every key is revoked.
-2. What the database says of a key is held for a few seconds: a revoked key works that much longer,
-   and a request costs no round trip. What lasts longer than that asks again. While the database is
-   away, what was held goes on. Keys nobody knows are held apart, and few are asked for at once, so
-   that guessing drives out neither those in use nor those who need a connection.
-3. Uses are counted here and written at most once a minute, from where and how often: the audit of
-   a key. What cannot be written is written with the next.
+1. While no key was ever created, no key is required and every caller is the default tenant. The
+   first key ends this for good, even when every key is revoked later.
+2. A key that was read is cached for a few seconds, so that a request costs no round trip. A revoked
+   key works that much longer. While the database is unavailable the cached keys stay valid. Unknown
+   keys have a cache of their own, and few are looked up at once, so that guessing neither evicts
+   keys in use nor takes up the connections.
+3. Uses are counted in memory and written at most once a minute, by hour and client address. What
+   cannot be written is written with the next batch.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from app.domain.tenancy.api_keys import (
 )
 from app.services.ports import Database
 
-AGAIN_SECONDS = 1.0
-"""How often a database that is away is asked again for what is held already."""
+RETRY_SECONDS = 1.0
+"""Seconds between two attempts to read a cached key from an unavailable database."""
 WRITE_SECONDS = 60.0
-"""How seldom the uses of keys are written (decision 34)."""
+"""Minimum number of seconds between two writes of key uses."""
 MAX_ADDRESSES = 100
-"""How many addresses of a key are told apart in an hour between two writings."""
+"""Client addresses that are counted separately for a key in an hour, between two writes."""
 OTHER_ADDRESSES = "other"
 
 _MAX_KEYS = 10_000
-_ASKS_AT_ONCE = 2
-"""How many keys that are not held are looked up together."""
-_ASK_SECONDS = 1.0
-"""How often it is asked whether there is a first key."""
+_MAX_LOOKUPS = 2
+"""Keys outside the cache that are looked up at the same time."""
+_FIRST_KEY_SECONDS = 1.0
+"""Seconds between two checks whether a first key exists."""
 _log = logging.getLogger("app.keys")
 
 
@@ -61,17 +61,17 @@ class _Counts:
 
 
 @dataclass(slots=True)
-class _Held:
+class _CachedKey:
     key: ApiKey
     until: float
 
 
 _Use = tuple[str, datetime, str]
-"""A key, the hour it came in, and from where."""
+"""The id of the key, the hour and the client address."""
 
 
 class KeyService:
-    """Makes, lists, revokes and checks keys."""
+    """Creates, lists, revokes and checks API keys."""
 
     def __init__(
         self,
@@ -84,52 +84,53 @@ class KeyService:
         self._database = database
         self._now = now
         self._clock = clock
-        self._held_seconds = held_seconds
-        self._held: LRUCache[str, _Held] = LRUCache(_MAX_KEYS)
+        self._cache_seconds = held_seconds
+        self._cached: LRUCache[str, _CachedKey] = LRUCache(_MAX_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, held_seconds, clock)
         self._has_keys: bool | None = None
-        self._asked_at = float("-inf")
-        self._asks = asyncio.Semaphore(_ASKS_AT_ONCE)
-        self._away_until = float("-inf")
+        self._checked_at = float("-inf")
+        self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
+        self._retry_at = float("-inf")
         self._uses = KeyUses(database, now, clock)
 
     async def admit(self, authorization: str, address: str) -> Caller:
-        """Return whose key a request brought in its `Authorization` header.
+        """Return the caller that the `Authorization` header authenticates.
 
-        Raises Unauthenticated, or ServiceUnavailable where only the database could tell.
+        Raises Unauthenticated, or ServiceUnavailable when the key is not cached and the database
+        does not answer.
         """
         presented = presented_key(bearer_of(authorization) or "")
         if presented is None:
-            if await self._are_needed():
+            if await self._is_key_required():
                 detail = "An API key is needed" if not authorization else "That is no API key"
                 raise Unauthenticated(f"{detail}: send Authorization: Bearer ctx_…")
             return Caller(DEFAULT_TENANT)
         address = address if is_address(address) else OTHER_ADDRESSES
         key = await self._find(presented.key_id)
-        is_open = presented.opens(key, self._now())
+        is_valid = presented.matches(key, self._now())
         if key is not None:
-            self._uses.count(key.key_id, address, is_admitted=is_open)
-        if key is None or not is_open:
-            self._tell(presented, key, address)
+            self._uses.count(key.key_id, address, is_admitted=is_valid)
+        if key is None or not is_valid:
+            self._log_refusal(presented, key, address)
             raise Unauthenticated("The API key is unknown, revoked or expired")
         return Caller(key.tenant_id, key.key_id)
 
     async def still_admits(self, caller: Caller) -> bool:
-        """Tell whether who was admitted would be so again; for what lasts, such as a stream."""
+        """Return whether the caller is still authenticated; for long answers such as a stream."""
         try:
             if caller.key_id is None:
-                return not await self._are_needed()
+                return not await self._is_key_required()
             key = await self._find(caller.key_id)
         except ServiceUnavailable:
-            return False  # it is not held any more, so that only the database could tell
+            return False  # not cached any more, and the database does not answer
         return key is not None and key.is_usable(self._now())
 
     async def create(
         self, key_id: str, secret: str, tenant_id: str, name: str, expires_at: datetime | None
     ) -> str:
-        """Store a new key and return its text, which nothing can tell again.
+        """Store a new key and return its text, which is not stored anywhere.
 
-        Raises ValidationError for what could be no tenant's id.
+        Raises ValidationError for an invalid tenant id.
         """
         require_tenant_id(tenant_id)
         key = ApiKey(key_id, tenant_id, name, hash_of(secret), self._now(), expires_at)
@@ -139,88 +140,88 @@ class KeyService:
         return key_text(key_id, secret)
 
     async def of_tenant(self, tenant_id: str | None = None) -> list[ApiKey]:
-        """Return the keys, revoked ones too, by tenant and age."""
+        """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""
         async with self._database.session() as records:
             return await records.keys.of_tenant(tenant_id)
 
     async def revoke(self, key_id: str) -> ApiKey:
-        """End a key for good, within `held_seconds` in every process; raises NotFound."""
+        """Revoke a key, effective within `held_seconds` in every process; raises NotFound."""
         async with self._database.session() as records:
             key = await records.keys.revoke(key_id, self._now())
         if key is None:
             raise NotFound(f"No API key {key_id}", {"key_id": key_id})
-        self._held.pop(key_id, None)
+        self._cached.pop(key_id, None)
         return key
 
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
-        """Return how often a key came, by hour and address, the newest first."""
+        """Return the uses of a key by hour and address, newest first; raises NotFound."""
         async with self._database.session() as records:
             if await records.keys.find(key_id) is None:
                 raise NotFound(f"No API key {key_id}", {"key_id": key_id})
             return await records.keys.uses(key_id, since)
 
     async def has_keys(self) -> bool:
-        """Tell whether a key was ever made (rule 1)."""
+        """Return whether a key was ever created (rule 1)."""
         async with self._database.session() as records:
             return await records.keys.any()
 
     async def close(self) -> None:
-        """Write the uses that are not written yet."""
+        """Write the remaining counts of uses."""
         await self._uses.close()
 
-    async def _are_needed(self) -> bool:
+    async def _is_key_required(self) -> bool:
         if self._has_keys:
             return True
-        if self._clock() - self._asked_at >= _ASK_SECONDS:
+        if self._clock() - self._checked_at >= _FIRST_KEY_SECONDS:
             if self._has_keys is not None:
-                self._asked_at = self._clock()  # one asks, the others go on
+                self._checked_at = self._clock()  # other requests go on meanwhile
             try:
                 self._has_keys = await self.has_keys()
             except ServiceUnavailable:
-                # Nobody can have made the first key while the database is away.
+                # No first key can be created while the database is unavailable.
                 if self._has_keys is None:
                     raise
-            self._asked_at = self._clock()
+            self._checked_at = self._clock()
         return bool(self._has_keys)
 
     async def _find(self, key_id: str) -> ApiKey | None:
-        held = self._held.get(key_id)
+        held = self._cached.get(key_id)
         if held is not None and self._clock() < held.until:
             return held.key
         if held is not None:
-            held.until = self._clock() + AGAIN_SECONDS  # one asks, the others go on
+            held.until = self._clock() + RETRY_SECONDS  # other requests go on meanwhile
             try:
-                return await self._ask(key_id)
+                return await self._look_up(key_id)
             except ServiceUnavailable:
                 return held.key
         if key_id in self._unknown:
             return None
-        async with self._asks:
-            if (held := self._held.get(key_id)) is not None:
-                return held.key  # by one who came before
+        async with self._lookups:
+            if (held := self._cached.get(key_id)) is not None:
+                return held.key  # cached by a lookup before this one
             if key_id in self._unknown:
                 return None
-            if self._clock() < self._away_until:
-                facts = {"reason": "away", "retry_after": int(AGAIN_SECONDS)}
+            if self._clock() < self._retry_at:
+                facts = {"reason": "away", "retry_after": int(RETRY_SECONDS)}
                 raise ServiceUnavailable("The database does not answer", facts)
             try:
-                return await self._ask(key_id)
+                return await self._look_up(key_id)
             except ServiceUnavailable:
-                self._away_until = self._clock() + AGAIN_SECONDS
+                self._retry_at = self._clock() + RETRY_SECONDS
                 raise
 
-    async def _ask(self, key_id: str) -> ApiKey | None:
+    async def _look_up(self, key_id: str) -> ApiKey | None:
         async with self._database.session() as records:
             key = await records.keys.find(key_id)
         if key is None:
-            self._held.pop(key_id, None)
+            self._cached.pop(key_id, None)
             self._unknown[key_id] = True
             return None
         self._has_keys = True
-        self._held[key_id] = _Held(key, self._clock() + self._held_seconds)
+        self._cached[key_id] = _CachedKey(key, self._clock() + self._cache_seconds)
         return key
 
-    def _tell(self, presented: PresentedKey, key: ApiKey | None, address: str) -> None:
+    def _log_refusal(self, presented: PresentedKey, key: ApiKey | None, address: str) -> None:
         reason = "unknown"
         if key is not None:
             reason = "wrong_secret" if key.is_usable(self._now()) else "revoked_or_expired"
@@ -229,7 +230,7 @@ class KeyService:
 
 
 class KeyUses:
-    """Counts how often keys come, and writes it now and then (rule 3)."""
+    """Counts uses of keys, and writes the counts now and then (rule 3)."""
 
     def __init__(
         self,
@@ -247,10 +248,10 @@ class KeyUses:
         self._addresses: Counter[tuple[str, datetime]] = Counter()
         self._written_at = float("-inf")
         self._writing: asyncio.Task[None] | None = None
-        self._later: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def count(self, key_id: str, address: str, *, is_admitted: bool) -> None:
-        """Count a use, and see to it that it is written in time."""
+        """Count a use, and schedule the write."""
         hour = self._now().replace(minute=0, second=0, microsecond=0)
         use = key_id, hour, address
         if use not in self._counts:
@@ -262,61 +263,61 @@ class KeyUses:
             counts.admitted += 1
         else:
             counts.refused += 1
-        self._see_to_writing()
+        self._schedule_write()
 
     async def close(self) -> None:
-        """Write what is not written yet."""
+        """Write the remaining counts."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         await self._write()
 
-    def _see_to_writing(self) -> None:
+    def _schedule_write(self) -> None:
         if self._writing is not None and not self._writing.done():
             return
         left = self._written_at + self._write_seconds - self._clock()
         if left <= 0:
-            self._begin()
-        elif self._later is None:
+            self._start_write()
+        elif self._timer is None:
             loop = asyncio.get_running_loop()
-            self._later = loop.call_later(left, self._begin, context=Context())
+            self._timer = loop.call_later(left, self._start_write, context=Context())
 
-    def _begin(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        # It writes for all, and so is not of the request that happens to begin it.
+    def _start_write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # The write belongs to no request, so it gets a context of its own.
         self._writing = asyncio.create_task(self._write(), context=Context())
         self._writing.add_done_callback(self._written)
 
     def _written(self, _writing: asyncio.Task[None]) -> None:
         if self._counts:
-            self._see_to_writing()
+            self._schedule_write()
 
     async def _write(self) -> None:
-        taken, self._counts = self._counts, {}
+        batch, self._counts = self._counts, {}
         self._addresses.clear()
         self._written_at = self._clock()
-        if not taken:
+        if not batch:
             return
         at = self._now()
         try:
             async with self._database.session() as records:
-                await records.keys.count_uses(_uses_of(taken), at)
+                await records.keys.count_uses(_uses_of(batch), at)
         except ServiceUnavailable:
-            for use, counts in taken.items():
+            for use, counts in batch.items():
                 left = self._counts.setdefault(use, _Counts())
                 left.admitted += counts.admitted
                 left.refused += counts.refused
-        except Exception as error:  # an audit that fails must not fail those who are served
-            data = {"error": type(error).__name__, "uses": len(taken)}
+        except Exception as error:  # a failing audit must not fail requests
+            data = {"error": type(error).__name__, "uses": len(batch)}
             _log.error("key_uses_not_written", extra={"data": data})
 
 
-def _uses_of(taken: Mapping[_Use, _Counts]) -> list[KeyUse]:
+def _uses_of(batch: Mapping[_Use, _Counts]) -> list[KeyUse]:
     return [
         KeyUse(key_id, hour, address, counts.admitted, counts.refused)
-        for (key_id, hour, address), counts in taken.items()
+        for (key_id, hour, address), counts in batch.items()
     ]

@@ -1,8 +1,8 @@
-"""Forgetting what has had its time, again and again, in the background (operation).
+"""Deletion of rows and conversations by age, in the background.
 
-1. Every round goes in small statements, so that no append waits for it. What a round does not
-   reach, because the database is away or the process ends, the next one does.
-2. Two workers may do it at once: what one has taken, the other does not find.
+1. Rows are deleted in small batches, so that no append waits for a lock. What one run does not
+   reach, because the database is unavailable or the process ends, the next run deletes.
+2. Several workers may run at the same time: rows that one has locked are skipped by the others.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WALK_BATCH = 500
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
 RemoveIdle = Callable[[str, str, datetime], Awaitable[bool]]
-"""Takes tenant, conversation and time, and deletes it if it is idle since then."""
+"""Deletes a conversation of a tenant if it is idle since a time."""
 
 
 _log = logging.getLogger("app.retention")
 
 
 class RetentionService:
-    """Forgets."""
+    """Deletes rows and conversations that reached their age."""
 
     def __init__(
         self,
@@ -42,35 +42,35 @@ class RetentionService:
         self._remove_idle = remove_idle
         self._now = now
 
-    async def forget_due(self) -> Mapping[str, int]:
-        """Forget whatever is old enough; returns how much that was of each kind.
+    async def delete_expired(self) -> Mapping[str, int]:
+        """Delete everything that reached its age; returns the number deleted by kind.
 
-        Raises ServiceUnavailable where conversations cannot be looked at, with the rest done.
+        Raises ServiceUnavailable when conversations cannot be read; the other kinds are done then.
         """
         gone: Counter[str] = Counter()
-        for kind, age in self._retention.aged.items():
+        for kind, age in self._retention.max_ages.items():
             try:
-                gone[kind] = await self._forget(kind, self._now() - age)
+                gone[kind] = await self._delete(kind, self._now() - age)
             except ServiceUnavailable as error:
-                _not_forgotten(kind.value, error)
+                _log_failure(kind.value, error)
         if self._retention.conversations is not None:
             before = self._now() - self._retention.conversations
-            gone["conversations"] = await self._forget_conversations(before)
+            gone["conversations"] = await self._delete_conversations(before)
         return +gone
 
-    async def _forget(self, kind: RetainedKind, before: datetime) -> int:
-        gone, taken = 0, _BATCH
-        while taken == _BATCH:
+    async def _delete(self, kind: RetainedKind, before: datetime) -> int:
+        total, deleted = 0, _BATCH
+        while deleted == _BATCH:
             async with self._database.session() as records:
-                taken = await records.retention.forget(kind, before, _BATCH)
-            gone += taken
-        return gone
+                deleted = await records.retention.delete(kind, before, _BATCH)
+            total += deleted
+        return total
 
-    async def _forget_conversations(self, before: datetime) -> int:
+    async def _delete_conversations(self, before: datetime) -> int:
         gone, after = 0, _FIRST
         while True:
             async with self._database.session() as records:
-                page = await records.retention.walk(after, before, _WALK_BATCH)
+                page = await records.retention.list_conversations(after, before, _WALK_BATCH)
             if not page:
                 return gone
             for tenant_id, conversation_id, is_idle in page:
@@ -78,11 +78,11 @@ class RetentionService:
                     continue
                 try:
                     gone += await self._remove_idle(tenant_id, conversation_id, before)
-                except ServiceUnavailable as error:  # the others must not wait for this one
-                    _not_forgotten(conversation_id, error)
+                except ServiceUnavailable as error:  # the others go on
+                    _log_failure(conversation_id, error)
             after = page[-1][1]
 
 
-def _not_forgotten(what: str, error: ServiceUnavailable) -> None:
+def _log_failure(what: str, error: ServiceUnavailable) -> None:
     data = {"what": what, "reason": error.facts.get("reason")}
     _log.warning("not_forgotten", extra={"data": data})

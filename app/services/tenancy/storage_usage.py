@@ -1,12 +1,13 @@
-"""What a tenant may store, over all processes together: messages, blobs and imported snapshots.
+"""The storage limit of a tenant over all processes: messages, blobs and imported snapshots.
 
-1. A tenant without a limit costs a look at what is known of its limits, no statement.
-2. The sum is asked for every few seconds while the tenant stores, and what this process stores is
-   added in between. So processes together may go over a limit by what they store meanwhile.
-3. Rows of a log never change: each is measured once, after it was stored, and a sum is one of
-   conversations. What is deleted is in no sum any more.
-4. Before anything is refused the sum is asked for anew, once a second at most: what was deleted a
-   moment ago makes room.
+1. A tenant without a limit costs no statement.
+2. The stored bytes are read every few seconds while the tenant stores, and the bytes that this
+   process adds are counted in between. So all processes together may exceed the limit by what they
+   store in these seconds.
+3. Rows of the log never change: each is measured once, after it was stored. Deleted rows leave the
+   sum.
+4. Before a refusal the sum is read again, at most once a second, because a deletion may have made
+   room.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from app.services.ports import Database
 
 _MAX_TENANTS = 10_000
 _HELD_SECONDS = 10.0
-_AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is known of a tenant: the sum, when it was asked for, and what was added since."""
+class _Stored:
+    """The stored bytes of a tenant, when they were read, and the bytes added since."""
 
     total: int = 0
     at: float = float("-inf")
@@ -38,7 +39,7 @@ class _Known:
 
 
 class StorageQuota:
-    """Has room for what a tenant stores, or has none."""
+    """Counts the stored bytes of tenants against their limits."""
 
     def __init__(
         self,
@@ -49,40 +50,40 @@ class StorageQuota:
         self._database = database
         self._limits_of = limits_of
         self._clock = clock
-        self._known: LRUCache[str, _Known] = LRUCache(_MAX_TENANTS)
+        self._stored: LRUCache[str, _Stored] = LRUCache(_MAX_TENANTS)
 
     async def take(self, tenant_id: str, size: int) -> None:
-        """Count bytes that are about to be stored; raises StorageLimitReached without room."""
+        """Count bytes that will be stored; raises StorageLimitReached beyond the limit."""
         limit = (await self._limits_of(tenant_id)).storage_bytes
         if limit is None:
             return
-        known = self._known.get(tenant_id)
-        if known is None:
-            known = self._known[tenant_id] = _Known()
-        await self._refresh(tenant_id, known, _HELD_SECONDS)
-        if known.total + known.added + size > limit:
-            await self._refresh(tenant_id, known, _AGAIN_SECONDS)
-            stored = known.total + known.added
+        usage = self._stored.get(tenant_id)
+        if usage is None:
+            usage = self._stored[tenant_id] = _Stored()
+        await self._refresh(tenant_id, usage, _HELD_SECONDS)
+        if usage.total + usage.added + size > limit:
+            await self._refresh(tenant_id, usage, _RETRY_SECONDS)
+            stored = usage.total + usage.added
             if stored + size > limit:
                 raise StorageLimitReached(
                     f"The tenant may store {limit:,} bytes, and {stored:,} are stored: delete"
-                    " conversations or outputs, or ask for more room",
+                    " conversations or outputs, or raise the limit",
                     {"limit": limit, "stored": stored},
                 )
-        known.added += size
+        usage.added += size
 
-    async def _refresh(self, tenant_id: str, known: _Known, held_seconds: float) -> None:
-        """Ask for the sum, unless it is young enough; without a database it stays as it is."""
-        async with known.lock:
-            if self._clock() - known.at < held_seconds:
+    async def _refresh(self, tenant_id: str, usage: _Stored, held_seconds: float) -> None:
+        """Read the sum unless it is recent; it stays while the database is unavailable."""
+        async with usage.lock:
+            if self._clock() - usage.at < held_seconds:
                 return
-            known.at, added = self._clock(), known.added
+            usage.at, added = self._clock(), usage.added
             with suppress(ServiceUnavailable):
                 more = True
                 while more:
                     async with self._database.session() as records:
                         more = await records.storage.measure(tenant_id)
                 async with self._database.session() as records:
-                    known.total = await records.storage.total(tenant_id)
-                # What was added while it was asked for may not be in it.
-                known.added -= added
+                    usage.total = await records.storage.total(tenant_id)
+                # Bytes that were added during the read may not be in the sum.
+                usage.added -= added

@@ -1,8 +1,8 @@
-"""The spend guard: how many model calls a tenant may make in an hour (E9).
+"""The limit of model calls that a tenant's summaries may make in an hour.
 
-1. Every call is counted before it is made, in the database, so that all processes count together
-   and a restart forgets nothing. A call that cannot be counted is not made.
-2. The count is of clock hours. No session is held during the call.
+1. Every call is counted in the database before it is made, so that all processes share the count
+   and it outlives a restart. A call that cannot be counted is not made.
+2. The count is of clock hours. No database connection is held during the call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.services.ports import Database, Gateway
 
 
 class SummariserQuota:
-    """A gateway that counts each call for its tenant, and refuses it beyond the limit."""
+    """A gateway that counts the calls of each tenant and refuses those beyond the limit."""
 
     def __init__(
         self,
@@ -32,21 +32,21 @@ class SummariserQuota:
         self._now = now
 
     async def complete(self, call: ModelCall) -> Completion:
-        """Return the model's answer; raises ServiceUnavailable as the gateway does, or refused."""
+        """Return the model's answer; raises ServiceUnavailable when refused or failed."""
         kind, now = QuotaKind.SUMMARISER_CALLS, self._now()
         window = window_start(now, kind.window_seconds)
         try:
-            most = (await self._limits_of(call.tenant_id)).of(kind)
+            limit = (await self._limits_of(call.tenant_id)).of(kind)
             async with self._database.session() as records:
                 calls = await records.keys.take(call.tenant_id, kind, window, 1)
         except ServiceUnavailable as exc:
             raise ServiceUnavailable(
                 "The call of the summariser cannot be counted", {"reason": "spend_guard"}
             ) from exc
-        if most is not None and calls > most:
+        if limit is not None and calls > limit:
             left_seconds = kind.window_seconds - int((now - window).total_seconds())
             raise ServiceUnavailable(
-                f"The {most:,} calls of the summariser for this hour are spent",
+                f"The {limit:,} calls of the summariser for this hour are spent",
                 {"reason": "spend_guard", "retry_after": left_seconds},
             )
         return await self._gateway.complete(call)

@@ -45,9 +45,9 @@ def test_no_text_breaks_the_reading(text: str) -> None:
 def test_only_the_secret_opens(secret: str, other: str) -> None:
     """34: a key opens by its own secret and by no other, and the hash does not hold it."""
     key = ApiKey(ID, "acme", "", hash_of(secret), NOW)
-    assert PresentedKey(ID, secret).opens(key, NOW)
-    assert PresentedKey(ID, other).opens(key, NOW) == (other == secret)
-    assert not PresentedKey(ID, key.secret_hash).opens(key, NOW)
+    assert PresentedKey(ID, secret).matches(key, NOW)
+    assert PresentedKey(ID, other).matches(key, NOW) == (other == secret)
+    assert not PresentedKey(ID, key.secret_hash).matches(key, NOW)
     assert secret not in repr(key)
 
 
@@ -63,7 +63,7 @@ def test_only_the_secret_opens(secret: str, other: str) -> None:
 )
 def test_a_key_opens_until_it_ends(key: ApiKey | None, opens: bool) -> None:
     """34: unknown, revoked and expired keys open nothing."""
-    assert PresentedKey(ID, SECRET).opens(key, NOW) is opens
+    assert PresentedKey(ID, SECRET).matches(key, NOW) is opens
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,6 @@ def test_a_window_holds_its_time(now: datetime) -> None:
 def test_a_tenants_own_limits_stand_over_the_settings() -> None:
     """Security: what a tenant has no limit of its own for, the settings limit."""
     defaults = TenantLimits(10, None, 1000)
-    assert TenantLimits(None, 5, 0).over(defaults) == TenantLimits(10, 5, 0)
-    assert TenantLimits().over(defaults) == defaults
+    assert TenantLimits(None, 5, 0).with_defaults(defaults) == TenantLimits(10, 5, 0)
+    assert TenantLimits().with_defaults(defaults) == defaults
     assert (defaults.of(QuotaKind.REQUESTS), defaults.of(QuotaKind.BYTES)) == (10, None)

@@ -14,9 +14,9 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable, Unauthenticated, ValidationError
 from app.domain.tenancy.api_keys import Caller
 from app.services.tenancy.api_keys import (
-    AGAIN_SECONDS,
     MAX_ADDRESSES,
     OTHER_ADDRESSES,
+    RETRY_SECONDS,
     WRITE_SECONDS,
     KeyService,
     KeyUses,
@@ -254,7 +254,7 @@ async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
     keys._database = database
     with pytest.raises(ServiceUnavailable):
         await keys.admit(header, "a")
-    clock.pass_seconds(AGAIN_SECONDS)
+    clock.pass_seconds(RETRY_SECONDS)
     await keys.admit(header, "a")
     keys._uses._database = away
     await keys.close()

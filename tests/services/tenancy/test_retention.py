@@ -8,7 +8,7 @@ import pytest
 
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.tenancy.retention import FORGET, IS_IDLE, WALK
+from app.adapters.postgres.tenancy.retention import DELETE, IS_IDLE, LIST_CONVERSATIONS
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.tenancy.retention import RetainedKind, Retention
 from app.services.tenancy.retention import RetentionService
@@ -54,7 +54,7 @@ async def test_conversations_are_kept_for_ever_by_default(
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 2)
     await age(database_url, conversation_id, 5_000)
-    assert await retention_of(harness, Retention()).forget_due() == {}
+    assert await retention_of(harness, Retention()).delete_expired() == {}
     assert (await harness.stored(conversation_id)).state.head_seq == 4
 
 
@@ -75,12 +75,12 @@ async def test_idle_conversations_go_with_everything(harness: Harness, database_
     await age(database_url, young, 29)
     await harness.append(touched, user("I am back"))
     service = retention_of(harness, Retention(conversations=30 * DAY))
-    assert await service.forget_due() == {"conversations": 2}
+    assert await service.delete_expired() == {"conversations": 2}
     left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
     assert {row[0] for row in left} == {young, touched, kept}
     rows = await execute(database_url, "SELECT DISTINCT conversation_id::text FROM messages")
     assert {row[0] for row in rows} == {young, touched, kept}
-    assert await service.forget_due() == {}
+    assert await service.delete_expired() == {}
 
 
 async def test_what_somebody_worked_with_is_not_idle(harness: Harness, database_url: str) -> None:
@@ -104,7 +104,7 @@ async def test_what_somebody_worked_with_is_not_idle(harness: Harness, database_
         insert = f"INSERT INTO {table} (conversation_id, {rows[table]})"
         await execute(database_url, insert, conversation_id)
     service = retention_of(harness, Retention(conversations=30 * DAY))
-    assert await service.forget_due() == {"conversations": 1}
+    assert await service.delete_expired() == {"conversations": 1}
     left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
     assert {row[0] for row in left} == set(worked.values())
 
@@ -125,7 +125,7 @@ async def test_one_that_cannot_go_holds_up_nobody(
     service = RetentionService(
         harness.database, Retention(conversations=30 * DAY), remove, lambda: datetime.now(UTC)
     )
-    assert await service.forget_due() == {"conversations": 2}
+    assert await service.delete_expired() == {"conversations": 2}
     assert "not_forgotten" in caplog.messages
 
 
@@ -145,7 +145,7 @@ async def test_what_is_appended_to_meanwhile_stays(harness: Harness, database_ur
         appended_first,
         lambda: datetime.now(UTC),
     )
-    assert await service.forget_due() == {}
+    assert await service.delete_expired() == {}
     assert (await harness.stored(conversation_id)).state.head_seq == 3
     assert not await harness.conversations.remove_idle(TENANT, new_id(), datetime.now(UTC))
 
@@ -172,30 +172,30 @@ EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY)
 
 async def test_rows_go_by_their_age(harness: Harness, database_url: str) -> None:
     """Operation: of every kind what is older goes, and what is younger stays, in batches too."""
-    assert set(FILL) == set(RetainedKind) == set(FORGET)
+    assert set(FILL) == set(RetainedKind) == set(DELETE)
     for statement in FILL.values():
         await execute(database_url, statement.format(times=TIMES))
     await execute(
         database_url, "UPDATE jobs SET status = 'queued' WHERE updated_at < now() - interval '80d'"
     )
-    gone = await retention_of(harness, EVERYTHING).forget_due()
+    gone = await retention_of(harness, EVERYTHING).delete_expired()
     hours = 90 * 24 + 1
-    for kind, kept_for in EVERYTHING.aged.items():
+    for kind, kept_for in EVERYTHING.max_ages.items():
         kept = round(kept_for / timedelta(hours=1))
         unfinished = 10 * 24 if kind is RetainedKind.JOBS else 0
         assert abs(gone[kind] - (hours - kept - unfinished)) <= 1, kind
         ((left,),) = await execute(database_url, f"SELECT count(*) FROM {kind.value}")
         assert left == hours - gone[kind]
-    assert await retention_of(harness, EVERYTHING).forget_due() == {}
+    assert await retention_of(harness, EVERYTHING).delete_expired() == {}
 
 
 async def test_events_are_kept_unless_told(harness: Harness, database_url: str) -> None:
     """L3: a stream can be resumed from any event, however old, by default."""
     await execute(database_url, FILL[RetainedKind.EVENTS].format(times=TIMES))
-    assert await retention_of(harness, Retention()).forget_due() == {}
+    assert await retention_of(harness, Retention()).delete_expired() == {}
 
 
-@pytest.mark.parametrize("statement", [WALK, IS_IDLE])
+@pytest.mark.parametrize("statement", [LIST_CONVERSATIONS, IS_IDLE])
 async def test_what_is_idle_is_looked_up(database_url: str, statement: Statement) -> None:
     """Performance: the walk reads what it asks for by indexes, and knows no table whole."""
     plan = await plan_of(database_url, statement)
@@ -208,7 +208,7 @@ async def test_workers_forget_side_by_side(harness: Harness, database_url: str) 
     await execute(database_url, FILL[RetainedKind.KEY_USES].format(times=TIMES))
     before = datetime.now(UTC) - 20 * DAY
     async with harness.database.transaction() as first, harness.database.session() as second:
-        taken = await first.retention.forget(RetainedKind.KEY_USES, before, 100)
-        rest = await second.retention.forget(RetainedKind.KEY_USES, before, 10_000)
+        taken = await first.retention.delete(RetainedKind.KEY_USES, before, 100)
+        rest = await second.retention.delete(RetainedKind.KEY_USES, before, 10_000)
     assert taken == 100
     assert abs(rest - (70 * 24 - 100)) <= 1

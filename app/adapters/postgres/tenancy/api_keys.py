@@ -1,4 +1,4 @@
-"""API keys, what tenants may do, and how much of it they have done (decision 34)."""
+"""API keys, limits and used quotas of tenants in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -96,17 +96,15 @@ TAKE = Statement(
 
 
 class ApiKeyRepository:
-    """Sentences about tenants, their keys and their allowances."""
+    """Statements for tenants, API keys and quotas."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def add_tenant(self, tenant_id: str) -> None:
-        """Make a tenant without limits of its own, if there is none of that id."""
         await self._session.run(ADD_TENANT, tenant_id=tenant_id)
 
     async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
-        """Give a tenant limits of its own, which is made if there is none of that id."""
         await self._session.run(
             SET_LIMITS,
             tenant_id=tenant_id,
@@ -117,16 +115,13 @@ class ApiKeyRepository:
         )
 
     async def find_limits(self, tenant_id: str) -> TenantLimits | None:
-        """Return a tenant's own limits; None for a tenant nobody made."""
         row = await self._session.first(FIND_LIMITS, tenant_id=tenant_id)
         return _limits_from(row) if row is not None else None
 
     async def list_limits(self) -> Mapping[str, TenantLimits]:
-        """Return all tenants' own limits, by tenant."""
         return {row["tenant_id"]: _limits_from(row) for row in await self._session.all(LIST_LIMITS)}
 
     async def add(self, key: ApiKey) -> None:
-        """Store a new key."""
         await self._session.run(
             ADD,
             key_id=key.key_id,
@@ -138,26 +133,21 @@ class ApiKeyRepository:
         )
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """Return a key, revoked or not."""
         row = await self._session.first(FIND, key_id=key_id)
         return _key_from(row) if row is not None else None
 
     async def of_tenant(self, tenant_id: str | None) -> list[ApiKey]:
-        """Return the keys of a tenant, or all."""
         return [_key_from(row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
 
     async def any(self) -> bool:
-        """Tell whether there is any key, revoked or not."""
         row = await self._session.first(ANY)
         return row is not None and bool(row["found"])
 
     async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
-        """Set a key's end, unless it has one; return it, None when there is none."""
         row = await self._session.first(REVOKE, key_id=key_id, at=at)
         return _key_from(row) if row is not None else None
 
     async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
-        """Add to the counts of each key, hour and address; what was admitted was used at `at`."""
         await self._session.run(
             COUNT_USES,
             key_ids=[use.key_id for use in uses],
@@ -169,16 +159,14 @@ class ApiKeyRepository:
         )
 
     async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
-        """Return what is counted of a key from an hour on, the newest first."""
         rows = await self._session.all(USES, key_id=key_id, since=since)
         return [KeyUse(**row) for row in rows]
 
     async def take(
-        self, tenant_id: str, kind: QuotaKind, window_start: datetime, asked: int
+        self, tenant_id: str, kind: QuotaKind, window_start: datetime, reserved: int
     ) -> int:
-        """Add to what is taken in a window, and return how much that is then."""
         row = await self._session.first(
-            TAKE, tenant_id=tenant_id, kind=kind.value, window_start=window_start, asked=asked
+            TAKE, tenant_id=tenant_id, kind=kind.value, window_start=window_start, asked=reserved
         )
         assert row is not None
         return int(row["taken"])

@@ -1,4 +1,4 @@
-"""Forgetting what has had its time, a batch at a statement (architecture, operation)."""
+"""Deletion by age in PostgreSQL, one batch a statement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.tenancy.retention import RetainedKind
 
-_AGED: Mapping[RetainedKind, tuple[str, str, str, str]] = {
+_AGES: Mapping[RetainedKind, tuple[str, str, str, str]] = {
     RetainedKind.IDEMPOTENCY_KEYS: (
         "idempotency_keys",
         "conversation_id, key",
@@ -38,25 +38,24 @@ _AGED: Mapping[RetainedKind, tuple[str, str, str, str]] = {
         "true",
     ),
 }
-"""Table, primary key, the column that tells the age, and which rows may go."""
+"""Table, primary key, column of the age, and condition for deletion."""
 
-FORGET = {
+DELETE = {
     kind: Statement(
         f"""
         DELETE FROM {table} WHERE ({key}) IN (
             SELECT {key} FROM {table}
-            WHERE {age} < CAST(:before AS timestamptz) AND {may_go}
+            WHERE {age} < CAST(:before AS timestamptz) AND {condition}
             LIMIT CAST(:limit AS bigint)
             FOR UPDATE SKIP LOCKED
         )
         """,
         is_long=True,
     )
-    for kind, (table, key, age, may_go) in _AGED.items()
+    for kind, (table, key, age, condition) in _AGES.items()
 }
 
-# OFFSET 0 has each looked for by its index. Without it PostgreSQL may read whole tables first, to
-# know them all.
+# OFFSET 0 keeps each subquery a lookup by index. Without it PostgreSQL may scan whole tables.
 _IS_IDLE = """
     c.updated_at < CAST(:before AS timestamptz)
     AND NOT EXISTS (
@@ -86,8 +85,8 @@ _IS_IDLE = """
         ("pins", "created_at"),
     )
 )
-# By id, which has an index, and not by age: one that every append moved would cost each of them.
-WALK = Statement(
+# By id, which has an index. An index on the age would have to be updated by every append.
+LIST_CONVERSATIONS = Statement(
     f"""
         SELECT c.tenant_id, c.conversation_id, {_IS_IDLE} AS is_idle
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
@@ -107,25 +106,23 @@ IS_IDLE = Statement(
 
 
 class RetentionRepository:
-    """Sentences about what is old."""
+    """Deletes rows by age."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def forget(self, kind: RetainedKind, before: datetime, limit: int) -> int:
-        """Delete up to `limit` rows from before a time, and return how many that were."""
-        return await self._session.run(FORGET[kind], before=before, limit=limit)
+    async def delete(self, kind: RetainedKind, before: datetime, limit: int) -> int:
+        return await self._session.run(DELETE[kind], before=before, limit=limit)
 
-    async def walk(self, after: str, before: datetime, limit: int) -> list[tuple[str, str, bool]]:
-        """Return tenant and id of the next conversations, and whether they are idle since then.
-
-        Idle is one that nobody has appended to, changed or worked with, and that is in no snapshot.
-        """
-        rows = await self._session.all(WALK, after=UUID(after), before=before, limit=limit)
+    async def list_conversations(
+        self, after: str, before: datetime, limit: int
+    ) -> list[tuple[str, str, bool]]:
+        rows = await self._session.all(
+            LIST_CONVERSATIONS, after=UUID(after), before=before, limit=limit
+        )
         return [(row["tenant_id"], str(row["conversation_id"]), row["is_idle"]) for row in rows]
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
-        """Tell whether a conversation is idle since then; ask it under the head's lock."""
         row = await self._session.first(
             IS_IDLE, conversation_id=UUID(conversation_id), before=before
         )

@@ -1,15 +1,15 @@
-"""How much tenants store: each row of a log is measured once, because it never changes."""
+"""Stored bytes of tenants: each message is measured once, because it never changes."""
 
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Session, Statement
 
 MAX_LOGS = 100
-"""Conversations that one statement measures at most."""
+"""Maximum number of conversations that one statement measures."""
 MAX_ROWS = 5_000
-"""Messages of one conversation that one statement measures at most."""
+"""Maximum number of messages of a conversation that one statement measures."""
 
-# The new size is written whole, not added: of two processes that measure at once both are right.
+# The size is replaced, not added to, so that two processes may measure at the same time.
 MEASURE = Statement(
     f"""
         WITH behind AS (
@@ -61,17 +61,15 @@ TOTAL = Statement(
 
 
 class StorageRepository:
-    """Sentences about how much tenants store."""
+    """Measures the stored bytes of tenants."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def measure(self, tenant_id: str) -> bool:
-        """Measure some of what was appended since; tell whether there may be more of it."""
         row = await self._session.first(MEASURE, tenant_id=tenant_id)
         return row is not None and row["logs"] > 0
 
     async def total(self, tenant_id: str) -> int:
-        """Return the bytes of a tenant's measured messages, blobs and imported snapshots."""
         row = await self._session.first(TOTAL, tenant_id=tenant_id)
         return int(row["bytes"]) if row is not None else 0
