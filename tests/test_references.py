@@ -1,0 +1,162 @@
+"""References in code, tests and documents lead somewhere inside the repository.
+
+A reference is `[log.append-only]`: the id of a promise in `docs/specification/`, or of a rule in
+`docs/provider-rules.md`. `[decision 0004]` is a record in `docs/decisions/`. One pair of brackets
+may hold several of them, with commas between.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from app.domain.payload.validation.rules import RULES
+
+ROOT = Path(__file__).parent.parent
+SPECIFICATION = ROOT / "docs" / "specification"
+PROVIDER_RULES = ROOT / "docs" / "provider-rules.md"
+
+_ID = r"[a-z]+(?:-[a-z]+)*\.[a-z0-9]+(?:-[a-z0-9]+)*"
+_REFERENCE = rf"(?:{_ID}|decision \d{{4}})"
+REFERENCES = re.compile(rf"\[({_REFERENCE}(?:,\s+{_REFERENCE})*)\](?!\()")
+DEFINITION = re.compile(rf"^- \*\*`({_ID})`\*\*", re.MULTILINE)
+RULE = re.compile(rf"^- \*\*`({_ID})`\*\* \(`([A-Z]\d+)`, (error|warning)\)", re.MULTILINE)
+GOAL = re.compile(r"\.goal\(\s*\"([^\"]+)\"")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+OLD = re.compile(
+    r"""
+      \((?:[A-M]\d{1,2}|[A-M]|[NX]\d{1,2})\*?(?:[,;][^()]*)?\)  # (A1), (A1, B2), (M)
+    | \((?:rules?\ )?H[ABCGX]\b                                  # (rules HA)
+    | \b[Dd]ecisions?\ \d{1,3}\b                                 # decision 12
+    | \brequirements?\ [A-M]\b
+    | \bS[0-4]'s\b
+    | \b[a-z]+\.md,\ (?:decision|section)
+    | (?m:^)\W*\"\"\"(?:[A-NX]\d{1,2}|M)(?:,\ [A-NX]\d{1,2})*:\ [a-z`]     # "A1: a test"
+    """,
+    re.VERBOSE,
+)
+"""Forms of references to documents that are not in the repository."""
+
+
+def _python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments and docstrings of a module, each with its line."""
+    if not REFERENCES.search(source) and not OLD.search(source):
+        return
+    starts_line = True
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_docstring = token.type == tokenize.STRING and starts_line
+        if is_docstring or token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            starts_line = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+@cache
+def _texts() -> tuple[tuple[str, int, str], ...]:
+    """Return each text of the repository that may hold references, with its file and line."""
+    texts: list[tuple[str, int, str]] = []
+    for folder in ("app", "tests", "benchmarks", "migrations", "examples", "docs"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            name = path.relative_to(ROOT).as_posix()
+            if path.suffix == ".py":
+                texts += ((name, line, text) for line, text in _python_texts(path.read_text()))
+            elif path.suffix == ".md":
+                texts.append((name, 1, CODE.sub("``", path.read_text())))
+    for path in sorted(ROOT.glob("*.md")):
+        texts.append((path.name, 1, CODE.sub("``", path.read_text())))
+    for number, line in enumerate((ROOT / "pyproject.toml").read_text().splitlines(), 1):
+        if "  # " in line:
+            texts.append(("pyproject.toml", number, line.partition("  # ")[2]))
+    return tuple(texts)
+
+
+@cache
+def _promises() -> tuple[str, ...]:
+    """Return the ids of the specification, in its order."""
+    pages = sorted(SPECIFICATION.glob("*.md"))
+    return tuple(name for page in pages for name in DEFINITION.findall(page.read_text()))
+
+
+@cache
+def _provider_rules() -> tuple[tuple[str, str, str], ...]:
+    """Return id, code and severity of each provider rule."""
+    return tuple(RULE.findall(PROVIDER_RULES.read_text()))
+
+
+@cache
+def _known() -> frozenset[str]:
+    """Return everything that a reference may name."""
+    records = (ROOT / "docs" / "decisions").glob("[0-9]*.md")
+    return frozenset(
+        (
+            *_promises(),
+            *(name for name, _, _ in _provider_rules()),
+            *(f"decision {record.name[:4]}" for record in records),
+        )
+    )
+
+
+@cache
+def _references() -> tuple[tuple[str, str], ...]:
+    """Return each reference of the repository with the place where it stands."""
+    found = [
+        (f"{name}:{line}", re.sub(r"\s+", " ", reference))
+        for name, line, text in _texts()
+        for group in REFERENCES.findall(re.sub(r"\n\s*#\s?", "\n", text))
+        for reference in re.split(r",\s+", group)
+    ]
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        for group in GOAL.findall(path.read_text()):
+            found += ((path.relative_to(ROOT).as_posix(), name) for name in group.split(", "))
+    return tuple(found)
+
+
+def test_each_reference_leads_to_a_promise_a_rule_or_a_record() -> None:
+    """A reference names an id of the specification, a provider rule or a decision record."""
+    lost = [f"{place}: {name}" for place, name in _references() if name not in _known()]
+    assert lost == []
+
+
+def test_no_reference_leads_out_of_the_repository() -> None:
+    """Texts refer to nothing by letters and numbers that only other documents explain."""
+    old = [
+        f"{name}:{line}: {match.group(0)}"
+        for name, line, text in _texts()
+        if name != "tests/test_references.py"
+        for match in OLD.finditer(text)
+    ]
+    assert old == []
+
+
+def test_each_id_is_defined_once() -> None:
+    """No two promises or rules share an id."""
+    names = Counter((*_promises(), *(name for name, _, _ in _provider_rules())))
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+def test_each_promise_is_named_by_code_or_a_test() -> None:
+    """A promise that neither code nor a test names is nobody's."""
+    named = {name for place, name in _references() if not place.startswith("docs/")}
+    assert [name for name in _promises() if name not in named] == []
+
+
+def test_each_page_lists_its_areas() -> None:
+    """The table of `docs/specification/README.md` has every page with the areas of its ids."""
+    table = (SPECIFICATION / "README.md").read_text()
+    for page in sorted(SPECIFICATION.glob("*.md")):
+        areas = {name.partition(".")[0] for name in DEFINITION.findall(page.read_text())}
+        row = next((line for line in table.splitlines() if f"]({page.name}) |" in line), "")
+        assert [area for area in sorted(areas) if f"`{area}`" not in row] == [], page.name
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_each_rule_that_validation_reports_is_explained(code: str) -> None:
+    """`docs/provider-rules.md` has the code and the severity of each rule. [validation.endpoint]"""
+    assert [severity for _, known, severity in _provider_rules() if known == code] == [RULES[code]]
