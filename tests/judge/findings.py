@@ -1,0 +1,75 @@
+"""What a judge finds in a payload."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning"]
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken rule: an error is refused by the provider, a warning costs quality or cache."""
+
+    rule: str
+    place: str
+    text: str
+    severity: Severity = "error"
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.rule} at {self.place}: {self.text}"
+
+
+@dataclass(slots=True)
+class Findings:
+    """The findings of one payload, in the order they were found."""
+
+    found: list[Finding] = field(default_factory=list)
+
+    def error(self, rule: str, place: str, text: str) -> None:
+        """Add what the provider refuses."""
+        self.found.append(Finding(rule, place, text))
+
+    def warn(self, rule: str, place: str, text: str) -> None:
+        """Add what the provider accepts at a cost."""
+        self.found.append(Finding(rule, place, text, "warning"))
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that a provider refuses."""
+    return [finding for finding in findings if finding.severity == "error"]
+
+
+def repeated(values: Iterable[Any]) -> list[str]:
+    """Return the texts that occur more than once, sorted."""
+    counts = Counter(value for value in values if isinstance(value, str))
+    return sorted(value for value, count in counts.items() if count > 1)
+
+
+def is_blank(value: object) -> bool:
+    """Whether a value is a text without a visible character."""
+    return isinstance(value, str) and not value.strip()
+
+
+def is_empty(value: object) -> bool:
+    """Whether a content is missing, an empty array, or blank."""
+    return value is None or value == [] or is_blank(value)
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """Return a JSON array's items; an item of another kind becomes an empty object."""
+    items = value if isinstance(value, list) else []
+    return [item if isinstance(item, dict) else {} for item in items]
+
+
+def occurrences(value: object, key: str) -> int:
+    """Count the objects anywhere in a value that have a key with a value."""
+    if isinstance(value, dict):
+        own = value.get(key) is not None
+        return own + sum(occurrences(item, key) for name, item in value.items() if name != key)
+    return sum(occurrences(item, key) for item in value) if isinstance(value, list) else 0
