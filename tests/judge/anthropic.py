@@ -40,10 +40,14 @@ def judge(payload: dict[str, Any], *, merge_roles: bool = False) -> list[Finding
     if not isinstance(messages, list) or not messages:
         return [Finding("no-messages", "$.messages", "a non-empty array is required")]
     findings = Findings(check_json(payload))
-    request = {"model": "any", "max_tokens": 1, **payload, "messages": []}
+    request = {**payload, "messages": []}
+    if "model" not in payload:
+        request |= {"model": "any", "max_tokens": 1}
     findings.found += check_type(request, MessageCreateParamsNonStreaming)
     for index, message in enumerate(messages):
         findings.found += check_type(message, MessageParam, f"$.messages[{index}]")
+    if findings.is_mistyped:
+        return findings.found
     read = merged(objects(messages)) if merge_roles else objects(messages)
     _judge_roles(read, findings)
     for index, message in enumerate(read):
@@ -133,7 +137,7 @@ def _judge_thinking(message: Message, place: str, findings: Findings) -> None:
     if thoughts[0] != 0:
         findings.warn("thinking-not-first", place, "another block comes before the thinking")
     if "tool_use" in kinds and kinds.index("tool_use") < thoughts[-1]:
-        findings.error("thinking-after-call", place, "thinking comes before the calls")
+        findings.warn("thinking-after-call", place, "thinking comes before the calls")
     for block in blocks_of(message):
         if block.get("type") == "thinking" and not block.get("signature"):
             findings.error("thinking-unsigned", place, "the block has no signature")
@@ -211,9 +215,10 @@ def _judge_tools(payload: dict[str, Any], messages: Sequence[Message], findings:
     for name in repeated(names):
         findings.error("tool-defined-twice", "$.tools", repr(name))
     for index, tool in enumerate(tools):
-        place, name, schema = f"$.tools[{index}]", tool.get("name"), tool.get("input_schema")
-        if isinstance(name, str) and not _NAME.fullmatch(name):
-            findings.error("tool-name", place, f"{name!r} is no name of a tool")
+        place, schema = f"$.tools[{index}]", tool.get("input_schema")
+        tool_name = tool.get("name")
+        if isinstance(tool_name, str) and not _NAME.fullmatch(tool_name):
+            findings.error("tool-name", place, f"{tool_name!r} is no name of a tool")
         if isinstance(schema, dict) and schema.get("type") != "object":
             findings.error("schema-not-object", place, "the input is an object")
     if tools and all(tool.get("defer_loading") for tool in tools):

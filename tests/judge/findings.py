@@ -35,6 +35,11 @@ class Findings:
         """Add what the provider refuses."""
         self.found.append(Finding(rule, place, text))
 
+    @property
+    def is_mistyped(self) -> bool:
+        """Whether a type is wrong: the rules of a provider presuppose that all are right."""
+        return any(finding.severity == "error" for finding in self.found)
+
     def warn(self, rule: str, place: str, text: str) -> None:
         """Add what the provider accepts at a cost."""
         self.found.append(Finding(rule, place, text, "warning"))

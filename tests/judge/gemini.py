@@ -47,7 +47,13 @@ def judge(payload: dict[str, Any]) -> list[Finding]:
         findings.error("sdk-type", f"$.{key}", "is no argument of the SDK")
     for index, content in enumerate(contents):
         findings.found += check_model(content, types.Content, f"$.contents[{index}]")
-    _judge_config(payload.get("config") or {}, findings)
+    config = payload.get("config")
+    if isinstance(config, dict):
+        _judge_config(config, findings)
+    elif config is not None:
+        findings.error("sdk-type", "$.config", "is an object")
+    if findings.is_mistyped:
+        return findings.found
     read = objects(contents)
     if read[0].get("role", "user") != "user":
         findings.error("first-not-user", "$.contents[0]", "the user comes first")
@@ -73,7 +79,7 @@ def _judge_config(config: dict[str, Any], findings: Findings) -> None:
                 findings.error("empty-content", place, "there are no parts")
         elif _snake(key) == "tools":
             names: list[Any] = []
-            for index, tool in enumerate(value or []):
+            for index, tool in enumerate(objects(value)):
                 findings.found += check_model(tool, types.Tool, f"{place}[{index}]")
                 declared = _read(tool).get("function_declarations")
                 names += [item.get("name") for item in objects(declared)]

@@ -46,6 +46,8 @@ def judge(payload: dict[str, Any]) -> list[Finding]:
     findings.found += check_type(request, CompletionCreateParamsNonStreaming)
     for index, message in enumerate(messages):
         findings.found += check_type(message, ChatCompletionMessageParam, f"$.messages[{index}]")
+    if findings.is_mistyped:
+        return findings.found
     read = objects(messages)
     for index, message in enumerate(read):
         _judge_content(message, f"$.messages[{index}]", findings)

@@ -59,8 +59,10 @@ def judge(payload: dict[str, Any]) -> list[Finding]:
     if is_empty(items) or not isinstance(items, str | list):
         return [Finding("no-input", "$.input", "a text or a non-empty array is required")]
     findings = Findings(check_json(payload))
-    tools = [_completed_tool(tool) for tool in payload.get("tools") or []]
-    request = {**payload, "input": []} | ({"tools": tools} if tools else {})
+    tools = payload.get("tools")
+    request = {**payload, "input": []}
+    if isinstance(tools, list):
+        request["tools"] = [_completed_tool(tool) for tool in tools]
     findings.found += check_type(request, ResponseCreateParamsNonStreaming)
     if payload.get("previous_response_id") and payload.get("conversation"):
         findings.error(
@@ -68,9 +70,11 @@ def judge(payload: dict[str, Any]) -> list[Finding]:
         )
     if isinstance(items, str):
         return findings.found
-    read = objects(items)
     for index, item in enumerate(items):
         _judge_item(item, f"$.input[{index}]", findings)
+    if findings.is_mistyped:
+        return findings.found
+    read = objects(items)
     _Pairs(read, bool(payload.get("previous_response_id")), findings).judge()
     _judge_order(read, findings)
     for item_id in repeated(item.get("id") for item in read):

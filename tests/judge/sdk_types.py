@@ -19,6 +19,7 @@ import functools
 import json
 import types
 import typing
+import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -50,7 +51,10 @@ def check_type(value: object, hint: Any, place: str = "$") -> list[Finding]:
 def check_model(value: object, model: type[BaseModel], place: str = "$") -> list[Finding]:
     """Return how a JSON value differs from a model of google-genai."""
     try:
-        model.model_validate_json(json.dumps(value), strict=True)
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            model.model_validate_json(json.dumps(value), strict=True)
+    except UserWarning as unknown:  # google-genai accepts an unknown member of an enumeration
+        return [Finding("sdk-type", place, str(unknown))]
     except ValidationError as invalid:
         return _findings(invalid.errors(include_url=False, include_input=False), place)
     except (TypeError, ValueError) as unreadable:
@@ -95,7 +99,7 @@ class _Compiler:
             return simple
         if origin in _UNIONS:
             members: list[CoreSchema | tuple[CoreSchema, str]] = [
-                self.schema(member) for member in arguments if _is_json(member)
+                self.schema(member) for member in _members(arguments)
             ]
             return core_schema.union_schema(members)
         if origin in (typing.Literal, typing_extensions.Literal):
@@ -169,6 +173,14 @@ def _simple(hint: Any) -> CoreSchema | None:
     if hint is int:
         return core_schema.int_schema(strict=True)
     return core_schema.float_schema(strict=True) if hint is float else None
+
+
+def _members(hints: Sequence[Any]) -> list[Any]:
+    """Return the members of a union that say most: a plain dictionary gives way to an open one."""
+    found = [hint for hint in hints if _is_json(hint)]
+    if any(_is_open(hint) for hint in found):
+        return [hint for hint in found if typing_extensions.get_origin(hint) is not dict]
+    return found
 
 
 def _is_json(hint: Any) -> bool:
