@@ -215,12 +215,9 @@ def _judge_tools(payload: dict[str, Any], messages: Sequence[Message], findings:
     for name in repeated(names):
         findings.error("tool-defined-twice", "$.tools", repr(name))
     for index, tool in enumerate(tools):
-        place, schema = f"$.tools[{index}]", tool.get("input_schema")
-        tool_name = tool.get("name")
+        place, tool_name = f"$.tools[{index}]", tool.get("name")
         if isinstance(tool_name, str) and not _NAME.fullmatch(tool_name):
             findings.error("tool-name", place, f"{tool_name!r} is no name of a tool")
-        if isinstance(schema, dict) and schema.get("type") != "object":
-            findings.error("schema-not-object", place, "the input is an object")
     if tools and all(tool.get("defer_loading") for tool in tools):
         findings.error("all-deferred", "$.tools", "one tool is not deferred")
     blocks = [block for message in messages for block in blocks_of(message)]

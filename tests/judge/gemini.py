@@ -79,7 +79,7 @@ def _judge_config(config: dict[str, Any], findings: Findings) -> None:
                 findings.error("empty-content", place, "there are no parts")
         elif _snake(key) == "tools":
             names: list[Any] = []
-            for index, tool in enumerate(objects(value)):
+            for index, tool in enumerate(value if isinstance(value, list) else []):
                 findings.found += check_model(tool, types.Tool, f"{place}[{index}]")
                 declared = _read(tool).get("function_declarations")
                 names += [item.get("name") for item in objects(declared)]
@@ -115,7 +115,7 @@ def _judge_calls(contents: list[dict[str, Any]], findings: Findings) -> None:
         if calls:
             if content.get("role") != "model":
                 findings.error("call-role", place, "only the model calls functions")
-            if not index or before.get("role", "user") not in _ASKING:
+            if not index or before.get("role") not in _ASKING:
                 findings.error("call-place", place, "calls follow the user or responses")
             _judge_answers(calls, _data(after, "function_response"), place, findings)
         if answers and not _data(before, "function_call"):

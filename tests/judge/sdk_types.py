@@ -57,8 +57,8 @@ def check_model(value: object, model: type[BaseModel], place: str = "$") -> list
         return [Finding("sdk-type", place, str(unknown))]
     except ValidationError as invalid:
         return _findings(invalid.errors(include_url=False, include_input=False), place)
-    except (TypeError, ValueError) as unreadable:
-        return [Finding("not-json", place, str(unreadable))]
+    except (AttributeError, TypeError, ValueError) as unreadable:  # in a validator of the SDK
+        return [Finding("sdk-type", place, str(unreadable))]
     return []
 
 

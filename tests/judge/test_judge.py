@@ -1,0 +1,577 @@
+"""The judge itself: one payload per provider that it accepts, and one broken payload per rule."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+from google.genai import types
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
+
+from tests.judge import anthropic, check_model, check_type, errors, judge, refusals
+
+Json = dict[str, Any]
+Change = Callable[[Json], object]
+
+HOUR = {"type": "ephemeral", "ttl": "1h"}
+MINUTES = {"type": "ephemeral"}
+SCHEMA: Json = {"type": "object", "properties": {"path": {"type": "string"}}}
+SIGNATURE = "c2lnbmVk"
+
+
+def chat_call(call_id: str, name: str = "read_file", arguments: Any = '{"path": "a.py"}') -> Json:
+    """Return a call of Chat Completions."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def function_call(call_id: str, **more: Any) -> Json:
+    """Return a call of Responses."""
+    call = {"type": "function_call", "call_id": call_id, "name": "read_file", "arguments": "{}"}
+    return call | more
+
+
+def tool_use(call_id: str, **more: Any) -> Json:
+    """Return a call of Anthropic Messages."""
+    return {"type": "tool_use", "id": call_id, "name": "read_file", "input": {}} | more
+
+
+def tool_result(call_id: str, content: Any = "done") -> Json:
+    """Return a result of Anthropic Messages."""
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
+
+
+def gemini_call(call_id: str, **part: Any) -> Json:
+    """Return a call of Gemini."""
+    return {"function_call": {"id": call_id, "name": "read_file", "args": {}}} | part
+
+
+def gemini_result(call_id: str, name: str = "read_file") -> Json:
+    """Return a response of Gemini."""
+    return {"function_response": {"id": call_id, "name": name, "response": {"output": "done"}}}
+
+
+GOOD: dict[str, Json] = {
+    "openai_chat": {
+        "model": "gpt-4.1",
+        "max_completion_tokens": 100,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Read both."}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [chat_call("c1"), chat_call("c2")],
+            },
+            {"role": "tool", "tool_call_id": "c2", "content": "two"},
+            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "one"}]},
+            {"role": "assistant", "content": "Both read."},
+            {"role": "user", "content": "Thanks."},
+        ],
+        "tools": [{"type": "function", "function": {"name": "read_file", "parameters": SCHEMA}}],
+    },
+    "openai_responses": {
+        "model": "gpt-5.5",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "Read it."},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "b3BhcXVl"},
+            function_call("c1", id="fc_1"),
+            {"type": "function_call_output", "call_id": "c1", "output": "done"},
+            {"type": "custom_tool_call", "call_id": "c2", "name": "sql", "input": "select 1"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": "1"},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "Read."}]},
+            {"role": "user", "content": [{"type": "input_text", "text": "Thanks."}]},
+        ],
+        "tools": [{"type": "function", "name": "read_file", "parameters": SCHEMA}],
+    },
+    "anthropic": {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 100,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": HOUR}],
+        "tools": [
+            {"name": "read_file", "input_schema": SCHEMA},
+            {"name": "late", "input_schema": SCHEMA, "defer_loading": True},
+        ],
+        "messages": [
+            {"role": "user", "content": "Read both."},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Two files.", "signature": SIGNATURE},
+                    {"type": "server_tool_use", "id": "srv1", "name": "web_search", "input": {}},
+                    {"type": "web_search_tool_result", "tool_use_id": "srv1", "content": []},
+                    tool_use("t1"),
+                    tool_use("t2"),
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    tool_result("t1"),
+                    tool_result("t2", [{"type": "tool_reference", "tool_name": "late"}]),
+                    {"type": "text", "text": "And?", "cache_control": MINUTES},
+                ],
+            },
+            {"role": "assistant", "content": "Both read."},
+            {"role": "user", "content": "Thanks."},
+        ],
+    },
+    "gemini": {
+        "model": "gemini-3.5-flash",
+        "contents": [
+            {"role": "user", "parts": [{"text": "Read both."}]},
+            {"role": "model", "parts": [gemini_call("g0")]},
+            {"role": "user", "parts": [gemini_result("g0")]},
+            {"role": "model", "parts": [{"text": "Read."}]},
+            {"role": "user", "parts": [{"text": "Again."}]},
+            {
+                "role": "model",
+                "parts": [gemini_call("g1", thought_signature=SIGNATURE), gemini_call("g2")],
+            },
+            {"role": "user", "parts": [gemini_result("g1"), gemini_result("g2")]},
+        ],
+        "config": {
+            "system_instruction": {"parts": [{"text": "Be brief."}]},
+            "tools": [
+                {"function_declarations": [{"name": "read_file", "parameters_json_schema": SCHEMA}]}
+            ],
+            "max_output_tokens": 100,
+        },
+    },
+}
+
+
+def broken(format: str, change: Change) -> Json:
+    """Return the good payload of a format after a change."""
+    payload = copy.deepcopy(GOOD[format])
+    change(payload)
+    return payload
+
+
+def found(format: str, change: Change, severity: str) -> set[str]:
+    """Return the rules that a changed payload breaks."""
+    findings = judge(format, broken(format, change))
+    return {finding.rule for finding in findings if finding.severity == severity}
+
+
+def at(payload: Json, *steps: str | int) -> Any:
+    """Return what stands somewhere in a payload."""
+    value: Any = payload
+    for step in steps:
+        value = value[step]
+    return value
+
+
+def put(*steps: Any) -> Change:
+    """Return a change that sets the last value at the place before it."""
+    *path, key, value = steps
+
+    def change(payload: Json) -> None:
+        at(payload, *path)[key] = value
+
+    return change
+
+
+def drop(*steps: Any) -> Change:
+    """Return a change that removes what stands at a place."""
+
+    def change(payload: Json) -> None:
+        del at(payload, *steps[:-1])[steps[-1]]
+
+    return change
+
+
+def insert(*steps: Any) -> Change:
+    """Return a change that puts the last value into an array, before the place ahead of it."""
+    *path, index, value = steps
+
+    def change(payload: Json) -> None:
+        at(payload, *path).insert(index, copy.deepcopy(value))
+
+    return change
+
+
+def double(*steps: Any) -> Change:
+    """Return a change that repeats an item of an array."""
+
+    def change(payload: Json) -> None:
+        items, index = at(payload, *steps[:-1]), steps[-1]
+        items.insert(index, copy.deepcopy(items[index]))
+
+    return change
+
+
+def cut(*steps: Any) -> Change:
+    """Return a change that ends an array before a place."""
+
+    def change(payload: Json) -> None:
+        del at(payload, *steps[:-1])[steps[-1] :]
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    """Return several changes as one."""
+
+    def change(payload: Json) -> None:
+        for one in changes:
+            one(payload)
+
+    return change
+
+
+CHAT: list[tuple[str, Change]] = [
+    ("no-messages", put("messages", [])),
+    ("not-json", put("messages", 1, "content", float("nan"))),
+    ("lone-surrogate", put("messages", 1, "content", "\ud83d")),
+    ("sdk-type", put("messages", 1, "role", "human")),
+    ("sdk-type", put("messages", 1, "turn_id", "t1")),
+    ("sdk-type", put("messages", 1, "content", 0, "cache_control", MINUTES)),
+    ("sdk-type", put("messages", 2, "tool_calls", 0, "function", "arguments", {})),
+    ("sdk-type", put("messages", 5, "content", [tool_use("t1")])),
+    ("sdk-type", put("temperature", "hot")),
+    ("sdk-type", drop("messages", 3, "tool_call_id")),
+    ("call-unanswered", drop("messages", 3)),
+    ("call-unanswered", insert("messages", 3, {"role": "user", "content": "Wait."})),
+    ("call-unanswered", cut("messages", 3)),
+    ("orphan-result", drop("messages", 2)),
+    ("orphan-result", insert("messages", 6, {"role": "tool", "tool_call_id": "c", "content": ""})),
+    ("second-result", double("messages", 3)),
+    ("empty-content", put("messages", 1, "content", [])),
+    ("empty-tool-calls", put("messages", 5, "tool_calls", [])),
+    ("no-content", put("messages", 5, "content", None)),
+    ("call-id-reused", put("messages", 2, "tool_calls", 1, "id", "c1")),
+    ("call-id-reused", put("messages", 5, "tool_calls", [chat_call("c1")])),
+    ("call-id-long", put("messages", 2, "tool_calls", 0, "id", "c" * 41)),
+    ("call-without-id", put("messages", 2, "tool_calls", 0, "id", "")),
+    ("tool-name", put("messages", 2, "tool_calls", 0, "function", "name", "read file")),
+    ("tool-name", put("tools", 0, "function", "name", "n" * 65)),
+    ("tool-defined-twice", double("tools", 0)),
+    ("empty-tools", put("tools", [])),
+    (
+        "too-many-tools",
+        put(
+            "tools",
+            [{"type": "function", "function": {"name": f"tool_{n}"}} for n in range(129)],
+        ),
+    ),
+]
+RESPONSES: list[tuple[str, Change]] = [
+    ("no-input", put("input", [])),
+    ("no-input", put("input", " ")),
+    ("lone-surrogate", put("input", 0, "content", "\udc00")),
+    ("sdk-type", put("instructions", ["Be brief."])),
+    ("sdk-type", drop("input", 2, "call_id")),
+    ("sdk-type", put("input", 0, "tool_calls", [])),
+    ("sdk-type", put("input", 7, "content", 0, "type", "text")),
+    ("sdk-type", insert("input", 8, {"type": "tool_result", "content": "done"})),
+    ("sdk-type", put("tools", 0, "function", {})),
+    ("role-tool", insert("input", 8, {"role": "tool", "content": "done"})),
+    ("assistant-part", put("input", 6, "content", 0, "type", "input_text")),
+    ("call-unanswered", drop("input", 3)),
+    ("call-unanswered", cut("input", 3)),
+    ("orphan-result", drop("input", 4)),
+    ("orphan-result", both(drop("input", 4), insert("input", 5, function_call("c2")))),
+    ("second-result", double("input", 3)),
+    ("output-type", put("input", 4, function_call("c2"))),
+    ("call-id-reused", insert("input", 4, function_call("c1"))),
+    ("call-id-long", put("input", 2, "call_id", "c" * 65)),
+    ("tool-name", put("input", 2, "name", "read file")),
+    ("tool-defined-twice", double("tools", 0)),
+    ("item-id-reused", put("input", 2, "id", "rs_1")),
+    (
+        "reasoning-alone",
+        both(
+            drop("input", 2),
+            drop("input", 2),
+            insert("input", 2, {"role": "user", "content": "Go on."}),
+        ),
+    ),
+    ("trigger-not-last", insert("input", 0, {"type": "compaction_trigger"})),
+    ("two-histories", both(put("previous_response_id", "r1"), put("conversation", "v1"))),
+]
+ANTHROPIC: list[tuple[str, Change]] = [
+    ("no-messages", put("messages", [])),
+    ("sdk-type", drop("max_tokens")),
+    ("sdk-type", put("messages", 0, "id", "m1")),
+    ("sdk-type", put("messages", 1, "content", 3, "input", "{}")),
+    ("sdk-type", put("system", 0, "cache_control", {"type": "ephemeral", "ttl": "10m"})),
+    ("sdk-type", put("tools", GOOD["openai_chat"]["tools"])),
+    ("sdk-type", insert("messages", 5, {"role": "tool", "tool_call_id": "t1", "content": "done"})),
+    ("first-not-user", drop("messages", 0)),
+    ("system-first", insert("messages", 0, {"role": "system", "content": "Be brief."})),
+    ("roles-repeat", double("messages", 0)),
+    ("empty-content", put("messages", 3, "content", "")),
+    ("empty-content", put("messages", 0, "content", [])),
+    ("blank-text", put("messages", 2, "content", 2, "text", "\n")),
+    ("blank-text", put("system", 0, "text", " ")),
+    ("trailing-space", both(cut("messages", 4), put("messages", 3, "content", "Read. "))),
+    ("call-unanswered", drop("messages", 2, "content", 0)),
+    ("call-unanswered", cut("messages", 2)),
+    ("call-unanswered", insert("messages", 2, {"role": "system", "content": "Note."})),
+    ("orphan-result", put("messages", 4, "content", [tool_result("t1")])),
+    ("second-result", double("messages", 2, "content", 0)),
+    ("result-not-first", insert("messages", 2, "content", 1, {"type": "text", "text": "So."})),
+    ("call-id-reused", put("messages", 3, "content", [tool_use("t1")])),
+    ("call-id", put("messages", 1, "content", 3, "id", "t.1")),
+    ("call-role", put("messages", 4, "content", [tool_use("t3")])),
+    ("result-role", put("messages", 3, "content", [tool_result("t1")])),
+    ("tool-name", put("messages", 1, "content", 3, "name", "read file")),
+    ("tool-name", put("tools", 0, "name", "read file")),
+    (
+        "thinking-role",
+        put(
+            "messages",
+            4,
+            "content",
+            [{"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}],
+        ),
+    ),
+    ("thinking-unsigned", put("messages", 1, "content", 0, "signature", "")),
+    (
+        "thinking-unsigned",
+        put("messages", 1, "content", 0, {"type": "redacted_thinking", "data": ""}),
+    ),
+    ("server-result-orphan", drop("messages", 1, "content", 1)),
+    ("server-call-unanswered", drop("messages", 1, "content", 2)),
+    ("sdk-type", put("tools", 0, "input_schema", {"type": "string"})),
+    ("tool-defined-twice", put("tools", 1, "name", "read_file")),
+    ("all-deferred", put("tools", 0, "defer_loading", True)),
+    ("reference-unknown", drop("tools", 1)),
+    ("breakpoint-on-deferred", put("tools", 1, "cache_control", HOUR)),
+    (
+        "breakpoint-on-blank",
+        both(
+            put("messages", 2, "content", 1, "content", [{"type": "text", "text": ""}]),
+            put("messages", 2, "content", 1, "content", 0, "cache_control", MINUTES),
+        ),
+    ),
+    (
+        "breakpoint-ttl",
+        put("messages", 4, "content", [{"type": "text", "text": "Thanks.", "cache_control": HOUR}]),
+    ),
+    (
+        "too-many-breakpoints",
+        both(
+            put("cache_control", MINUTES),
+            *(put("messages", 2, "content", n, "cache_control", MINUTES) for n in (0, 1)),
+        ),
+    ),
+    (
+        "too-many-images",
+        put(
+            "messages",
+            0,
+            "content",
+            [
+                {"type": "image", "source": {"type": "url", "url": f"https://example.com/{n}.png"}}
+                for n in range(601)
+            ],
+        ),
+    ),
+]
+GEMINI: list[tuple[str, Change]] = [
+    ("no-contents", put("contents", [])),
+    ("lone-surrogate", put("contents", 0, "parts", 0, "text", "\ud83d")),
+    ("sdk-type", put("tools", [])),
+    ("sdk-type", put("config", [])),
+    ("sdk-type", put("config", "max_output_tokens", "100")),
+    ("sdk-type", put("config", "system_instruction", {"content": "Be brief."})),
+    ("sdk-type", put("config", "tools", GOOD["openai_chat"]["tools"])),
+    ("sdk-type", put("contents", 0, {"role": "user", "content": "Read."})),
+    ("sdk-type", put("contents", 0, "parts", 0, "type", "text")),
+    ("first-not-user", drop("contents", 0)),
+    ("role", put("contents", 3, "role", "assistant")),
+    ("empty-content", put("contents", 0, "parts", [])),
+    ("empty-content", put("config", "system_instruction", {"parts": []})),
+    ("blank-text", put("contents", 0, "parts", 0, "text", "")),
+    ("empty-part", put("contents", 0, "parts", 0, {})),
+    ("part-of-two-kinds", put("contents", 1, "parts", 0, "text", "So.")),
+    ("call-unanswered", drop("contents", 6)),
+    ("call-unanswered", drop("contents", 6, "parts", 1)),
+    ("call-place", drop("contents", 4)),
+    ("call-role", put("contents", 5, "role", "user")),
+    ("orphan-result", drop("contents", 5)),
+    ("response-role", put("contents", 2, "role", "model")),
+    ("result-name", put("contents", 6, "parts", 0, gemini_result("g1", "grep"))),
+    ("result-id", put("contents", 6, "parts", [gemini_result("g2"), gemini_result("g1")])),
+    ("call-id-reused", put("contents", 5, "parts", 1, gemini_call("g1"))),
+    ("no-signature", drop("contents", 5, "parts", 0, "thought_signature")),
+    ("tool-defined-twice", double("config", "tools", 0)),
+]
+BROKEN = [
+    pytest.param(format, rule, change, id=f"{format}-{rule}-{number}")
+    for format, cases in {
+        "openai_chat": CHAT,
+        "openai_responses": RESPONSES,
+        "anthropic": ANTHROPIC,
+        "gemini": GEMINI,
+    }.items()
+    for number, (rule, change) in enumerate(cases)
+]
+COSTLY: list[tuple[str, str, Change]] = [
+    ("openai_chat", "nul-character", put("messages", 1, "content", "a\0b")),
+    ("openai_chat", "system-not-first", insert("messages", 6, GOOD["openai_chat"]["messages"][0])),
+    ("openai_chat", "first-not-user", drop("messages", 1)),
+    ("openai_chat", "no-user", both(drop("messages", 6), drop("messages", 1))),
+    ("openai_chat", "last-is-assistant", cut("messages", 6)),
+    ("openai_chat", "blank-text", put("messages", 1, "content", 0, "text", " ")),
+    ("openai_chat", "empty-content", put("messages", 6, "content", "")),
+    (
+        "openai_chat",
+        "arguments-not-json",
+        put("messages", 2, "tool_calls", 0, "function", "arguments", "{"),
+    ),
+    (
+        "openai_chat",
+        "arguments-not-object",
+        put("messages", 2, "tool_calls", 0, "function", "arguments", "[]"),
+    ),
+    ("openai_chat", "tool-undefined", put("tools", 0, "function", "name", "grep")),
+    ("openai_responses", "empty-content", put("input", 0, "content", "")),
+    (
+        "openai_responses",
+        "result-not-adjacent",
+        insert("input", 3, {"role": "user", "content": "Wait."}),
+    ),
+    (
+        "openai_responses",
+        "cache-breakpoints",
+        put(
+            "input",
+            7,
+            "content",
+            [
+                {
+                    "type": "input_text",
+                    "text": "Thanks.",
+                    "prompt_cache_breakpoint": {"mode": "explicit"},
+                }
+            ]
+            * 5,
+        ),
+    ),
+    ("anthropic", "last-is-assistant", cut("messages", 4)),
+    ("anthropic", "no-tools", both(drop("tools"), drop("messages", 2, "content", 1, "content"))),
+    (
+        "anthropic",
+        "system-inside",
+        insert("messages", 5, {"role": "system", "content": "Be brief."}),
+    ),
+    (
+        "anthropic",
+        "thinking-not-first",
+        insert("messages", 1, "content", 0, {"type": "text", "text": "So."}),
+    ),
+    (
+        "anthropic",
+        "thinking-after-call",
+        insert(
+            "messages",
+            1,
+            "content",
+            5,
+            {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE},
+        ),
+    ),
+    (
+        "anthropic",
+        "breakpoint-far",
+        put(
+            "messages",
+            4,
+            "content",
+            [
+                *({"type": "text", "text": f"Line {n}."} for n in range(21)),
+                {"type": "text", "text": "End.", "cache_control": MINUTES},
+            ],
+        ),
+    ),
+    ("gemini", "last-is-model", insert("contents", 7, GOOD["gemini"]["contents"][3])),
+]
+
+
+@pytest.mark.parametrize("format", GOOD)
+def test_a_good_payload_has_no_finding(format: str) -> None:
+    """Each provider accepts its payload, with and without the model and the limit of the output."""
+    payload = GOOD[format]
+    assert judge(format, payload) == []
+    bare = {key: payload[key] for key in payload.keys() - {"model", "max_tokens"}}
+    assert judge(format, bare) == []
+
+
+@pytest.mark.parametrize(("format", "rule", "change"), BROKEN)
+def test_a_broken_payload_is_refused(format: str, rule: str, change: Change) -> None:
+    """Each rule is broken by one payload at least, and named."""
+    assert rule in found(format, change, "error")
+    assert refusals(format, broken(format, change))
+
+
+@pytest.mark.parametrize(("format", "rule", "change"), COSTLY)
+def test_a_costly_payload_is_warned_of(format: str, rule: str, change: Change) -> None:
+    """What a provider accepts at a cost is no error."""
+    assert rule in found(format, change, "warning")
+    assert found(format, change, "error") <= {"call-unanswered", "orphan-result"}
+
+
+def test_neighbours_of_one_role_can_be_merged() -> None:
+    """The API joins them; then the results of one turn may stand in two messages."""
+    payload = copy.deepcopy(GOOD["anthropic"])
+    results = payload["messages"][2]["content"]
+    payload["messages"][2:3] = [
+        {"role": "user", "content": results[:1]},
+        {"role": "user", "content": results[1:]},
+    ]
+    assert errors(anthropic.judge(payload))
+    assert errors(anthropic.judge(payload, merge_roles=True)) == []
+
+
+def test_an_earlier_response_may_hold_the_call() -> None:
+    """An output alone goes on from `previous_response_id`."""
+    output = {"type": "function_call_output", "call_id": "c1", "output": "done"}
+    assert refusals("openai_responses", {"input": [output]})
+    assert not refusals("openai_responses", {"input": [output], "previous_response_id": "r1"})
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        CompletionCreateParamsNonStreaming,
+        ResponseCreateParamsNonStreaming,
+        MessageCreateParamsNonStreaming,
+    ],
+)
+def test_requests_are_closed(hint: Any) -> None:
+    """Every hint of a request is understood, and an unknown key at any depth is an error."""
+    assert "unknown" in str(check_type({"unknown": 1}, hint))
+    assert check_type([], hint)
+
+
+def test_gemini_is_read_strictly() -> None:
+    """Numbers are not made of texts, and an enumeration has no other member."""
+    assert check_model({"max_output_tokens": 1}, types.GenerateContentConfig) == []
+    assert check_model({"max_output_tokens": "1"}, types.GenerateContentConfig)
+    code = {"executable_code": {"language": "COBOL", "code": "STOP"}}
+    assert check_model(code, types.Part)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+def test_the_judge_imports_nothing_of_the_service() -> None:
+    """It shares no code with what it judges: there are only itself, the SDKs and libraries."""
+    modules = [path for path in Path(__file__).parent.glob("*.py") if path != Path(__file__)]
+    imported = {name for path in modules for name in imports_of(path)}
+    ours = {name for name in imported if name.split(".")[0] in ("app", "tests", "benchmarks", "")}
+    assert modules
+    assert all(name.startswith("tests.judge") for name in ours), ours
