@@ -36,7 +36,7 @@ from benchmarks.figures import Section
 from benchmarks.processes import model_server, service, summarised_by
 from benchmarks.recorded import Conversation, budget_of, recorded, run_all, without_end
 from benchmarks.stage import MODEL
-from tests.replay import MAX_OUTPUT_TOKENS, Build, Judge, Tally, traces_dir
+from tests.replay import MAX_OUTPUT_TOKENS, Build, Judge, Tally
 
 STRATEGIES = ("sandwich", "retain_summary", "tree_summary", "chain")
 WINDOWS = (8_192, 32_768)
@@ -420,7 +420,7 @@ def _difference(before: bytes, after: bytes) -> str:
 @cache
 def judge() -> Judge:
     """Return this process's judge, which takes a while to load."""
-    return Judge(traces_dir())
+    return Judge()
 
 
 def drive(client: Client, run: Run) -> Table:

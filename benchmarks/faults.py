@@ -40,16 +40,14 @@ from benchmarks.processes import Served as ModelServer
 from benchmarks.processes import model_server, service, summarised_by
 from benchmarks.stage import report
 from tests.database_proxy import DatabaseProxy
+from tests.recorded import named_traces, trace_files, traces_dir
 from tests.replay import (
     Judge,
     Launched,
     Replay,
     Served,
     Tally,
-    named_traces,
     read_messages,
-    trace_files,
-    traces_dir,
 )
 from tests.writers import Difference, Message, Writer, writing
 
@@ -497,7 +495,7 @@ def replay_under_kills(minutes: float, writers: int = 3, seed: int = 7) -> Kille
 
 def _replay(client: PatientClient, traces: Iterator[Trace], until: float) -> Tally:
     """Replay again and again, to the end of the conversation that the time ends in."""
-    judge, tally = Judge(traces_dir()), Tally()
+    judge, tally = Judge(), Tally()
     with closing(client):
         while time.monotonic() < until:
             tally.add(Replay(client, judge, _EVERY).run(next(traces)))

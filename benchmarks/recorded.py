@@ -12,7 +12,8 @@ from typing import Any, Protocol, Self, TypeVar
 from app.demo import Answer, Client, Trace
 from benchmarks.connection import UnexpectedAnswer
 from benchmarks.stage import MODEL, report
-from tests.replay import MAX_OUTPUT_TOKENS, named_traces, trace_files, traces_dir
+from tests.recorded import named_traces, source, trace_files, traces_dir
+from tests.replay import MAX_OUTPUT_TOKENS
 
 PROCESSES = 3
 _PROGRESS_STEPS = 20
@@ -20,10 +21,9 @@ _PROGRESS_STEPS = 20
 
 def recorded(most_each: int | None = None) -> list[Trace]:
     """Return the recorded conversations, so many of each file, the longest first."""
-    folder = traces_dir()
-    if not folder.is_dir():
-        raise SystemExit(f"No recorded conversations in {folder}; set CONTEXT_TRACES_DIR")
-    found = [trace for path in trace_files(folder) for trace in named_traces(path)[:most_each]]
+    files = trace_files(traces_dir())
+    found = [trace for path in files for trace in named_traces(path)[:most_each]]
+    report(f"{len(found)} conversations of {source()}")
     return sorted(found, key=lambda trace: len(trace.messages), reverse=True)
 
 

@@ -1,7 +1,8 @@
 """Replays every recorded conversation through the served API, and judges every payload.
 
-`python -m benchmarks.replay` starts the service on a fresh data directory, replays all of
-`CONTEXT_TRACES_DIR`, prints what was seen, and exits with 1 when anything was wrong.
+`python -m benchmarks.replay` starts the service on a fresh data directory, replays all
+conversations of `CONTEXT_TRACES_DIR` or, without it, of `tests/conversations`, prints what was
+seen, and exits with 1 when anything was wrong.
 What is checked, and what came of it: `docs/replay.md`.
 """
 
@@ -21,7 +22,8 @@ import click
 
 from app.demo import Client, Trace
 from benchmarks.figures import counts
-from tests.replay import Judge, Replay, Served, Tally, named_traces, trace_files, traces_dir
+from tests.recorded import named_traces, source, trace_files, traces_dir
+from tests.replay import Judge, Replay, Served, Tally
 
 _MAX_SHOWN = 40
 _RARE = 10_000
@@ -46,7 +48,8 @@ def main(traces: Path, url: str | None, every: int, limit: int, only: str, worke
     found.sort(key=lambda trace: len(trace.messages), reverse=True)
     started = perf_counter()
     with served(url) as address:
-        total = replay_all(found, address, traces, every, workers)
+        total = replay_all(found, address, every, workers)
+    click.echo(f"read from           {source() if traces == traces_dir() else traces}")
     for line in report(total, perf_counter() - started):
         click.echo(line)
     sys.exit(1 if total.faults else 0)
@@ -67,11 +70,11 @@ def served(url: str | None) -> Iterator[str]:
             service.stop()
 
 
-def replay_all(traces: Sequence[Trace], url: str, folder: Path, every: int, workers: int) -> Tally:
+def replay_all(traces: Sequence[Trace], url: str, every: int, workers: int) -> Tally:
     """Replay conversations in several processes, longest first; a line on stderr for each."""
     total = Tally()
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (url, folder, every)) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, (url, every)) as pool:
         futures = [pool.submit(_replay, trace) for trace in traces]
         with click.progressbar(futures, label="Replaying", file=sys.stderr) as bar:
             for future in bar:
@@ -136,10 +139,9 @@ def _latency(seconds: Sequence[float]) -> str:
     return f"{1000 * cuts[9]:.1f} / {1000 * cuts[18]:.1f} ms"
 
 
-def _begin(url: str, folder: Path, every: int) -> None:
+def _begin(url: str, every: int) -> None:
     global _worker  # noqa: PLW0603  # one per process of the pool, made when it starts
-    judge = Judge(folder)
-    _worker = (url, judge, every)
+    _worker = (url, Judge(), every)
 
 
 def _replay(trace: Trace) -> Tally:

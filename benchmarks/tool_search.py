@@ -32,7 +32,8 @@ from benchmarks.figures import Section, ms, p50, p95
 from benchmarks.processes import service
 from benchmarks.stage import MODEL
 from benchmarks.tool_queries import QUERIES, TUNING, Query, unique
-from tests.replay import MAX_OUTPUT_TOKENS, traces_dir
+from tests.recorded import traces_dir
+from tests.replay import MAX_OUTPUT_TOKENS
 
 FILE = "mcp_tools.jsonl"
 TOOLS = 500

@@ -3,7 +3,7 @@
 1. The agent calls the first tool it is offered; then the service's own search of stored output,
    where the payload has it, and the second tool beside it; then it says what the search found.
 2. A payload that its provider would refuse is refused: calls without results, results without
-   calls, and, with `types`, whatever the SDK's own types do not have. `refused` keeps the reasons.
+   calls, and, with `is_strict`, whatever `tests.judge` refuses. `refused` keeps the reasons.
 3. `overflow_at` has one request answered as by a provider whose window is full.
 4. Usage is reported in the provider's own shape; what an earlier request held comes from a cache.
 """
@@ -15,11 +15,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from app.domain.tool_output.preview import GREP, TOOL_NAMES
 from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
+from tests.judge import refusals
 
 Body = dict[str, Any]
 
@@ -68,8 +68,8 @@ class Protocol(ABC):
         """Yield what the provider would refuse the payload for."""
 
     @abstractmethod
-    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
-        """Return what the SDK's types do not have."""
+    def judge(self, body: Body) -> list[str]:
+        """Return what an independent judge says against the payload."""
 
     @abstractmethod
     def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
@@ -103,13 +103,8 @@ class _Chat(Protocol):
         if not body.get("max_completion_tokens"):
             yield "no limit of the output"
 
-    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
-        from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
-
-        return [
-            *types.check_type(body, CompletionCreateParamsNonStreaming),
-            *types.validate_openai_chat(body["messages"], body.get("tools")),
-        ]
+    def judge(self, body: Body) -> list[str]:
+        return refusals("openai_chat", body)
 
     def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
         made = [
@@ -184,13 +179,8 @@ class _Responses(Protocol):
             before = kind
         yield from (f"No tool output found for function call {call_id}." for call_id in called)
 
-    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
-        from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
-
-        return [
-            *types.check_type(body, ResponseCreateParamsNonStreaming),
-            *types.validate_openai_responses(body["input"], body.get("tools")),
-        ]
+    def judge(self, body: Body) -> list[str]:
+        return refusals("openai_responses", body)
 
     def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
         made: list[Body] = [
@@ -273,13 +263,8 @@ class _Anthropic(Protocol):
                 yield f"messages.{place}: `tool_result` blocks must come first"
             asked = _ids([message], "tool_use", "id")
 
-    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
-        from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
-
-        return [
-            *types.check_type(body, MessageCreateParamsNonStreaming),
-            *types.validate_anthropic(body),
-        ]
+    def judge(self, body: Body) -> list[str]:
+        return refusals("anthropic", body)
 
     def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
         made: list[Body] = [
@@ -357,13 +342,11 @@ class _Gemini(Protocol):
             if called and signed[0] is None:
                 yield f"contents[{place}]: Function call is missing a thought_signature."
 
-    def mistyped(self, body: Body, types: ModuleType) -> list[Any]:
-        known = {"contents", "systemInstruction", "tools", "generationConfig"}
-        found = types.validate_gemini(
-            body["contents"], body.get("systemInstruction"), body.get("tools")
-        )
-        unknown = [f"unknown field {name}" for name in body.keys() - known]
-        return [*found, *unknown]
+    def judge(self, body: Body) -> list[str]:
+        config = {**body.get("generationConfig", {})}
+        config |= {key: body[key] for key in ("systemInstruction", "tools") if key in body}
+        outside = {"systemInstruction", "tools", "generationConfig"}
+        return refusals("gemini", {**_without(body, outside), "config": config})
 
     def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
         goes_on = any(_within(content, "functionCall") for content in body["contents"])
@@ -412,9 +395,9 @@ PROTOCOLS: tuple[Protocol, ...] = (_Chat(), _Responses(), _Anthropic(), _Gemini(
 class FakeProviders(FakeLLM):
     """All four providers on one port; what is scripted comes before what the agent does."""
 
-    def __init__(self, types: ModuleType | None = None) -> None:
+    def __init__(self, *, is_strict: bool = False) -> None:
         super().__init__()
-        self.types = types
+        self.is_strict = is_strict
         self.arguments: dict[str, Any] = {}
         self.overflow_at: int | None = None
         self.overflows = 0
@@ -436,9 +419,8 @@ class FakeProviders(FakeLLM):
         """Return why the provider refuses the payload, None when it takes it."""
         protocol, body = _protocol_of(request), request.body
         found = list(protocol.complaints(body))
-        if self.types is not None:
-            issues = protocol.mistyped(body, self.types)
-            found += [str(issue) for issue in issues if getattr(issue, "level", "") != "warn"]
+        if self.is_strict:
+            found += protocol.judge(body)
         self.refused += found
         return "; ".join(found) or None
 
@@ -498,6 +480,10 @@ def _blocks(message: Body) -> list[Body]:
 def _ids(messages: Sequence[Body], kind: str, name: str) -> list[str]:
     found = [block for message in messages for block in _blocks(message) if block["type"] == kind]
     return [block[name] for block in found]
+
+
+def _without(body: Body, keys: set[str]) -> Body:
+    return {key: value for key, value in body.items() if key not in keys}
 
 
 def _within(content: Body, name: str) -> list[Body]:

@@ -14,12 +14,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -27,13 +24,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic, sleep
-from types import ModuleType
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 import orjson
 
 from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.demo import Answer, Client, Trace, Unreachable, read_traces
+from app.demo import Answer, Client, Trace, Unreachable
 from app.domain.common.messages import File, FormatName, Image, Text
 from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.formats import FORMATS, parse_tool
@@ -46,6 +42,7 @@ from app.domain.models.tokens import (
 from app.domain.payload.assembler import WINDOW_NOTE
 from app.domain.payload.validation import Context, validate
 from tests.commands import COMMAND, environment, free_port
+from tests.judge import judge
 from tests.payload_tokens import payload_tokens
 from tests.writers import difference
 
@@ -61,7 +58,6 @@ MODELS = {
 TOLERANCE = 0.005
 MIN_COUNTED = 0.99
 """The least share of a payload's own texts that `tokens_used` may be."""
-NOT_CONVERSATIONS = ("mcp_tools.jsonl",)
 PAGE = 1000
 ITEMS = {
     FormatName.OPENAI_CHAT: "messages",
@@ -70,28 +66,7 @@ ITEMS = {
     FormatName.GEMINI: "contents",
 }
 """Where a payload has its items."""
-_MESSAGE_PATH = re.compile(r"(messages|input|contents)\[\d+\]")
 _MARKS = ("cache_control", "prompt_cache_breakpoint")
-
-
-def traces_dir() -> Path:
-    """Return the folder of the recorded conversations, which need not be there."""
-    given = os.environ.get("CONTEXT_TRACES_DIR")
-    return Path(given) if given else Path(__file__).parents[2] / "shared" / "traces"
-
-
-def trace_files(folder: Path) -> list[Path]:
-    """Return the files of conversations, in order of their names."""
-    return sorted(path for path in folder.glob("*.jsonl") if path.name not in NOT_CONVERSATIONS)
-
-
-def named_traces(path: Path) -> list[Trace]:
-    """Read the conversations of a file, each named after it."""
-    traces = read_traces(path)
-    return [
-        Trace(f"{path.stem}:{number}", trace.sections, trace.tools, trace.messages)
-        for number, trace in enumerate(traces)
-    ]
 
 
 @dataclass(slots=True)
@@ -219,8 +194,7 @@ class _Promise:
 class Judge:
     """Judges payloads; remembers what it found about messages it has seen before."""
 
-    def __init__(self, folder: Path) -> None:
-        self._rules = _load_rules(folder.parent / "tools" / "provider_validate.py")
+    def __init__(self) -> None:
         self._count = lru_cache(maxsize=50_000)(TiktokenTokenizer().count)
         self._costs: dict[tuple[str, bytes], int] = {}
         self._promises: dict[tuple[str, str, int], _Promise] = {}
@@ -232,36 +206,17 @@ class Judge:
 
     def judge(self, build: Build, tally: Tally) -> int:
         """Add to `tally` what is wrong with a build, and return its tokens from scratch."""
-        for issue in self._issues(build):
-            if issue.level == "error":
-                tally.violations.append(f"{build.place}: {issue}")
+        for finding in judge(build.format, build.payload):
+            if finding.severity == "error":
+                tally.violations.append(f"{build.place}: {finding}")
             else:
-                tally.warnings[f"{build.format} {issue.code}"] += 1
+                tally.warnings[f"{build.format} {finding.rule}"] += 1
         items = build.items
         counted = self._items_cost(build, items) + self._fixed_cost(build)
         _judge_count(build, counted, tally)
         _judge_texts(build, tally)
         self._judge_prefix(build, items, tally)
         return counted
-
-    def _issues(self, build: Build) -> list[Any]:
-        payload, rules = build.payload, self._rules
-        tools = payload.get("tools")
-        match build.format:
-            case FormatName.OPENAI_CHAT:
-                found = rules.validate_openai_chat(payload["messages"], tools)
-            case FormatName.OPENAI_RESPONSES:
-                found = rules.validate_openai_responses(payload["input"], tools)
-            case FormatName.ANTHROPIC:
-                found = rules.validate_anthropic(payload, require_full_params=True)
-            case FormatName.GEMINI:
-                config = build.config
-                found = rules.validate_gemini(
-                    payload["contents"], config.get("system_instruction"), config.get("tools")
-                )
-            case _:
-                assert_never(build.format)
-        return list(found)
 
     def _judge_rules(self, build: Build, before: _Promise | None, tally: Tally) -> None:
         """No rule of ours is broken either, not even one that only costs (K2)."""
@@ -737,27 +692,3 @@ def _unmarked(value: Any) -> Any:
 def _first_difference(items: Sequence[bytes], before: Sequence[bytes]) -> int:
     pairs: Iterator[tuple[bytes, bytes]] = zip(items, before, strict=False)
     return next((at for at, (new, old) in enumerate(pairs) if new != old), len(items))
-
-
-def _load_rules(path: Path) -> ModuleType:
-    """Load the validator from beside the traces; types of messages seen before are not re-read."""
-    spec = importlib.util.spec_from_file_location("provider_validate", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    check, seen = module.check_type, set[tuple[int, bytes]]()
-
-    def check_once(value: Any, kind: Any, path: str = "$") -> Any:
-        if not _MESSAGE_PATH.fullmatch(path):
-            return check(value, kind, path)
-        key = (id(kind), orjson.dumps(value))
-        if key in seen:
-            return []
-        found = check(value, kind, path)
-        if not found:
-            seen.add(key)
-        return found
-
-    module.check_type = check_once  # type: ignore[attr-defined]
-    return module

@@ -13,7 +13,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -22,7 +21,6 @@ import pytest
 from app.domain.common.messages import FormatName
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
-from tests.domain.histories import provider_validate
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 
@@ -57,19 +55,10 @@ def code(title: str) -> str:
     return block(found, "python")
 
 
-@pytest.fixture(scope="module")
-def sdk_types() -> ModuleType | None:
-    """The checker of payloads against the SDKs' types, where it is at hand."""
-    try:
-        return provider_validate()
-    except pytest.skip.Exception:
-        return None
-
-
 @pytest.fixture
-def providers(sdk_types: ModuleType | None) -> Iterator[FakeProviders]:
+def providers() -> Iterator[FakeProviders]:
     """All four providers."""
-    server = FakeProviders(sdk_types)
+    server = FakeProviders(is_strict=True)
     yield server
     server.stop()
 

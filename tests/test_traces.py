@@ -1,63 +1,77 @@
-"""A fixed sample of real conversations through the served API, every payload judged.
+"""Recorded conversations through the served API, every payload judged.
 
-`python -m benchmarks.replay` does the same with all of them.
+`python -m benchmarks.replay` does the same with all conversations of `CONTEXT_TRACES_DIR`.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from app.demo import Client, Trace
-from tests.replay import Judge, Replay, Tally, named_traces, traces_dir
+from tests.judge import refusals
+from tests.recorded import (
+    CHAT,
+    Conversation,
+    committed,
+    is_external,
+    named_traces,
+    trace_files,
+    traces_dir,
+)
+from tests.replay import MODELS, Judge, Replay
 
-SAMPLE = {
-    "claude_code": (12,),
-    "functionchat_ko": (0, 44),
-    "inspect_ai": (0, 2),
-    "livemcpbench": (18,),
-    "openhands": (1,),
-    "swe_agent_demos": (9,),
-    "tau_airline": (23,),
-}
-"""Conversations by file and line: with images, re-used ids, pending calls, scripts, overflows."""
+WINDOW = 6_000
+ROUNDS = 8
+"""How often payloads are built of a conversation, in each format and window."""
+
+
+def sample() -> list[Any]:
+    """Return the conversations of the repository; of another folder, two of each file."""
+    found: list[Trace] = []
+    for path in trace_files(traces_dir()):
+        traces = sorted(named_traces(path), key=lambda trace: len(trace.messages))
+        found += traces if not is_external() else [traces[0], traces[len(traces) // 2]]
+    return [pytest.param(trace, id=trace.name) for trace in found]
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
-    """The folder of the traces; the tests are skipped where it is absent."""
-    found = traces_dir()
-    if not found.is_dir():
-        pytest.skip(f"No recorded conversations in {found}; set CONTEXT_TRACES_DIR")
-    if not (found.parent / "tools" / "provider_validate.py").exists():
-        pytest.skip(f"No provider_validate.py in {found.parent / 'tools'}")
-    return found
+def judge() -> Judge:
+    """One judge for all: it remembers what messages cost."""
+    return Judge()
 
 
-@pytest.fixture(scope="module")
-def judge(folder: Path) -> Judge:
-    """One judge for all, since it takes a while to load the providers' types."""
-    return Judge(folder)
-
-
-def sample(folder: Path, name: str) -> list[Trace]:
-    """Return the chosen conversations of a file."""
-    traces = named_traces(folder / f"{name}.jsonl")
-    return [traces[line] for line in SAMPLE[name]]
-
-
-@pytest.mark.parametrize("name", SAMPLE)
-def test_real_conversations_build_valid_payloads(
-    name: str, folder: Path, judge: Judge, served: str
-) -> None:
+@pytest.mark.parametrize("trace", sample())
+def test_real_conversations_build_valid_payloads(trace: Trace, judge: Judge, served: str) -> None:
     """Every payload is valid, fits, counts right and extends the last one (A1, C1, C4, G3, K1)."""
-    total = Tally()
     with closing(Client(served)) as client:
-        for trace in sample(folder, name):
-            total.add(Replay(client, judge).run(trace))
+        total = Replay(client, judge, 1 + len(trace.messages) // ROUNDS).run(trace)
     assert not total.faults, "\n".join(total.faults[:20])
-    assert total.conversations == len(SAMPLE[name])
     assert total.read_back == 4 * total.messages > 0
     assert sum(total.builds.values()) > 0
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [pytest.param(one, id=one.name) for one in committed() if one.format != CHAT],
+)
+def test_native_conversations_build_valid_payloads(conversation: Conversation, served: str) -> None:
+    """What one provider said goes to each of the four, whole and compacted, at every step (K1)."""
+    budget = {"context_window": WINDOW, "max_output_tokens": 500}
+    with httpx.Client(base_url=served, timeout=60) as client:
+        for policy in ({}, {"budget": budget}):
+            body = {"model": "gpt-4.1", "policy": policy}
+            created = client.post("/v1/conversations", json=body).json()
+            path = f"/v1/conversations/{created['conversation_id']}"
+            for message in conversation.messages:
+                sent = {"format": conversation.format, "messages": [message]}
+                answer = client.post(f"{path}/messages", json=sent)
+                assert answer.status_code == 201, answer.text
+                for format, models in MODELS.items():
+                    asked = {"format": format, "model": models[0]}
+                    built = client.post(f"{path}/context", json=asked)
+                    assert built.status_code == 200, f"{format}: {built.text}"
+                    assert refusals(format, built.json()["payload"]) == []

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
-import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -38,23 +32,6 @@ IMAGE_URL = f"data:image/png;base64,{IMAGE_DATA}"
 def third(text: str) -> int:
     """Count a token per three characters, rounded up: cheap, and not additive over parts."""
     return -(-len(text) // 3)
-
-
-@functools.cache
-def provider_validate() -> ModuleType:
-    """Import the checker of payloads against the SDK types, or skip where it is not at hand."""
-    root = Path(__file__).parents[2]
-    shared = Path(os.environ.get("CONTEXT_SHARED_DIR", root.parent / "shared"))
-    path = shared / "tools" / "provider_validate.py"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not there: set CONTEXT_SHARED_DIR")
-    spec = importlib.util.spec_from_file_location("provider_validate", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("provider_validate", module)
-    spec.loader.exec_module(module)
-    return module
 
 
 # --- planning entries -----------------------------------------------------------------------

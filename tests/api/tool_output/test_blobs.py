@@ -25,7 +25,7 @@ from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
 from tests.conftest import Server, execute, in_thread, started
 from tests.logged import Lines, lines
-from tests.replay import named_traces, trace_files, traces_dir
+from tests.recorded import named_traces, trace_files, traces_dir
 
 __all__ = ["lines"]
 
@@ -769,12 +769,12 @@ MAX_RECORDED = 500
 
 
 def recorded() -> list[Any]:
-    """Return the files of recorded conversations, or what says why there are none."""
-    folder = traces_dir()
-    files = trace_files(folder) if folder.is_dir() else []
-    if not files:
-        reason = f"No recorded conversations in {folder}; set CONTEXT_TRACES_DIR"
-        return [pytest.param(folder, marks=pytest.mark.skip(reason=reason), id="none")]
+    """Return the files of recorded conversations in which tools were called."""
+    files = [
+        path
+        for path in trace_files(traces_dir())
+        if any(raw["role"] == "tool" for trace in named_traces(path) for raw in trace.messages)
+    ]
     return [pytest.param(file, id=file.stem) for file in files]
 
 

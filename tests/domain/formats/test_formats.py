@@ -45,7 +45,7 @@ from app.domain.formats import (
     parse_tool,
 )
 from tests.domain.compaction import strategies_messages as given_
-from tests.domain.histories import provider_validate
+from tests.judge import check_type
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
 PNG = given_.png(30, 20)
@@ -56,7 +56,7 @@ THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 
 def assert_sendable(value: Any, sdk_type: Any) -> None:
     """Check a rendered item against the SDK's type, and that it can be sent as JSON."""
-    assert provider_validate().check_type(value, sdk_type) == []
+    assert check_type(value, sdk_type) == []
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     text.encode()
     assert sendable_json(value) is value

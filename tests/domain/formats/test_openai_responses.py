@@ -31,7 +31,8 @@ from app.domain.common.messages import (
 from app.domain.formats import as_given, gather, openai_responses
 from app.domain.formats.json_fields import OPENAI_FORMATS
 from tests.domain.compaction import strategies_messages as given_
-from tests.domain.histories import RESPONSES, provider_validate
+from tests.domain.histories import RESPONSES
+from tests.judge import check_type, refusals
 
 REASONING: dict[str, Any] = {
     "type": "reasoning",
@@ -93,10 +94,9 @@ def assistant(*parts: Part) -> Message:
     return Message(Role.ASSISTANT, parts)
 
 
-def issues(items: list[dict[str, Any]]) -> list[Any]:
+def issues(items: list[dict[str, Any]]) -> list[str]:
     """Return what the provider's types say against items."""
-    found: list[Any] = provider_validate().validate_openai_responses(items)
-    return list(provider_validate().errors(found))
+    return refusals("openai_responses", {"input": items})
 
 
 READS = [
@@ -364,7 +364,7 @@ def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
     assert plain["type"] == "function_call_output" and plain["output"]
     synthetic = Message(Role.TOOL, (Text(NO_RESULT),), "c3")
     for made in openai_responses.render(synthetic, answers=answers), [plain]:
-        found = provider_validate().check_type(made[0], ResponseInputItemParam)
+        found = check_type(made[0], ResponseInputItemParam)
         assert found == []
         assert (made[0].get("call_id") or made[0]["id"]) == "c3"
     assert message.tool_call_id == "c3"

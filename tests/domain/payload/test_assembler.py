@@ -68,7 +68,6 @@ from tests.domain.histories import (
     RawLog,
     entries_of,
     pinned_at,
-    provider_validate,
     raw_logs,
     rows_of,
     third,
@@ -201,18 +200,10 @@ def parsed(items: PayloadItems) -> list[dict[str, Any]]:
     return [json.loads(item) for item in items.wire]
 
 
-def issues(case: Case, wire: list[dict[str, Any]]) -> list[Any]:
+def issues(case: Case, wire: list[dict[str, Any]]) -> list[str]:
     """Return what the provider's types and rules say against a payload."""
-    validate = provider_validate()
-    check = {
-        CHAT: validate.validate_openai_chat,
-        RESPONSES: validate.validate_openai_responses,
-        ANTHROPIC: lambda messages: validate.validate_anthropic(
-            {"model": "m", "max_tokens": 10, "messages": messages}
-        ),
-        GEMINI: validate.validate_gemini,
-    }[case.format]
-    return list(validate.errors(check(wire)))
+    key = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
+    return refusals(case.format, {key[case.format]: wire})
 
 
 def messages_of(format: FormatName, wire: Sequence[dict[str, Any]]) -> list[Message]:

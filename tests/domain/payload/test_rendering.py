@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 import orjson
 import pytest
@@ -56,9 +56,10 @@ from app.domain.prompt.sections import (
     static_sections,
     system_text,
 )
-from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, provider_validate, third
+from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, third
 from tests.domain.payload.test_assembler import RICH_LOG, RICH_VIEW, Case, cases, folded
 from tests.domain.prompt.test_sections import sections
+from tests.judge import refusals
 
 LIMITS = Limits(10**6, 500, 0.8, 0.7, 0.95, 0.98)
 EXACT = ModelInfo("gpt", 10**6, None, None, "o200k", True, None, None, None, None, None, {})
@@ -157,26 +158,9 @@ def count_marks(value: Any) -> int:
             return 0
 
 
-def faults(format: FormatName, body: dict[str, Any]) -> list[Any]:
+def faults(format: FormatName, body: dict[str, Any]) -> list[str]:
     """Return what the provider's types and rules have against a payload."""
-    validate = provider_validate()
-    tools = body.get("tools")
-    match format:
-        case FormatName.OPENAI_CHAT:
-            found = validate.validate_openai_chat(body["messages"], tools)
-        case FormatName.OPENAI_RESPONSES:
-            found = validate.validate_openai_responses(body["input"], tools)
-        case FormatName.ANTHROPIC:
-            found = validate.validate_anthropic(body)
-        case FormatName.GEMINI:
-            config = body["config"]
-            found = validate.validate_gemini(
-                body["contents"], config.get("system_instruction"), config.get("tools")
-            )
-        case _:
-            assert_never(format)
-    errors: list[Any] = validate.errors(found)
-    return errors
+    return refusals(format, body)
 
 
 @given(cases(), FRAMES, TAILS)

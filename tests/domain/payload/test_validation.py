@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,9 +23,9 @@ from app.domain.payload.validation import (
     validate,
 )
 from app.domain.payload.validation.shapes import MARKS
-from tests.domain.histories import provider_validate
 from tests.domain.payload import validation_payloads as given_
 from tests.domain.payload.validation_payloads import context_of, payload_of
+from tests.judge import anthropic, errors, refusals
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
@@ -235,23 +235,13 @@ def without_marks(value: Any) -> Any:
     return [without_marks(item) for item in value] if isinstance(value, list) else value
 
 
-def their_errors(format: FormatName, payload: dict[str, Any]) -> list[Any]:
-    """Return what the checker of SDK types says against a payload."""
-    rules = provider_validate()
-    items, tools = payload[ITEMS[format]], payload.get("tools")
-    match format:
-        case FormatName.OPENAI_CHAT:
-            found = rules.validate_openai_chat(without_marks(items), tools)
-        case FormatName.OPENAI_RESPONSES:
-            found = rules.validate_openai_responses(items, tools)
-        case FormatName.ANTHROPIC:
-            found = rules.validate_anthropic(payload, allow_consecutive_roles=True)
-        case FormatName.GEMINI:
-            found = rules.validate_gemini(items, payload["config"]["system_instruction"])
-        case _:
-            assert_never(format)
-    errors: list[Any] = rules.errors(found)
-    return errors
+def their_errors(format: FormatName, payload: dict[str, Any]) -> list[str]:
+    """Return what the independent judge says against a payload."""
+    if format is CHAT:
+        return refusals(format, {**payload, "messages": without_marks(payload["messages"])})
+    if format is ANTHROPIC:
+        return [str(error) for error in errors(anthropic.judge(payload, merge_roles=True))]
+    return refusals(format, payload)
 
 
 def plain(format: FormatName, turns: list[int]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from app.domain.tool_output.preview import (
     TOOL_NAMES,
     TOOL_SEARCH,
 )
-from tests.domain.histories import provider_validate
+from tests.judge import refusals
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 REF = "blob_9f86d081884c7d659a2feaa0"
@@ -65,24 +65,24 @@ def native(format: FormatName, name: str = READ_LINES, arguments: Any = ARGUMENT
 
 def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
     """Return what the SDK's types and the provider's rules say of a call and its answer."""
-    check, tools = provider_validate(), definitions_in(format)
+    tools = definitions_in(format)
     user = {"role": "user", "content": "Read it."}
     match format:
         case FormatName.OPENAI_CHAT:
             called = {"role": "assistant", "content": None, "tool_calls": [raw]}
-            issues = check.validate_openai_chat([user, called, answer], tools)
+            payload = {"messages": [user, called, answer], "tools": tools}
         case FormatName.OPENAI_RESPONSES:
-            issues = check.validate_openai_responses([user, raw, answer], tools)
+            payload = {"input": [user, raw, answer], "tools": tools}
         case FormatName.ANTHROPIC:
             called = {"role": "assistant", "content": [raw]}
-            issues = check.validate_anthropic({"messages": [user, called, answer], "tools": tools})
+            payload = {"messages": [user, called, answer], "tools": tools}
         case FormatName.GEMINI:
             asked = {"role": "user", "parts": [{"text": "Read it."}]}
             called = {"role": "model", "parts": [raw]}
-            issues = check.validate_gemini([asked, called, answer], tools=tools)
+            payload = {"contents": [asked, called, answer], "config": {"tools": tools}}
         case _:
             assert_never(format)
-    return [str(issue) for issue in check.errors(issues)]
+    return refusals(format, payload)
 
 
 # --- definitions ------------------------------------------------------------------------------
@@ -507,9 +507,7 @@ def test_anthropic_gets_references_to_tools_it_knows() -> None:
     tools = FORMATS[ANTHROPIC].tools_to_wire([WEATHER, TIME, AGENT_TOOLS[TOOL_SEARCH].definition])
     called = {"role": "assistant", "content": [native(ANTHROPIC, TOOL_SEARCH, {"query": "x"})]}
     messages = [{"role": "user", "content": "Find it."}, called, message]
-    check = provider_validate()
-    issues = check.validate_anthropic({"messages": messages, "tools": tools})
-    assert [str(issue) for issue in check.errors(issues)] == []
+    assert refusals(ANTHROPIC, {"messages": messages, "tools": tools}) == []
 
 
 def test_openais_own_search_gets_definitions() -> None:

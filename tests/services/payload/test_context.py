@@ -22,7 +22,8 @@ from app.domain.common.messages import FormatName, Role
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.log import Append
-from tests.domain.histories import provider_validate, raw_logs
+from tests.domain.histories import raw_logs
+from tests.judge import refusals
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -87,12 +88,7 @@ def check(build: Build, exact: bool) -> None:
         budget.conversation,
     )
     assert sum(parts) == budget.used_tokens
-    validate = provider_validate()
-    if build["format"] == CHAT:
-        found = validate.validate_openai_chat(build.payload["messages"], build.payload.get("tools"))
-    else:
-        found = validate.validate_anthropic(build.payload)
-    assert validate.errors(found) == []
+    assert refusals(build["format"], build.payload) == []
 
 
 def is_extension(later: Build, earlier: Build) -> bool:
