@@ -72,6 +72,7 @@ from tests.domain.histories import (
     rows_of,
     third,
 )
+from tests.judge import refusals
 
 FORMAT_NAMES = st.sampled_from(FormatName)
 EVERYTHING = View()
