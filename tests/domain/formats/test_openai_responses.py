@@ -32,7 +32,7 @@ from app.domain.formats import as_given, gather, openai_responses
 from app.domain.formats.json_fields import OPENAI_FORMATS
 from tests.domain.compaction import strategies_messages as given_
 from tests.domain.histories import RESPONSES
-from tests.judge import check_type, refusals
+from tests.judge import check_type, errors, judge, refusals
 
 REASONING: dict[str, Any] = {
     "type": "reasoning",
@@ -445,8 +445,9 @@ def test_items_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) 
     items = openai_responses.render(clean(message), keep_reasoning=keep_reasoning)
     assert items
     assert sendable_json(items) is items
-    missing = {"tool_call_unanswered", "orphan_tool_result", "duplicate_item_id"}
-    assert [issue for issue in issues(items) if issue.code not in missing] == []
+    missing = {"call-unanswered", "orphan-result", "item-id-reused"}
+    found = errors(judge("openai_responses", {"input": items}))
+    assert [error for error in found if error.rule not in missing] == []
 
 
 def test_arguments_sent_as_an_object_read_so() -> None:

@@ -67,6 +67,7 @@ def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
     """Return what the SDK's types and the provider's rules say of a call and its answer."""
     tools = definitions_in(format)
     user = {"role": "user", "content": "Read it."}
+    payload: dict[str, Any]
     match format:
         case FormatName.OPENAI_CHAT:
             called = {"role": "assistant", "content": None, "tool_calls": [raw]}
