@@ -12,7 +12,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -46,6 +47,19 @@ hypothesis_settings.load_profile("service")
 POOLER = Pooler(os.environ.get("CONTEXT_TEST_POOLER", "none"))
 
 _names = count(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print in one line how many tests did not run, and why."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    terminalreporter.write_line(not_run([report.longrepr for report in skipped]))
+
+
+def not_run(places: Sequence[tuple[str, int, str]]) -> str:
+    """Return the line for skipped tests, of which each has its file, line and reason."""
+    reasons = Counter(reason.removeprefix("Skipped: ") for _, _, reason in places)
+    listed = "; ".join(f"{many} because {reason}" for reason, many in sorted(reasons.items()))
+    return f"Tests not run: {len(places)}" + (f" ({listed})" if listed else "")
 
 
 SCHEMA = """

@@ -7,15 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.payload import validation
 from app.domain.common.messages import FormatName
-from app.main import ROUTERS
 from tests.api.talk import assert_problem
 from tests.domain.payload.validation_payloads import payload_of
 
-pytestmark = pytest.mark.skipif(
-    validation.router not in ROUTERS, reason="the app does not answer this path yet"
-)
 PATH = "/v1/context/validate"
 ITEMS = {
     FormatName.OPENAI_CHAT: "messages",
