@@ -36,6 +36,7 @@ from benchmarks.figures import Section
 from benchmarks.processes import model_server, service, summarised_by
 from benchmarks.recorded import Conversation, budget_of, recorded, run_all, without_end
 from benchmarks.stage import MODEL
+from tests.recorded import source
 from tests.replay import MAX_OUTPUT_TOKENS, Build, Judge, Tally
 
 STRATEGIES = ("sandwich", "retain_summary", "tree_summary", "chain")
@@ -493,7 +494,7 @@ def measure(quick: bool) -> Section:
 def section_of(outcome: Outcome) -> Section:
     """Report what the runs came to."""
     total = outcome.total
-    section = Section("compaction", "every recorded conversation through five compactions")
+    section = Section("compaction", f"every conversation of {source()} through five compactions")
     model = "a model that answers at once"
     by = "the built-in summariser" if outcome.extractive else model
     section.say(

@@ -37,6 +37,7 @@ from benchmarks.prefix import BEST, BEST_MODEL, BEST_WINDOW, GOAL
 from benchmarks.processes import service
 from benchmarks.provider_cache import items_of, shared_prefix
 from benchmarks.recorded import Conversation, budget_of, recorded, run_all
+from tests.recorded import source
 from tests.replay import MAX_OUTPUT_TOKENS, Build, Tally
 
 WINDOW = 32_000
@@ -266,7 +267,9 @@ def section_of(outcome: Outcome) -> Section:
     """Report what the runs came to."""
     names, table = outcome.names, outcome.table
     longest = [name for name in names if table.found[OFF, name].compactions]
-    section = Section("offloading", f"input tokens by `tool_output`, window {outcome.window:,}")
+    section = Section(
+        "offloading", f"input tokens by `tool_output`, window {outcome.window:,}, {source()}"
+    )
     total = table.total("defaults", names)
     section.say(
         f"{len(names)} recorded conversations with {total.results:,} tool results, of which"

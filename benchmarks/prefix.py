@@ -40,6 +40,7 @@ from benchmarks.provider_cache import (
     shared_prefix,
 )
 from benchmarks.recorded import Conversation, budget_of, recorded, run_all
+from tests.recorded import source
 from tests.replay import MAX_OUTPUT_TOKENS
 
 WINDOW = 32_768
@@ -277,7 +278,9 @@ def _widen(connection: Connection, model: str) -> None:
 def _section(table: Table, names: list[str]) -> Section:
     chat = FormatName.OPENAI_CHAT
     longest = [name for name in names if table.shares[chat, "full_history", name].refused]
-    section = Section("prefix", f"input tokens a prefix cache could serve, window {WINDOW:,}")
+    section = Section(
+        "prefix", f"input tokens a prefix cache could serve, window {WINDOW:,}, {source()}"
+    )
     section.say(
         f"{len(names)} recorded conversations, of which {len(longest)} outgrow the window; a build"
         " before each message of the assistant and one at the end, for each provider anew; o200k"

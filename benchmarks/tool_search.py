@@ -1,6 +1,7 @@
 """How well tool search finds what an LLM asks for, how fast, and what a small window holds back.
 
-1. The definitions are recorded ones of MCP servers, all of the category `mcp` (H1, H2). The
+1. The definitions are recorded ones of MCP servers, in `mcp_tools.jsonl` of `CONTEXT_TRACES_DIR`;
+   without it, those of `tools.jsonl`. All are of the category `mcp` (H1, H2). The
    queries are in `tool_queries`; those that weights were tuned on are reported apart.
 2. A query counts where any of its tools is among the first 1 or 5. A cold search builds the
    index, a warm one finds it; both are timed inside one process, and warm ones over HTTP.
@@ -32,10 +33,11 @@ from benchmarks.figures import Section, ms, p50, p95
 from benchmarks.processes import service
 from benchmarks.stage import MODEL
 from benchmarks.tool_queries import QUERIES, TUNING, Query, unique
-from tests.recorded import traces_dir
+from tests.recorded import is_external, traces_dir
 from tests.replay import MAX_OUTPUT_TOKENS
 
 FILE = "mcp_tools.jsonl"
+OWN_FILE = Path(__file__).with_name("tools.jsonl")
 TOOLS = 500
 WINDOW = 32_000
 FIRST = (1, 5)
@@ -49,11 +51,13 @@ def measure(quick: bool) -> Section:
     """Search the recorded tools, and plan what of them a small window holds back."""
     given = recorded_tools()
     tools = [parse_tool(raw, "/tools") for raw in given]
-    section = Section("tool_search", f"{len(tools)} recorded tools, {len(QUERIES)} queries")
+    queries, tuning = answerable(QUERIES, tools), answerable(TUNING, tools)
+    where = FILE if recorded_file() != OWN_FILE else f"benchmarks/{OWN_FILE.name}"
+    section = Section("tool_search", f"{len(tools)} tools of {where}, {len(queries)} queries")
     memory = _memory_section()
     ranking = Bm25Ranking()
-    ranks = asyncio.run(_ranks(ranking, tools, [*QUERIES, *TUNING]))
-    _say_recall(section, ranks)
+    ranks = asyncio.run(_ranks(ranking, tools, [*queries, *tuning]))
+    _say_recall(section, ranks, queries, tuning)
     some = tools[:TOOLS]
     rounds = 3 if quick else COLD_ROUNDS
     cold, warm = asyncio.run(_times(some, rounds))
@@ -75,11 +79,21 @@ def measure(quick: bool) -> Section:
     return section
 
 
+def recorded_file() -> Path:
+    """Return the file of definitions: that of `CONTEXT_TRACES_DIR`, or the one beside this."""
+    given = traces_dir() / FILE
+    return given if is_external() and given.is_file() else OWN_FILE
+
+
+def answerable(queries: Sequence[Query], tools: Sequence[ToolDefinition]) -> list[Query]:
+    """Return the queries that name one of the tools."""
+    names = {tool.name for tool in tools}
+    return [query for query in queries if names.intersection(query[1])]
+
+
 def recorded_tools() -> list[dict[str, Any]]:
-    """Return the recorded definitions as a caller would send them."""
-    path = traces_dir() / FILE
-    if not path.is_file():
-        raise SystemExit(f"No recorded tools in {path}; set CONTEXT_TRACES_DIR")
+    """Return the recorded definitions as a caller would send them; without them, a few of ours."""
+    path = recorded_file()
     return unique(orjson.loads(line) for line in path.read_bytes().splitlines())
 
 
@@ -100,15 +114,20 @@ async def _ranks(
     return found
 
 
-def _say_recall(section: Section, ranks: dict[str, int | None]) -> None:
-    sets = (("queries", QUERIES), ("those for tuning", TUNING))
+def _say_recall(
+    section: Section,
+    ranks: dict[str, int | None],
+    asked: Sequence[Query],
+    tuning: Sequence[Query],
+) -> None:
+    sets = (("queries", asked), ("those for tuning", tuning))
     rows = []
     for name, queries in sets:
         places = [ranks[query] for query, _ in queries]
         shares = [f"{share_within(places, first):.0%}" for first in FIRST]
         rows.append([name, str(len(queries)), *shares])
     section.table(["set", "queries", *(f"recall@{first}" for first in FIRST)], rows)
-    missed = [(query, ranks[query]) for query, _ in QUERIES if (ranks[query] or 99) > max(FIRST)]
+    missed = [(query, ranks[query]) for query, _ in asked if (ranks[query] or 99) > max(FIRST)]
     if missed:
         shown = [f"“{query}” ({place or 'not found'})" for query, place in islice(missed, _MISSED)]
         section.say(
