@@ -40,7 +40,7 @@ from benchmarks.processes import Served as ModelServer
 from benchmarks.processes import model_server, service, summarised_by
 from benchmarks.stage import report
 from tests.database_proxy import DatabaseProxy
-from tests.recorded import named_traces, trace_files, traces_dir
+from tests.recorded import named_traces, source, trace_files, traces_dir
 from tests.replay import (
     Judge,
     Launched,
@@ -430,7 +430,7 @@ class Killed:
         lines = [
             f"Replay of {self.minutes:g} minutes over two API processes and two workers, one of"
             f" them killed with -9 every few seconds ({counts(self.kills)}) and started again:"
-            f" {tally.conversations} conversations, each stored four times, {tally.appends:,}"
+            f" {tally.conversations} conversations of {source()}, each stored four times, {tally.appends:,}"
             f" appends and {sum(tally.builds.values()):,} builds acknowledged,"
             f" {self.receipts:,} compactions; {counts(self.retries)} were sent again.",
             f"Read back: {tally.read_back:,} messages, {tally.lost} lost, {tally.doubled} doubled,"
