@@ -430,7 +430,8 @@ class Killed:
         lines = [
             f"Replay of {self.minutes:g} minutes over two API processes and two workers, one of"
             f" them killed with -9 every few seconds ({counts(self.kills)}) and started again:"
-            f" {tally.conversations} conversations of {source()}, each stored four times, {tally.appends:,}"
+            f" {tally.conversations} conversations of {source()}, each stored four times,"
+            f" {tally.appends:,}"
             f" appends and {sum(tally.builds.values()):,} builds acknowledged,"
             f" {self.receipts:,} compactions; {counts(self.retries)} were sent again.",
             f"Read back: {tally.read_back:,} messages, {tally.lost} lost, {tally.doubled} doubled,"
