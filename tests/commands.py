@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import socket
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
 
 COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
 """What the console script `context-service` does, by this interpreter."""
@@ -21,3 +28,37 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(
+    data_dir: Path, *arguments: str, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run the service on a free port and yield it, with the port, once it is announced."""
+    command = (*COMMAND, "serve", "--port", "0", "--data-dir", str(data_dir), *arguments)
+    with subprocess.Popen(
+        command, env=environment(**(environ or {})), stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, announced_port(process)
+        finally:
+            process.kill()
+
+
+def announced_port(process: subprocess.Popen[str]) -> int:
+    """Read the service's log until it names its port; requests wait there until it is ready."""
+    assert process.stderr is not None
+    log = []
+    for line in process.stderr:
+        log.append(line)
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
+            return int(found[1])
+    raise AssertionError("".join(log))
+
+
+def stop(process: subprocess.Popen[str]) -> float:
+    """Send SIGTERM and return the seconds until the process is gone."""
+    asked = monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    return monotonic() - asked

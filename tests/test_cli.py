@@ -11,11 +11,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
 
 import httpx
 import pytest
@@ -25,13 +24,10 @@ from app.adapters.postgres.embedded import running
 from app.cli import cli, is_loopback, place_of
 from app.settings import Settings
 from tests.api.talk import talk
-from tests.commands import COMMAND, environment
+from tests.commands import COMMAND, environment, serving, stop
 from tests.documents import block, pasted
 from tests.fake_llm import FakeLLM, slow
 from tests.fake_llm import answer as reply
-
-ROOT = Path(__file__).parents[1]
-OPERATION = (ROOT / "docs" / "operation.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -41,6 +37,10 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
     if (tmp_path / "data" / "postgres" / "postmaster.pid").exists():
         with ExitStack() as stack:
             stack.enter_context(running(tmp_path / "data"))
+
+
+ROOT = Path(__file__).parents[1]
+OPERATION = (ROOT / "docs" / "operation.md").read_text(encoding="utf-8")
 
 
 def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -53,32 +53,6 @@ def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         timeout=30,
         check=False,
     )
-
-
-@contextmanager
-def serving(
-    data_dir: Path, *arguments: str, environ: Mapping[str, str] | None = None
-) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run the service on a free port and yield it, with the port, once it is announced."""
-    command = (*COMMAND, "serve", "--port", "0", "--data-dir", str(data_dir), *arguments)
-    with subprocess.Popen(
-        command, env=environment(**(environ or {})), stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process, announced_port(process)
-        finally:
-            process.kill()
-
-
-def announced_port(process: subprocess.Popen[str]) -> int:
-    """Read the service's log until it names its port; requests wait there until it is ready."""
-    assert process.stderr is not None
-    log = []
-    for line in process.stderr:
-        log.append(line)
-        if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
-            return int(found[1])
-    raise AssertionError("".join(log))
 
 
 def status(port: int, path: str, key: str | None = None) -> int:
@@ -98,14 +72,6 @@ def status_or_none(port: int, path: str) -> int | None:
         return status(port, path)
     except OSError:
         return None
-
-
-def stop(process: subprocess.Popen[str]) -> float:
-    """Send SIGTERM and return the seconds until the process is gone."""
-    asked = monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    return monotonic() - asked
 
 
 def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:

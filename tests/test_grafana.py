@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.exposition import all_metrics
-from tests.test_logs import FOUND
+from tests.log_calls import FOUND
 
 DOCS = Path(__file__).parent.parent / "docs"
 DASHBOARD = json.loads((DOCS / "grafana" / "context-service.json").read_text(encoding="utf-8"))

@@ -7,17 +7,13 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.logs import JsonLines, request_id
-
-APP = Path(__file__).parent.parent / "app"
-LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-LOGGERS = {"_log", "logger"}
+from tests.log_calls import FOUND
 
 
 def line_of(name: str, message: str, *arguments: Any, **more: Any) -> dict[str, Any]:
@@ -112,20 +108,6 @@ def test_all_of_a_process_is_json() -> None:
         ("somebody", "It is …"),
     ]
     assert told[0]["attempts"] == 1
-
-
-def calls() -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call of a logger in the app, with its place."""
-    for path in sorted(APP.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                holder = node.func.value
-                name = holder.id if isinstance(holder, ast.Name) else ""
-                if name in LOGGERS and node.func.attr in LEVELS:
-                    yield f"{path.relative_to(APP)}:{node.lineno}", node
-
-
-FOUND = dict(calls())
 
 
 @pytest.mark.parametrize("place", FOUND)

@@ -4,60 +4,20 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
 
 from app.domain.formats.json_fields import compact
-from tests.commands import COMMAND, environment, free_port
+from tests.commands import free_port
 from tests.fake_llm import FakeLLM, answer, slow
+from tests.processes import is_ready, process, until
 
-SECONDS = 90.0
 CONVERSATIONS = 6
 POLICY = {"budget": {"context_window": 4_096, "max_output_tokens": 512}}
-
-
-@contextmanager
-def process(
-    log: Path, url: str, fake_llm: FakeLLM, *arguments: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the command line in a process of its own, which is gone after the block."""
-    environ = environment(
-        CONTEXT_DATABASE_URL=url,
-        CONTEXT_SUMMARIZER_MODEL="openai/fake",
-        CONTEXT_SUMMARIZER_API_BASE=fake_llm.api_base,
-        CONTEXT_SUMMARIZER_API_KEY="test",
-        CONTEXT_WORKER_CONCURRENCY="2",
-        CONTEXT_POOL_MAX_SIZE="4",
-    )
-    with log.open("ab") as out:
-        started = subprocess.Popen((*COMMAND, *arguments), env=environ, stdout=out, stderr=out)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.wait(20)
-
-
-def until(holds: Any, what: str) -> None:
-    """Poll until `holds` is true."""
-    deadline = monotonic() + SECONDS
-    while not holds():
-        assert monotonic() < deadline, f"Not within {SECONDS} s: {what}"
-        sleep(0.05)
-
-
-def is_ready(url: str) -> bool:
-    """Tell whether the service answers."""
-    try:
-        return httpx.get(f"{url}/readyz").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def fill(client: httpx.Client, number: int) -> str:

@@ -41,7 +41,7 @@ from tests.conftest import execute, started
 from tests.exposition import Exposed, exposed
 from tests.fake_llm import FakeLLM, answer, status
 from tests.logged import Lines, lines
-from tests.test_processes import is_ready, process, until
+from tests.processes import is_ready, process, until
 
 __all__ = ["lines"]
 

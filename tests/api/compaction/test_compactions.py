@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from threading import Event
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
@@ -21,12 +19,11 @@ from app.domain.tenancy.api_keys import DEFAULT_TENANT as TENANT
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
+from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM
 
-LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
-UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 ODD_IDS = [UNKNOWN_ID, "nothing", "0", "a" * 4000, "%00", "é", "..%2F", UNKNOWN_ID + "0"]
 STRATEGIES = ["sandwich", "retain_summary", "tree_summary", "chain"]
 
@@ -70,27 +67,6 @@ async def work(app: FastAPI, path: str, job_id: str | None) -> None:
     """Do what a worker does that was woken for this."""
     services: Services = app.state.services
     await services.compaction.work(TENANT, path.rpartition("/")[2], job_id)
-
-
-@asynccontextmanager
-async def killed_while_waiting(url: str) -> AsyncIterator[None]:
-    """Hold all heads; what the block starts is killed in the database once it waits for one."""
-    holder = await asyncpg.connect(url)
-    lock = holder.transaction()
-    await lock.start()
-    await holder.execute("SELECT FROM heads FOR UPDATE")
-    try:
-        yield
-        waits = (
-            "SELECT pid FROM pg_stat_activity"
-            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        while not (rows := await execute(url, waits)):
-            await asyncio.sleep(0)
-        await execute(url, "SELECT pg_terminate_backend($1)", rows[0]["pid"])
-    finally:
-        await lock.rollback()
-        await holder.close()
 
 
 # --- asking ---------------------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import asyncpg
 import httpx
 
 from app.adapters.postgres.tables import metadata
-from tests.api.talk import append, assistant, calling, result, talk, user
+from tests.api.conversations.builders import lived, post
+from tests.api.talk import append, talk
 from tests.conftest import execute
 
 KEPT = {
@@ -35,47 +34,6 @@ async def rows(url: str) -> dict[str, int]:
         }
     finally:
         await connection.close()
-
-
-async def post(client: httpx.AsyncClient, path: str, body: Any = None) -> dict[str, Any]:
-    """Post and return the answer, which is no problem."""
-    answer = await client.post(path, json=body if body is not None else {})
-    assert answer.status_code in (200, 201, 202), answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-async def lived(client: httpx.AsyncClient, agent_id: str) -> str:
-    """Return a conversation to which everything has happened that leaves a row."""
-    made = await post(
-        client,
-        "/v1/conversations",
-        {
-            "agent_id": agent_id,
-            "sections": [{"name": "base", "content": "You help."}],
-            "policy": {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}},
-        },
-    )
-    path = f"/v1/conversations/{made['conversation_id']}"
-    key = {"Idempotency-Key": "once"}
-    await client.post(f"{path}/messages", json={"messages": talk(8)}, headers=key)
-    await append(client, path, user("look"), calling("c1"), result("c1", "x" * 9000))
-    last = await append(client, path, assistant("done"))
-    pinned = last["messages"][0]["id"]
-    assert (await client.put(f"{path}/messages/{pinned}/pin")).status_code == 200
-    await client.post(f"{path}/blobs", content=b"raw", headers={"Content-Type": "text/plain"})
-    built = await post(client, f"{path}/context", {"status": "busy"})
-    usage = {"prompt_tokens": built["tokens_used"], "completion_tokens": 5}
-    await post(client, f"{path}/usage", {"usage": usage, "build_id": built["build_id"]})
-    assert (await post(client, f"{path}/compact"))["compacted"]
-    await post(client, f"{path}/compact?wait=false")
-    await post(client, f"{path}/context")
-    assert (await client.get(f"{path}/messages?q=word")).json()["data"]
-    await post(client, f"{path}/snapshots")
-    await post(client, f"/v1/agents/{agent_id}/snapshots")
-    await post(client, f"{path}/clear")
-    await post(client, f"{path}/fork")
-    return path
 
 
 async def test_deleting_an_agent_leaves_no_row(

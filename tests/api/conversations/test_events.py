@@ -20,9 +20,9 @@ from app.composition import keys_of
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
+from tests.commands import serving as serving_process
+from tests.commands import stop
 from tests.conftest import execute, serving
-from tests.test_cli import serving as serving_process
-from tests.test_cli import stop
 
 UNKNOWN = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/events"
 SECONDS = 30

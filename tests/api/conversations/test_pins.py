@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.api.conversations.messages import MAX_ID
-from tests.api.compaction.test_compactions import LONG, UNKNOWN_ID, killed_while_waiting
+from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
 from tests.api.talk import (
     append,
     assert_problem,

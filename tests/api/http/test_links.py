@@ -12,7 +12,7 @@ import httpx
 
 from app.main import create_app
 from app.settings import Settings
-from tests.api.http.test_openapi import DOCUMENT, OPERATIONS
+from tests.api.http.openapi_document import DOCUMENT, OPERATIONS
 from tests.api.talk import talk
 from tests.conftest import started
 

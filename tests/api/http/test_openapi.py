@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import jsonschema_rs
@@ -15,16 +14,9 @@ from app.api.middleware import authentication
 from app.api.openapi.description import SCHEME, WATCHER
 from app.api.prompt.policy_schemas import ABOUT
 from app.domain.common.policy import DEFAULTS, Policy
-from app.main import ROUTERS, create_app
-from app.settings import Settings
+from app.main import ROUTERS
+from tests.api.http.openapi_document import DOCUMENT, OPERATIONS, PUBLISHED, found, schema_of
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "openapi" / "openapi.json"
-DOCUMENT: dict[str, Any] = create_app(Settings()).openapi()
-OPERATIONS: list[tuple[str, str, dict[str, Any]]] = [
-    (method, path, operation)
-    for path, operations in DOCUMENT["paths"].items()
-    for method, operation in operations.items()
-]
 WITHOUT_DATABASE = {
     "/healthz",
     "/metrics",
@@ -40,29 +32,6 @@ NAMES = [operation["operationId"] for _, _, operation in OPERATIONS]
 
 OF_TENANTS = [operation for operation in OPERATIONS if operation[1].startswith("/v1/")]
 OPEN = [operation for operation in OPERATIONS if operation not in OF_TENANTS]
-
-
-def found(node: dict[str, Any]) -> dict[str, Any]:
-    """Return what a reference refers to; anything else is itself."""
-    while "$ref" in node:
-        place: Any = DOCUMENT
-        for step in node["$ref"].removeprefix("#/").split("/"):
-            place = place[step]
-        node = place
-    return node
-
-
-def schema_of(node: dict[str, Any]) -> dict[str, Any]:
-    """Return the named schema that a body or an answer refers to."""
-    (content,) = node["content"].values()
-    schema: dict[str, Any] = content["schema"]
-    if "contentSchema" in schema:
-        schema = schema["contentSchema"]["items"]
-    if schema.get("format") == "binary":
-        return {"examples": ["raw bytes"]}
-    if schema.get("type") == "string":
-        return {"examples": [content["example"]]}
-    return found(next((item for item in schema.get("anyOf", []) if "$ref" in item), schema))
 
 
 def test_the_file_equals_the_app() -> None:

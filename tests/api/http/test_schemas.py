@@ -12,7 +12,7 @@ import pytest
 from app.api.prompt.policy_schemas import BOUNDS
 from app.domain.common.errors import ValidationError
 from app.domain.common.policy import Policy, effective
-from tests.api.http.test_openapi import DOCUMENT, OPERATIONS
+from tests.api.http.openapi_document import DOCUMENT, OPERATIONS
 from tests.api.talk import new_conversation
 
 BODIES = {

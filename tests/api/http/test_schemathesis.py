@@ -15,7 +15,7 @@ import pytest
 from app.keys import create
 from app.main import create_app
 from app.settings import Settings
-from tests.api.http.test_openapi import PUBLISHED
+from tests.api.http.openapi_document import PUBLISHED
 from tests.api.talk import talk
 from tests.conftest import Server, in_thread, serving
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
-from tests.api.compaction.test_compactions import LONG, UNKNOWN_ID, killed_while_waiting
+from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
 from tests.conftest import started
 from tests.fake_llm import FakeLLM

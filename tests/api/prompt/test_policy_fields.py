@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.compaction.test_compactions import LONG
+from tests.api.compaction.builders import LONG
 from tests.api.talk import append, new_conversation, talk, user
 
 

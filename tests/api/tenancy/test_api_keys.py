@@ -14,7 +14,7 @@ from app.domain.tenancy.quotas import TenantLimits
 from app.keys import create, revoke, set_limits
 from app.main import create_app
 from app.settings import Settings
-from tests.api.http.test_openapi import OPERATIONS
+from tests.api.http.openapi_document import OPERATIONS
 from tests.api.talk import assert_problem, new_conversation, talk
 from tests.conftest import execute, started
 

@@ -17,8 +17,8 @@ from app.adapters.postgres.tables import metadata
 from app.keys import create
 from app.main import create_app
 from app.settings import Settings
-from tests.api.conversations.test_deletion import lived, post
-from tests.api.http.test_openapi import OPERATIONS, schema_of
+from tests.api.conversations.builders import lived, post
+from tests.api.http.openapi_document import OPERATIONS, schema_of
 from tests.api.talk import append, calling, result, user
 from tests.conftest import started
 

@@ -8,7 +8,7 @@ from app.domain.common.messages import Role
 from app.domain.compaction.overflow_recovery import halved, last_results
 from app.domain.conversations.turns import Entry, call_groups, entry, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span, View
-from tests.domain.compaction.test_truncation import (
+from tests.domain.compaction.generated import (
     assert_spans_show,
     assert_whole_groups,
     histories,

@@ -68,7 +68,7 @@ from app.domain.models.budget import Limits, Usage
 from app.domain.models.tokens import count_payload_messages
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from tests.domain.histories import CHAT, entries, pinned_at, third
-from tests.domain.payload.test_rendering import frame_of
+from tests.domain.payload.builders import frame_of
 
 LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
 """An effective window of 1000 tokens."""

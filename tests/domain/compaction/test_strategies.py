@@ -41,6 +41,7 @@ from app.domain.conversations.turns import (
     pinned_seqs,
 )
 from app.domain.conversations.view import Span, Summary, View, spans_beside
+from tests.domain.compaction.generated import A, T, U, pinned_histories, rooms
 from tests.domain.histories import entries
 
 SANDWICH = STRATEGIES[StrategyName.SANDWICH]
@@ -50,7 +51,6 @@ TREE = STRATEGIES[StrategyName.TREE_SUMMARY]
 RETAIN = STRATEGIES[StrategyName.RETAIN_SUMMARY]
 CHAIN = STRATEGIES[StrategyName.CHAIN]
 VAST = HistoryBudget(capacity=10**9, target=10**9, fixed=0, summary=0)
-U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 CLEAR, SUMMARIZE, TRUNCATE = ChainStep
 
 COMPACTING = st.sampled_from(
@@ -61,16 +61,6 @@ COMPACTING = st.sampled_from(
         StrategyName.CHAIN,
     )
 )
-
-
-@st.composite
-def rooms(draw: st.DrawFn) -> HistoryBudget:
-    """Draw rooms from far too small to vast; a policy's target may lie above the capacity."""
-    capacity = draw(st.integers(10, 6000))
-    share = draw(st.integers(10, 99))
-    return HistoryBudget(
-        capacity, capacity * share // 95, draw(st.integers(0, 200)), draw(st.integers(0, 64))
-    )
 
 
 def policies(preserve_users: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Policy]:
@@ -85,19 +75,6 @@ def policies(preserve_users: st.SearchStrategy[bool] | None = None) -> st.Search
         compaction=st.builds(CompactionPolicy, retain_last_turns=st.integers(0, 4)),
         preserve_user_messages=st.booleans() if preserve_users is None else preserve_users,
     )
-
-
-@st.composite
-def pinned_histories(draw: st.DrawFn) -> list[Entry]:
-    """Draw a history in which now and then a message is pinned, or a result excluded."""
-    history = draw(entries())
-    seqs = st.sampled_from([item.seq for item in history])
-    pins, others = draw(st.sets(seqs, max_size=3)), draw(st.sets(seqs, max_size=2))
-    excluded = {item.seq for item in history if item.role is T and item.seq in others}
-    return [
-        entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
-        for item in history
-    ]
 
 
 def history_of(roles: Sequence[Role], tokens: int = 10, pins: Sequence[int] = ()) -> list[Entry]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Role
 from app.domain.compaction.strategies import HistoryBudget
 from app.domain.compaction.truncation import (
     ALL_TRIMMED,
@@ -17,28 +16,20 @@ from app.domain.compaction.truncation import (
     truncate,
     truncate_with_note,
 )
-from app.domain.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
+from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span
-from tests.domain.compaction.test_strategies import pinned_histories, rooms
+from tests.domain.compaction.generated import (
+    A,
+    T,
+    U,
+    assert_spans_show,
+    assert_whole_groups,
+    histories,
+    rooms,
+    shown_by,
+)
 
-U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 ORDER = (TRIMMED, ALL_TRIMMED, EMERGENCY)
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> list[Entry]:
-    """Draw what a view shows: all of a log, or its ends around a summary's range; some pins."""
-    history = draw(pinned_histories())
-    starts = [i for i, item in enumerate(history) if item.role is not T]
-    if len(starts) > 2 and draw(st.booleans()):
-        first, last = sorted(draw(st.sets(st.sampled_from(starts[1:]), min_size=2, max_size=2)))
-        return history[:first] + history[last:]
-    return history
-
-
-def shown_by(history: Sequence[Entry], spans: Sequence[Span]) -> list[Entry]:
-    """Return what lies in the spans."""
-    return [item for item in history if any(span.holds(item.seq) for span in spans)]
 
 
 def kept_of(history: Sequence[Entry], fitted: Truncation) -> list[Entry]:
@@ -152,26 +143,6 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
     assert rest == loose[len(loose) - len(rest) :]
     assert_whole_groups(history, kept)
     assert_spans_show(fitted.shown, history, kept)
-
-
-def assert_whole_groups(history: Sequence[Entry], kept: Sequence[Entry]) -> None:
-    """Fail if a call is shown without its results, or they without it."""
-    left = {item.seq for item in kept}
-    for start, end in call_groups(history):
-        assert len({item.seq in left for item in history[start:end]}) == 1
-
-
-def assert_spans_show(
-    spans: Sequence[Span], history: Sequence[Entry], kept: Sequence[Entry]
-) -> None:
-    """Fail unless only the last span is endless and no hidden message of before is in any."""
-    *bounded, last = spans
-    assert last.end == ENDLESS
-    assert all(span.start < span.end < ENDLESS for span in bounded)
-    ends = [span.end for span in bounded]
-    assert all(end < span.start for end, span in zip(ends, spans[1:], strict=True))
-    hidden = set(range(1, history[-1].seq + 1)) - {item.seq for item in kept}
-    assert not any(span.holds(seq) for span in spans for seq in hidden)
 
 
 @given(histories(), rooms(), st.integers(0, 40))

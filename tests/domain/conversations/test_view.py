@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -26,47 +25,14 @@ from app.domain.conversations.view import (
     summary_from,
     view_from,
 )
-from tests.domain.compaction.strategies_messages import texts
-
-FAR = 60
-"""Beyond every drawn seq."""
-
-SEQS = st.integers(1, FAR - 10)
-
-
-def spans() -> st.SearchStrategy[Span]:
-    """Any range within reach."""
-    return st.builds(lambda start, length: Span(start, start + length), SEQS, st.integers(1, 20))
-
-
-@st.composite
-def shown_spans(draw: st.DrawFn) -> tuple[Span, ...]:
-    """Draw spans as a view has them: ascending, apart, the last one open."""
-    bounds = sorted(draw(st.lists(SEQS, min_size=1, max_size=9, unique=True)))
-    bounds = bounds[: len(bounds) - 1 + len(bounds) % 2]
-    closed = map(Span, bounds[:-1:2], bounds[1::2])
-    return (*closed, Span(bounds[-1], ENDLESS))
-
-
-def summaries() -> st.SearchStrategy[Summary]:
-    """Summaries of any shape."""
-    sources = st.lists(spans(), max_size=3).map(tuple)
-    return st.builds(Summary, spans(), texts(), st.integers(0, 2**40), st.integers(1, 9), sources)
-
-
-def views() -> st.SearchStrategy[View]:
-    """Views of any shape, odd texts included."""
-    return st.builds(
-        View,
-        spans=shown_spans(),
-        summaries=st.lists(summaries(), max_size=3).map(tuple),
-        retain=st.none() | texts(),
-        note=st.none() | texts(),
-        trimmed_through=st.integers(0, 2**60),
-        untrimmed=st.lists(SEQS, max_size=4).map(tuple),
-        reasoning_after=st.integers(0, 2**60),
-        summary_as_system=st.booleans(),
-    )
+from tests.domain.conversations.generated import (
+    FAR,
+    first_version,
+    shown_spans,
+    spans,
+    summaries,
+    views,
+)
 
 
 def seqs_in(parts: Iterable[Span]) -> list[int]:
@@ -233,20 +199,6 @@ def test_a_summary_comes_back_from_storage(summary: Summary) -> None:
     """A receipt's summaries read back equal, their sources included (E8)."""
     [raw] = json_text.loads(View(summaries=(summary,)).as_json())["summaries"]
     assert summary_from(raw) == summary
-
-
-def first_version(**changes: Any) -> dict[str, Any]:
-    """Return a view as the first version stored it."""
-    raw = {
-        "spans": [{"start": 1, "end": 3}, {"start": 7, "end": ENDLESS}],
-        "summary": "so far",
-        "summary_span": {"start": 3, "end": 7},
-        "note": None,
-        "trimmed_through": 4,
-        "reasoning_after": 5,
-        "summary_as_system": True,
-    }
-    return json.loads(json.dumps(raw | changes))  # type: ignore[no-any-return]
 
 
 def test_what_the_first_version_stored_still_reads_back() -> None:

@@ -31,8 +31,8 @@ from app.domain.prompt.resolved_settings import (
     PayloadTools,
     RequestSettings,
 )
-from tests.domain.conversations.test_view import first_version, views
-from tests.domain.payload.test_rendering import TOOLS, frame_of
+from tests.domain.conversations.generated import first_version, views
+from tests.domain.payload.builders import TOOLS, frame_of
 
 FRAME = frame_of([], TOOLS, None)
 LIMITS = Limits(1000, 100, 0.8, 0.7, 0.95, 0.98)

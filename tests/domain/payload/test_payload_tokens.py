@@ -16,11 +16,9 @@ from app.domain.payload.assembler import Assembler
 from app.domain.payload.assemblers import assembler_for
 from app.domain.prompt.sections import NO_TAIL, Tail
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, RawLog, rows_of
-from tests.domain.payload.test_assembler import Case, cases
+from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
 from tests.payload_tokens import payload_tokens
 
-LEAST = 0.99
-IMAGE = 640 * 480 // 750
 COUNT = TiktokenTokenizer().count
 TAIL = Tail(('Two others\n\n\nare "busy".', "\t" * 40))
 LIST = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}

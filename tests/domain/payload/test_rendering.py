@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,7 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.common.policy import Policy
 from app.domain.conversations.view import Span, View
-from app.domain.formats import ToolDefinition
-from app.domain.models.budget import Limits
 from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.payload.assembler import (
@@ -43,7 +39,6 @@ from app.domain.prompt.resolved_settings import (
     check_tools,
     fixed_usage,
     message_tokens,
-    tool_costs,
     tools_from,
 )
 from app.domain.prompt.sections import (
@@ -57,51 +52,23 @@ from app.domain.prompt.sections import (
     system_text,
 )
 from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, third
-from tests.domain.payload.test_assembler import RICH_LOG, RICH_VIEW, Case, cases, folded
-from tests.domain.prompt.test_sections import sections
-from tests.judge import refusals
+from tests.domain.payload.builders import (
+    ITEMS,
+    LIMITS,
+    RICH_LOG,
+    RICH_VIEW,
+    TOOLS,
+    Case,
+    cases,
+    faults,
+    folded,
+    frame_of,
+)
+from tests.domain.prompt.generated import sections
 
-LIMITS = Limits(10**6, 500, 0.8, 0.7, 0.95, 0.98)
 EXACT = ModelInfo("gpt", 10**6, None, None, "o200k", True, None, None, None, None, None, {})
 MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
-TOOLS = (
-    ToolDefinition("read_file", "Reads.", {"type": "object", "properties": {}}),
-    ToolDefinition("shell", "", {"type": "object", "properties": {"c": {"type": "string"}}}),
-)
-ITEMS = {
-    FormatName.OPENAI_CHAT: "messages",
-    FormatName.OPENAI_RESPONSES: "input",
-    FormatName.ANTHROPIC: "messages",
-    FormatName.GEMINI: "contents",
-}
 TAILS = st.sampled_from([NO_TAIL, Tail(("[note]", "more")), Tail(("[note]",), as_system=True)])
-
-
-def frame_of(
-    given_: Sequence[PromptSection], tools: tuple[ToolDefinition, ...], info: ModelInfo | None
-) -> ResolvedSettings:
-    """Return a frame with these sections and tools."""
-    merged = merge_sections([given_])
-    costs = tool_costs(tools, third)
-    return ResolvedSettings(
-        policy=Policy(),
-        model="some-model",
-        info=info,
-        limits=LIMITS,
-        policy_limits=LIMITS,
-        problem=None,
-        sections=merged,
-        tools=tools,
-        raw_fixed=fixed_usage(merged, sum(costs), third),
-        factor=1.0,
-        count=third,
-        sections_hash="s",
-        tools_hash="t",
-        policy_hash="p",
-        texts={},
-        tool_costs=costs,
-        raw_dynamic=message_tokens(dynamic_texts(merged), third),
-    )
 
 
 FRAMES = st.builds(
@@ -156,11 +123,6 @@ def count_marks(value: Any) -> int:
             return sum(map(count_marks, value))
         case _:
             return 0
-
-
-def faults(format: FormatName, body: dict[str, Any]) -> list[str]:
-    """Return what the provider's types and rules have against a payload."""
-    return refusals(format, body)
 
 
 @given(cases(), FRAMES, TAILS)

@@ -13,21 +13,9 @@ from app.domain.prompt.sections import (
     section_from,
     system_text,
 )
+from tests.domain.prompt.generated import KINDS, sections
 
-KINDS = list(SectionKind)
 STATIC = (SectionKind.BASE, SectionKind.RULES, SectionKind.MEMORIES, SectionKind.DOCS)
-
-
-def sections() -> st.SearchStrategy[PromptSection]:
-    """Sections with few names, so that layers meet."""
-    return st.builds(
-        PromptSection,
-        name=st.sampled_from("abcdef"),
-        content=st.sampled_from(["x", "some text", "", "  "]),
-        kind=st.sampled_from(KINDS),
-        cacheable=st.booleans(),
-        order=st.integers(-2, 3),
-    )
 
 
 LAYERS = st.lists(st.lists(sections(), max_size=5), max_size=3)

@@ -23,7 +23,7 @@ from app.domain.tool_output.grep import (
     GrepMatch,
     GrepResult,
 )
-from tests.domain.tool_output.test_blobs import any_bytes, any_text, cut_up
+from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
 
 PATTERNS = [
     "a",

@@ -26,7 +26,7 @@ from app.domain.tool_output.preview import (
     preview_of_texts,
     should_offload,
 )
-from tests.domain.tool_output.test_blobs import any_bytes, any_text, cut_up
+from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
 
 DEFAULT = PreviewRules.of(ToolOutputPolicy())
 BLOB = "blob_0123456789abcdef01234567"

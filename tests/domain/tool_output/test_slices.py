@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.tool_output.blobs import Chunk, encode, prefix_size, show
 from app.domain.tool_output.slices import Bytes, LineReader, Lines, byte_slice, bytes_to_fetch
-from tests.domain.tool_output.test_blobs import any_bytes, chunked, cut_up
+from tests.domain.tool_output.generated import any_bytes, chunked, cut_up
 
 ENDLESS = 10**9
 

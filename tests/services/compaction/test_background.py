@@ -32,7 +32,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.test_context import ASKS, TOOLS, check, fill, policy
+from tests.services.payload.builders import ASKS, TOOLS, check, fill, policy
 
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 GOOD = "<summary>what was said</summary>"

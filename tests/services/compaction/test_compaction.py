@@ -31,7 +31,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.test_context import check, is_extension, policy
+from tests.services.payload.builders import check, is_extension, policy
 
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 TIMED_OUT = ServiceUnavailable("no", {"reason": "timeout"})

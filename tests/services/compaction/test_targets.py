@@ -25,7 +25,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.test_context import TOOLS, fill, policy
+from tests.services.payload.builders import TOOLS, fill, policy
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 FEW = {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}}

@@ -38,7 +38,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.test_context import ASKS, SECTIONS, TOOLS, check, is_extension, policy
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, is_extension, policy
 
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 PLACEHOLDER = "[tool output trimmed; ref="

@@ -28,7 +28,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.test_context import ASKS, SECTIONS, TOOLS, check, fill, policy
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, policy
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})

@@ -8,15 +8,13 @@ import pytest
 
 from app.domain.common.policy import OWN_TOOLS
 from tests.services.fakes import ANTHROPIC, CHAT, Build, Harness, asks, result, says, user
-from tests.services.payload.test_context import ASKS, check, harness
+from tests.services.payload.builders import ASKS, check
 
 READ_LINES, GREP, READ_BYTES, *_ = OWN_TOOLS
 FORMATS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
 LONG = "".join(f"line {number} of a long output\n" for number in range(4000))
 WINDOW = {"budget": {"context_window": 60_000, "max_output_tokens": 1000}}
 OWN = {"type": "function", "function": {"name": READ_LINES, "description": "mine"}}
-
-__all__ = ["harness"]
 
 
 def tools_of(build: Build) -> list[str]:

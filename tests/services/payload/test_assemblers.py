@@ -8,15 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import PromptSection, SectionKind
 from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.build_state import Known
-from app.services.payload.context import ContextService
-from tests.domain.payload.test_rendering import ITEMS, faults
+from tests.domain.payload.builders import ITEMS, faults
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -24,28 +22,15 @@ from tests.services.fakes import (
     MODEL,
     TENANT,
     Harness,
-    WatchedDatabase,
     asks,
     result,
     says,
     user,
 )
+from tests.services.payload.builders import GEMINI, MODELS, RESPONSES, built
 
-RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
-MODELS = {
-    CHAT: MODEL,
-    RESPONSES: "gpt-5.6",
-    ANTHROPIC: "claude-sonnet-4-5",
-    GEMINI: "gemini-2.5-pro",
-}
 BASE = {"name": "base", "content": "You are kind."}
 PAD = {"name": "pad", "content": "Try the door.", "kind": "scratchpad"}
-
-
-@pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
 
 
 def tool(name: str, category: str = "mcp", words: int = 60) -> dict[str, Any]:
@@ -57,20 +42,6 @@ def tool(name: str, category: str = "mcp", words: int = 60) -> dict[str, Any]:
 def small(window: int = 8_000, **leaves: Any) -> dict[str, Any]:
     """Return a policy with a window of its own."""
     return {"budget": {"context_window": window, "max_output_tokens": 500}} | leaves
-
-
-async def built(
-    harness: Harness,
-    conversation_id: str,
-    ask: RequestSettings | None = None,
-    known: Known | None = None,
-    service: ContextService | None = None,
-) -> dict[str, Any]:
-    """Build, and return the answer as a client reads it."""
-    service = service or harness.context
-    answer = await service.build(TENANT, conversation_id, ask or RequestSettings(), known)
-    read: dict[str, Any] = orjson.loads(orjson.dumps(answer.body))
-    return read
 
 
 def said(answer: dict[str, Any]) -> str:

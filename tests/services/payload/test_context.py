@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import (
     ContextLimitUnknown,
     ContextOverflow,
@@ -19,11 +18,9 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.common.messages import FormatName, Role
-from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.log import Append
 from tests.domain.histories import raw_logs
-from tests.judge import refusals
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -34,71 +31,23 @@ from tests.services.fakes import (
     Build,
     Harness,
     ScriptedGateway,
-    WatchedDatabase,
     asks,
     new_id,
     result,
     says,
     user,
 )
+from tests.services.payload.builders import (
+    ASKS,
+    SECTIONS,
+    TOOLS,
+    check,
+    fill,
+    is_extension,
+    policy,
+)
 
-SECTIONS = [
-    {"name": "base", "content": "You are kind."},
-    {"name": "rules", "content": "Never lie.", "kind": "rules"},
-    {"name": "skill", "content": "You can dance.", "kind": "skill"},
-]
-TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
-ASKS = {
-    CHAT: RequestSettings(CHAT, MODEL),
-    ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE),
-}
-
-
-@pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
-
-
-def policy(window: int = 1100, output: int = 100, **leaves: Any) -> dict[str, Any]:
-    """Return a policy with a small window, of which own tools and notes would take too much."""
-    budget = {"context_window": window, "max_output_tokens": output, "notice_at": 1.0}
-    budget |= leaves.pop("budget", {})
-    return {"budget": budget, "agent_tools": "none"} | leaves
-
-
-def capacity_of(build: Build, exact: bool) -> int:
-    """Return the most a payload may count."""
-    budget = build["budget"]
-    margin = 0.0 if exact else 0.05
-    return Limits(budget.total, budget.max_output_tokens, 1, None, 1, 1, margin).capacity
-
-
-def check(build: Build, exact: bool) -> None:
-    """Assert what holds for every build: it fits, its numbers are true, a provider takes it."""
-    budget = build["budget"]
-    assert build["tokens_used"] == build.count() == budget.used_tokens
-    assert build["tokens_used"] <= capacity_of(build, exact)
-    parts = (
-        budget.system_prompt,
-        budget.skill_prompts,
-        budget.tool_descriptions,
-        budget.summary,
-        budget.conversation,
-    )
-    assert sum(parts) == budget.used_tokens
-    assert refusals(build["format"], build.payload) == []
-
-
-def is_extension(later: Build, earlier: Build) -> bool:
-    """Whether a payload's promised prefix opens a later payload."""
-    stable = earlier["stable_items"]
-    return (
-        later.messages[:stable] == earlier.messages[:stable]
-        and later.payload.get("tools") == earlier.payload.get("tools")
-        and later.payload.get("system") == earlier.payload.get("system")
-    )
 
 
 # --- any log --------------------------------------------------------------------------------
@@ -323,12 +272,6 @@ async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) ->
 
 
 # --- pressure -------------------------------------------------------------------------------
-
-
-async def fill(harness: Harness, cid: str, used: int) -> None:
-    """Append small turns until the conversation counts at least so many tokens."""
-    while (await harness.stored(cid)).state.tokens < used:
-        await harness.append(cid, user("why " * 4), says("so " * 4))
 
 
 async def test_below_compact_trigger_nothing_is_compacted(harness: Harness) -> None:

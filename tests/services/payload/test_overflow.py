@@ -31,7 +31,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.test_context import ASKS, SECTIONS, TOOLS, check, fill, policy
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, policy
 
 STRATEGIES = (
     "sandwich",

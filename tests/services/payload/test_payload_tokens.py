@@ -20,11 +20,10 @@ from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.build_state import Known
 from tests.domain.histories import IMAGE_DATA, raw_logs
-from tests.domain.payload.test_payload_tokens import IMAGE, LEAST
-from tests.domain.payload.test_rendering import ITEMS
+from tests.domain.payload.builders import IMAGE, ITEMS, LEAST
 from tests.payload_tokens import payload_tokens
 from tests.services.fakes import Harness, WatchedDatabase
-from tests.services.payload.test_assemblers import MODELS, built
+from tests.services.payload.builders import MODELS, built
 
 SECTIONS = [{"name": "base", "content": 'Say "so".\n\n\n\tNever 日本語. ' * 20}]
 DESCRIBED = {"description": "Reads\n\na\tfile.", "parameters": {"type": "object", "x": "\n \t" * 9}}

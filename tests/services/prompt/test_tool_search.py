@@ -15,9 +15,6 @@ from app.domain.formats import ToolDefinition
 from app.services.ports import Database
 from app.services.prompt.tool_search import ToolSearchService
 from tests.services.fakes import TENANT, Harness, result, says, user
-from tests.services.payload.test_context import harness
-
-__all__ = ["harness"]
 
 NOWHERE = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 

@@ -54,7 +54,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.tool_output.test_blobs import LARGE, Process
+from tests.services.tool_output.builders import LARGE, Process
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}

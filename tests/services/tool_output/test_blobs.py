@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import aclosing
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -29,297 +27,29 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Chunk, StoredChunk, encode, show
-from app.services.conversations.conversations import ConversationService
-from app.services.conversations.log import LogService
-from app.services.ports import BlobStore, BlobWriter, Repositories
-from app.services.tool_output.blobs import BlobService
-from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, Content, Original, StoredResults
+from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, encode, show
+from app.services.tool_output.stored_results import CHUNKS_AT_ONCE, Content
 from tests.services.fakes import (
-    SUMMARISER,
     TENANT,
-    Clock,
-    Harness,
-    ScriptedGateway,
-    WatchedDatabase,
-    _open_sessions,
-    asks,
     new_id,
     result,
-    says,
-    user,
+)
+from tests.services.tool_output.builders import (
+    HOUR,
+    LARGE,
+    Process,
+    left,
+    refused,
+    summarising,
 )
 
-LARGE = "line\n" * 2000
-HOUR = timedelta(hours=1)
 DROP = {"gc": {"drop_compacted": True}}
-
-
-class WatchedStore:
-    """A store that notes what is opened, and can be away."""
-
-    def __init__(self, kept: BlobStore) -> None:
-        self.kept = kept
-        self.is_away = False
-        self.opened: list[int] = []
-        self.most_written = 0
-        self.before_write: Callable[[], Awaitable[Any]] | None = None
-        self.before_read: Callable[[], Awaitable[Any]] | None = None
-
-    def check(self) -> None:
-        """Raise while it is away; and never be asked while a session is open."""
-        assert _open_sessions.get() == 0
-        if self.is_away:
-            raise ServiceUnavailable("The object store does not answer", {"reason": "Away"})
-
-    @asynccontextmanager
-    async def writer(
-        self, tenant_id: str, conversation_id: str, content_id: str
-    ) -> AsyncIterator[BlobWriter]:
-        """Open a content for writing."""
-        async with self.kept.writer(tenant_id, conversation_id, content_id) as writer:
-            yield _WatchedWriter(self, writer)
-
-    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
-        """Return the raw bytes of chunks."""
-        hook, self.before_read = self.before_read, None
-        if hook is not None:
-            await hook()
-        self.check()
-        self.opened += [chunk.number for chunk in chunks]
-        return await self.kept.read(object_key, chunks)
-
-    async def copy(
-        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
-    ) -> str:
-        """Copy an object."""
-        self.check()
-        return await self.kept.copy(tenant_id, conversation_id, content_id, object_key)
-
-    async def remove(self, object_keys: Sequence[str]) -> None:
-        """Delete objects."""
-        self.check()
-        await self.kept.remove(object_keys)
-
-    async def forget(self, tenant_id: str, conversation_id: str) -> None:
-        """Delete every object of a conversation."""
-        self.check()
-        await self.kept.forget(tenant_id, conversation_id)
-
-    async def drop_parts(self, older_than: datetime) -> int:
-        """Delete what killed uploads have left."""
-        self.check()
-        return await self.kept.drop_parts(older_than)
-
-    async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
-        """Yield what was written before a time."""
-        self.check()
-        async for found in self.kept.orphans(older_than):
-            yield found
-
-    async def keys(self) -> list[str]:
-        """Return the keys of all objects."""
-        return [key async for key, _, _ in self.kept.orphans(datetime.now(UTC) + HOUR)]
-
-
-class _WatchedWriter:
-    def __init__(self, store: WatchedStore, writer: BlobWriter) -> None:
-        self._store = store
-        self._writer = writer
-
-    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
-        self._store.check()
-        self._store.most_written = max(self._store.most_written, len(chunks))
-        if self._store.before_write is not None:
-            await self._store.before_write()
-        return await self._writer.write(chunks)
-
-    async def finish(self) -> str | None:
-        self._store.check()
-        return await self._writer.finish()
-
-
-class GatedDatabase(WatchedDatabase):
-    """The real database, with a door before each transaction and a count of all sessions."""
-
-    def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(database)
-        self.before_transaction: Callable[[], Awaitable[Any]] | None = None
-        self.sessions = 0
-
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
-        """Open a session and count it."""
-        self.sessions += 1
-        async with super().session() as records:
-            yield records
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Repositories]:
-        """Let what waits at the door go first, once."""
-        gate, self.before_transaction = self.before_transaction, None
-        if gate is not None:
-            await gate()
-        async with super().transaction() as records:
-            yield records
-
-
-class Process:
-    """The services of one process that has blobs, over a store."""
-
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        store: BlobStore | None = None,
-        *,
-        most_bytes: int = 2**31,
-        **harness: Any,
-    ) -> None:
-        self.database = GatedDatabase(database)
-        self.store = WatchedStore(store or RowStore())
-        self.now = datetime.now(UTC)
-        self.harness = Harness(self.database, **harness)
-        self.outputs = StoredResults(self.database, self.store, new_id)
-        resolver = self.harness.resolver
-        self.log = LogService(
-            self.database,
-            resolver,
-            self.harness.queue,
-            self.outputs,
-            self.harness.active,
-            new_id,
-            1000,
-        )
-        self.harness.log = self.log
-        self.harness.conversations = ConversationService(
-            self.database,
-            resolver,
-            {},
-            new_id,
-            self.harness.clock.utc,
-            self.outputs.forget,
-            self.harness.summariser.check_model,
-        )
-        self.blobs = BlobService(
-            self.database,
-            resolver,
-            self.store,
-            self.outputs,
-            new_id,
-            lambda: self.now,
-            most_bytes=most_bytes,
-            upload_ttl_seconds=3600,
-        )
-
-    async def upload(
-        self, cid: str, *pieces: bytes, tenant: str = TENANT, tool: str | None = None
-    ) -> Any:
-        """Upload some pieces."""
-        return await self.blobs.upload(
-            tenant, cid, streamed(*pieces), media_type=TEXT, tool_name=tool
-        )
-
-    async def stored(self, cid: str, content: Any, **more: Any) -> Any:
-        """Append a call with its result, and return the result's ref."""
-        call = new_id()
-        done = await self.harness.append(cid, asks(call), result(call, content) | more)
-        return done.messages[-1].output_ref
-
-    async def read(self, cid: str, ref: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes of an output as they are downloaded."""
-        source = await self.blobs.find(TENANT, cid, ref)
-        last = source.ref.byte_size if end is None else end
-        async with aclosing(self.blobs.content(source, start, last)) as pieces:
-            return b"".join([piece async for piece in pieces])
-
-    async def transcript(self, cid: str, content: Content = Content.AUTO) -> list[Original]:
-        """Return all messages of a transcript."""
-        _, found = await self.log.page(
-            TENANT, cid, after_seq=0, before_seq=10**9, order="asc", limit=1000
-        )
-        return await self.log.originals(cid, found, content)
-
-    async def collect(self, cid: str, **how: Any) -> list[str]:
-        """Collect, and return the ids of what was taken."""
-        return [blob.id for blob in (await self.blobs.collect(TENANT, cid, **how)).blobs]
-
-    async def compacted(self, policy: Any = None) -> tuple[str, list[str]]:
-        """Return a conversation whose middle is compacted, and the refs of three large results.
-
-        The first two were in the middle, the last one is still shown.
-        """
-        sandwich = {"preserve_top": 1, "preserve_bottom": 3}
-        cid = await self.harness.conversation({"sandwich": sandwich, **(policy or {})})
-        await self.harness.append(cid, user("begin"), says("well"))
-        refs = []
-        for name in ("first", "second"):
-            await self.harness.append(cid, user(f"and the {name}?"), says("yes " * 200))
-            refs.append((await self.stored(cid, f"{name}\n{LARGE}")).id)
-        await self.harness.append(cid, user("and the last?"))
-        refs.append((await self.stored(cid, f"last\n{LARGE}")).id)
-        assert (await self.harness.compact(cid)).compacted
-        return cid, refs
-
-
-async def streamed(*pieces: bytes) -> AsyncIterator[bytes]:
-    """Yield pieces as a client sends them: no session is open meanwhile."""
-    for piece in pieces:
-        assert _open_sessions.get() == 0
-        await asyncio.sleep(0)
-        yield piece
-
-
-def refused(work: Awaitable[Any]) -> Awaitable[Any]:
-    """Return what comes of work that may be refused."""
-
-    async def run() -> Any:
-        try:
-            return await work
-        except ContextError as error:
-            return error
-
-    return run()
-
-
-@pytest.fixture(params=["rows", "objects"])
-def kept(request: pytest.FixtureRequest) -> BlobStore:
-    """Each place for the bytes in turn."""
-    return ObjectStore("memory:///") if request.param == "objects" else RowStore()
-
-
-def summarising(database: PostgresDatabase, kept: BlobStore) -> Process:
-    """Return one process's services with a model that summarises."""
-    clock = Clock()
-    return Process(
-        database, kept, gateway=ScriptedGateway(clock=clock), clock=clock, model=SUMMARISER
-    )
-
-
-@pytest.fixture
-def process(database: PostgresDatabase, kept: BlobStore) -> Process:
-    """One process's services with a model that summarises, over each kind of store."""
-    return summarising(database, kept)
 
 
 @pytest.fixture
 def rows(database: PostgresDatabase) -> Process:
     """One process's services with a model that summarises, whose bytes are in rows."""
     return summarising(database, RowStore())
-
-
-@pytest_asyncio.fixture
-async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A plain connection to this test's database."""
-    opened = await asyncpg.connect(database_url)
-    yield opened
-    await opened.close()
-
-
-async def left(connection: asyncpg.Connection) -> tuple[int, int, int]:
-    """Return how many blobs, chunks and uploads there are."""
-    tables = ("blobs", "blob_chunks", "blob_uploads")
-    numbers = [await connection.fetchval(f"SELECT count(*) FROM {name}") for name in tables]
-    return numbers[0], numbers[1], numbers[2]
 
 
 async def assert_whole(process: Process, cid: str) -> None:

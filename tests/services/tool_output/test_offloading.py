@@ -29,17 +29,7 @@ from app.services.conversations.log import INLINE, Append, Appended
 from app.services.prompt.settings_inheritance import OwnSettings, Patch
 from app.services.tool_output.stored_results import Content
 from tests.services.fakes import ANTHROPIC, TENANT, asks, new_id, result, says, user
-from tests.services.tool_output.test_blobs import (
-    LARGE,
-    Process,
-    connection,
-    kept,
-    left,
-    process,
-    refused,
-)
-
-__all__ = ["connection", "kept", "process"]
+from tests.services.tool_output.builders import LARGE, Process, left, refused
 
 OFF = {"tool_output": {"enabled": False}}
 WIDE = {"tool_output": {"offload_threshold_bytes": 20_000}}
