@@ -62,7 +62,7 @@ _MEDIA: Final = ("data", "file_data", "url", "image_url", "file_url", "fileUri",
 
 def payload_tokens(payload: Mapping[str, Any]) -> int:
     """Return the tokens of all that a model reads of a payload, in any of the four formats."""
-    return sum(map(_tokens, payload_texts(payload)))
+    return sum(map(text_tokens, payload_texts(payload)))
 
 
 def payload_texts(payload: Mapping[str, Any]) -> Iterator[str]:
@@ -112,7 +112,8 @@ def _is_media(owner: Mapping[str, Any], value: str) -> bool:
 
 
 @lru_cache(maxsize=50_000)
-def _tokens(text: str) -> int:
+def text_tokens(text: str) -> int:
+    """Return the tokens of one text."""
     encode = _encoding().encode_ordinary
     return sum(len(encode(text[start : start + LONGEST])) for start in range(0, len(text), LONGEST))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -11,7 +10,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-import pytest_asyncio
 from fastapi import FastAPI
 
 from app.api.http.dependencies import Services
@@ -26,19 +24,6 @@ from tests.fake_llm import FakeLLM
 
 ODD_IDS = [UNKNOWN_ID, "nothing", "0", "a" * 4000, "%00", "é", "..%2F", UNKNOWN_ID + "0"]
 STRATEGIES = ["sandwich", "retain_summary", "tree_summary", "chain"]
-
-
-@pytest.fixture
-def app(with_model: Settings) -> FastAPI:
-    """The app whose summariser is the scriptable model; its worker runs when told to."""
-    return create_app(with_model)
-
-
-@pytest_asyncio.fixture
-async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of that app."""
-    async with started(app) as opened:
-        yield opened
 
 
 async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from fastapi import FastAPI
 
 from app.api.http.dependencies import Services
@@ -22,19 +20,6 @@ from tests.fake_llm import FakeLLM
 
 LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
 MODEL = "openai/fake"
-
-
-@pytest.fixture
-def app(with_model: Settings) -> FastAPI:
-    """The app whose summariser is the scriptable model."""
-    return create_app(with_model)
-
-
-@pytest_asyncio.fixture
-async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of that app."""
-    async with started(app) as opened:
-        yield opened
 
 
 async def long_talk(client: httpx.AsyncClient, **body: Any) -> str:

@@ -6,18 +6,12 @@ Tokens are counted by a walk of the finished payload that shares no code with th
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
-import os
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import tiktoken
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,54 +28,25 @@ from tests.api.talk import (
     user,
 )
 from tests.conftest import started
+from tests.payload_tokens import payload_texts, payload_tokens, text_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
 FORMATS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
 STRATEGIES = ["sandwich", "sliding_window", "full_history", "tree_summary", "retain_summary"]
 STRATEGIES += ["chain"]
-LABELS = frozenset({"type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "name"})
-LABELS |= {"data", "url", "image_url", "signature", "thoughtSignature", "encrypted_content"}
-"""Fields that hold no text: what an item is, media, and what a provider signs or encrypts."""
-
-
-@cache
-def vocabulary() -> tiktoken.Encoding:
-    """Return the vocabulary that comes with LiteLLM: nothing is downloaded."""
-    found = importlib.util.find_spec("litellm")
-    assert found is not None and found.origin is not None
-    folder = Path(found.origin).parent / "litellm_core_utils" / "tokenizers"
-    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(folder))
-    return tiktoken.get_encoding("o200k_base")
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Yield the texts of a JSON value."""
-    match value:
-        case str():
-            yield value
-        case dict():
-            for key, item in value.items():
-                if key not in LABELS:
-                    yield from strings(item)
-        case list():
-            for item in value:
-                yield from strings(item)
 
 
 def counted(payload: dict[str, Any]) -> int:
-    """Count the texts of a payload's items and of its system prompt with tiktoken."""
-    items = payload.get("messages") or payload.get("input") or payload.get("contents")
-    config = payload.get("config", payload)
-    encode = vocabulary().encode
-    texts = strings([items, config.get("system_instruction"), config.get("system")])
-    pieces = (text[at : at + 20_000] for text in texts for at in range(0, len(text), 20_000))
-    return sum(len(encode(piece, disallowed_special=())) for piece in pieces)
+    """Count the texts of a payload, those of its tools left out."""
+    config = {key: value for key, value in payload.get("config", {}).items() if key != "tools"}
+    rest = {key: value for key, value in payload.items() if key != "tools"}
+    return payload_tokens({**rest, "config": config})
 
 
 def told(payload: dict[str, Any]) -> str:
     """Return all that a payload's items say."""
     items = payload.get("messages") or payload.get("input") or payload.get("contents")
-    return "\n".join(strings(items))
+    return "\n".join(payload_texts({"items": items}))
 
 
 def tools_of(body: dict[str, Any]) -> str:
@@ -339,7 +304,7 @@ def texts(draw: st.DrawFn, effective: int) -> str:
     share = draw(st.sampled_from(SIZES))
     pieces = draw(st.lists(st.sampled_from(HOSTILE), min_size=1, max_size=2))
     unit = "".join(pieces)
-    tokens = max(1, len(vocabulary().encode(unit * 20, disallowed_special=())) / 20)
+    tokens = max(1, text_tokens(unit * 20) / 20)
     return f"begin {unit * max(1, int(share * effective / tokens))} end"
 
 
