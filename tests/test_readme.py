@@ -1,22 +1,27 @@
-"""The README does what it says: its first session runs, its tables are complete."""
+"""The README and the pages for beginners do what they say: their sessions run as printed."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from app.domain.common.policy import DEFAULTS
-from app.settings import Settings, policy_variables, variable
+from examples.stand_in_model import Handler
+from tests.commands import environment
 from tests.documents import block, blocks, pasted
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GETTING_STARTED = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
 WINDOWS = (ROOT / "docs" / "windows-and-snapshots.md").read_text(encoding="utf-8")
 TOOL_OUTPUT = (ROOT / "docs" / "tool-output.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
@@ -25,7 +30,7 @@ LOCAL = "http://127.0.0.1:8080"
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_curl_session_can_be_pasted(served: str) -> None:
     """The shell session runs as printed, a line for each answer, two payloads at its end (K1)."""
-    script = block(README, "sh", "BASE=").replace(LOCAL, served)
+    script = block(GETTING_STARTED, "sh", "BASE=").replace(LOCAL, served)
     appended, chat, anthropic = map(json.loads, pasted(script).splitlines())
     assert appended["head_seq"] == 3
     assert [item["role"] for item in chat["payload"]["messages"]][:2] == ["system", "user"]
@@ -62,15 +67,40 @@ def test_a_day_of_an_agent_can_be_pasted(served: str) -> None:
     assert "login page" in fork and "backups" not in fork
 
 
-def test_the_python_session_can_be_pasted(served: str) -> None:
-    """The Python session runs as printed (K1, E7)."""
-    script = block(README, "python", "httpx.Client").replace(LOCAL, served)
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    lines = done.stdout.splitlines()
-    assert lines[1].endswith("-> You said: What did I say first?")
-    assert "'compacted': False" in lines[2]
+@pytest.fixture
+def stand_in() -> Iterator[str]:
+    """The stand-in of examples/, on a free port; yields its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_python_session_can_be_pasted(served: str, stand_in: str) -> None:
+    """The Python session runs as printed, with the stand-in for the model."""
+    script = block(README, "python").replace(LOCAL, served)
+    given = {"OPENAI_BASE_URL": stand_in, "OPENAI_API_KEY": "none"}
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(**given),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert [line.partition(", ")[2] for line in said.splitlines()] == [
+        "You said: My name is Ada.",
+        "You said: What is my name?",
+    ]
+    assert all(name in block(README, "sh", "export") for name in given)
+
+
+def test_every_page_that_the_readme_links_exists() -> None:
+    """No link of the README leads to a page that is missing."""
+    linked = re.findall(r"\]\(([\w./-]+\.md)", README)
+    assert linked
+    assert [page for page in linked if not (ROOT / page).exists()] == []
 
 
 def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,24 +108,6 @@ def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("CONTEXT_URL", served)
-    said = pasted(block(README, "sh", "context-service demo"))
+    said = pasted(block(GETTING_STARTED, "sh", "context-service demo"))
     assert f"curl '{served}/v1/conversations/" in said
-    assert "`CONTEXT_URL`" in README and "`CONTEXT_API_KEY`" in README
-
-
-@pytest.mark.parametrize("name", sorted(Settings.__dataclass_fields__))
-def test_every_setting_is_in_the_table(name: str) -> None:
-    """The table of settings lists each variable (api.md, command line)."""
-    if name != "policy_overrides":
-        assert f"| `{variable(name)}` |" in README
-
-
-@pytest.mark.parametrize(("name", "path"), sorted(policy_variables(DEFAULTS)))
-def test_every_policy_leaf_is_in_the_table(name: str, path: tuple[str, ...]) -> None:
-    """The table of policy leaves lists each with its default and its variable (decision 22)."""
-    value: object = DEFAULTS
-    for key in path:
-        assert isinstance(value, dict)
-        value = value[key]
-    shown = "[]" if value == () else json.dumps(value)
-    assert f"| `{'.'.join(path)}` | `{shown}` | `{name}` |".replace('"', "") in README
+    assert "`CONTEXT_URL`" in GETTING_STARTED and "`CONTEXT_API_KEY`" in GETTING_STARTED
