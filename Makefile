@@ -1,6 +1,6 @@
 # One command each; `make help` lists them. Only Python 3.11 or newer and make have to be there.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-pooled clients check fmt openapi bench lock hooks clean
+.PHONY: help setup run test test-pooled clients check fmt openapi docs bench lock hooks clean
 
 BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -35,12 +35,13 @@ test-pooled: setup ## Run the tests through PgBouncer in transaction mode (ARGS=
 clients: setup ## Lint openapi.json, and try the clients made from it
 	$(BIN)/pytest tests/test_clients.py $(ARGS)
 
-check: setup ## Lint, format, types, direction of imports, openapi.json
+check: setup ## Lint, format, types, direction of imports, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/context-service openapi --check openapi/openapi.json
+	$(BIN)/context-service settings --check docs/configuration.md
 
 fmt: setup ## Format, and mend what the linter can
 	$(BIN)/ruff check --fix .
@@ -48,6 +49,9 @@ fmt: setup ## Format, and mend what the linter can
 
 openapi: setup ## Write openapi/openapi.json from the app
 	$(BIN)/context-service openapi --output openapi/openapi.json
+
+docs: setup ## Write docs/configuration.md from the settings
+	$(BIN)/context-service settings --output docs/configuration.md
 
 bench: setup ## Measure against the floors (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from threading import Thread
@@ -115,9 +115,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     allowances = allowances_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-    resolver = SettingsResolver(
-        registry, tokenizer, settings.policy_overrides, settings.default_model
-    )
+    resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
     measured = MeasuredGateway(gateway, telemetry)
     # The breaker comes first: a call that is not made is not counted.
     guarded = CircuitBreaker(
@@ -142,17 +140,17 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     conversations = ConversationService(
         database,
         resolver,
-        settings.policy_overrides,
+        settings.policy,
         new_id,
         now,
         outputs.forget,
         summariser.check_model,
     )
     retention = Retention(
-        settings.retention_conversation_days,
-        settings.retention_event_days,
-        settings.retention_job_days,
-        settings.retention_key_use_days,
+        _days(settings.retention_conversation_days),
+        _days(settings.retention_event_days),
+        _days(settings.retention_job_days),
+        _days(settings.retention_key_use_days),
     )
     return Parts(
         telemetry=telemetry,
@@ -256,13 +254,17 @@ def _spans(settings: Settings) -> Spans | None:
     return Tracing(settings.otlp_endpoint, app_version())
 
 
+def _days(days: int | None) -> timedelta | None:
+    return timedelta(days=days) if days is not None else None
+
+
 def _summariser_settings(settings: Settings) -> SummariserSettings:
     patterns = settings.secret_patterns
     if patterns is None:
         patterns = DEFAULT_SECRET_PATTERNS
     return SummariserSettings(
         model=settings.summarizer_model,
-        allowed_models=settings.summarizer_allowed_models,
+        allowed_models=settings.allowed_summarizers,
         fallback_models=settings.summarizer_fallback_models,
         timeout_seconds=settings.summarizer_timeout_seconds,
         context_window=settings.summarizer_context_window,

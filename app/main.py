@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
@@ -35,6 +34,7 @@ from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.common.structure import StructureLimits
 from app.domain.tenancy.quotas import QuotaKind
+from app.environment import SettingsError
 from app.services.common.read_permits import Reads
 from app.services.common.tenant_shares import Shares
 from app.services.compaction.compaction import CompactRequest
@@ -60,7 +60,7 @@ from app.services.snapshots.forks import ForkService
 from app.services.snapshots.restores import RestoreService
 from app.services.snapshots.snapshot_summaries import SnapshotSummaries
 from app.services.snapshots.snapshots import SnapshotService
-from app.settings import Settings, SettingsError
+from app.settings import Settings, read_settings
 from app.worker import worker_of
 
 # The two hot paths first: routes are tried in this order.
@@ -99,7 +99,7 @@ MCP_MARGIN_SECONDS = 30.0
 
 def build() -> FastAPI:
     """Return the app for the settings of the environment; what uvicorn calls."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     if settings.database_url is None:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")
     logs.configure(settings.log_level)
@@ -180,7 +180,7 @@ def create_app(
 
 def _services(settings: Settings, parts: Parts) -> Services:
     database, resolver, compaction = parts.database, parts.resolver, parts.compaction
-    policy = settings.policy_overrides
+    policy = settings.policy
     search = ToolSearchService(database, resolver, Bm25Ranking())
     log = LogService(
         database,

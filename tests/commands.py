@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
+from unittest import mock
+
+from app.settings import Settings, read_settings
 
 COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
 """What the console script `context-service` does, by this interpreter."""
@@ -21,6 +24,12 @@ def environment(**given: str) -> dict[str, str]:
     """Return the variables of this process, of the service's own only those given."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("CONTEXT_")}
     return kept | given
+
+
+def settings_from(environ: Mapping[str, str]) -> Settings:
+    """Return the settings that a process with this environment reads."""
+    with mock.patch.dict(os.environ, environ, clear=True):
+        return read_settings()
 
 
 def free_port() -> int:

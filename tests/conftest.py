@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -267,13 +266,14 @@ async def client(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 def with_model(settings: Settings, fake_llm: FakeLLM) -> Settings:
     """The same settings with the scriptable model as the summariser."""
-    return replace(
-        settings,
-        summarizer_model="openai/fake",
-        summarizer_allowed_models=("openai/fake",),
-        summarizer_api_base=fake_llm.api_base,
-        summarizer_api_key="test",
-        summarizer_timeout_seconds=20.0,
+    return settings.model_copy(
+        update={
+            "summarizer_model": "openai/fake",
+            "summarizer_allowed_models": ("openai/fake",),
+            "summarizer_api_base": fake_llm.api_base,
+            "summarizer_api_key": "test",
+            "summarizer_timeout_seconds": 20.0,
+        }
     )
 
 

@@ -21,7 +21,9 @@ import pytest
 from click.testing import CliRunner
 
 from app.adapters.postgres.embedded import running
-from app.cli import cli, is_loopback, place_of
+from app.cli import cli
+from app.cli.database import location
+from app.cli.serve import is_loopback
 from app.settings import Settings
 from tests.api.talk import talk
 from tests.commands import COMMAND, environment, serving, stop
@@ -221,7 +223,7 @@ def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir:
 )
 def test_a_database_is_named_without_its_password(url: str, expected: str) -> None:
     """34: where a key was made is said by host and name alone."""
-    assert place_of(Settings(database_url=url)) == expected
+    assert location(Settings(database_url=url)) == expected
 
 
 def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +358,7 @@ BAD_URLS = {
     "postgresql://user:hidden@127.0.0.1:abc/db": "must have ports from 1 to 65535",
     "postgresql://user:hidden@127.0.0.1:99999/db": "must have ports from 1 to 65535",
     "postgresql://user:hidden@one:1,two:0/db": "must have ports from 1 to 65535",
-    "postgresql://user:hidden@[::1/db": "Invalid IPv6 URL",
+    "postgresql://user:hidden@[::1/db": "must be a valid URL",
     "postgresql://user:hidden@127.0.0.1:1/db?sslmode=wrong": "`sslmode` parameter",
     "postgresql://user:hidden@host.invalid/db": "The database does not answer",
     "postgresql://user:hidden@127.0.0.1:1/db": "The database does not answer",

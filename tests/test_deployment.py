@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from ruamel.yaml import YAML
 
-from app.settings import Settings, unknown_variables, variable
+from app.environment import variable
+from app.settings import Settings, unknown_variables
+from tests.commands import settings_from
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -42,7 +44,7 @@ def environment(service: str) -> dict[str, str]:
 
 def settings(service: str) -> Settings:
     """Return the settings that a service reads from its environment."""
-    return Settings.from_env(environment(service))
+    return settings_from(environment(service))
 
 
 def pooler() -> RawConfigParser:
@@ -209,7 +211,7 @@ def test_the_proxy_lets_through_what_the_service_takes() -> None:
 
 def test_the_guide_names_things_that_exist() -> None:
     """Its settings, files and services are there."""
-    known = {variable(name) for name in Settings.__dataclass_fields__}
+    known = {variable(name) for name in Settings.model_fields}
     assert set(re.findall(r"CONTEXT_[A-Z_]*[A-Z]", GUIDE)) <= known
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", GUIDE):
         assert (ROOT / "docs" / link).exists(), link

@@ -11,7 +11,6 @@ import textwrap
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -251,7 +250,7 @@ async def test_a_worker_forgets_from_the_start_on(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Operation: what has had its time goes by itself; a failure ends nothing and quotes nobody."""
-    given = Settings(database_url=place.url, retention_conversation_days=timedelta(days=1))
+    given = Settings(database_url=place.url, retention_conversation_days=1)
     conversation_id = await place.conversation()
     age = "UPDATE conversations SET updated_at = now() - interval '2 days'"
     await execute(place.url, age)

@@ -14,7 +14,8 @@ from app.adapters.postgres.migrate import is_current
 from app.adapters.postgres.readiness import Readiness
 from app.composition import new_id
 from app.domain.common.errors import ServiceUnavailable
-from app.settings import Settings, SettingsError
+from app.environment import SettingsError
+from tests.commands import settings_from
 from tests.conftest import Server, execute
 from tests.pooler import DATABASE, PROGRAM, Pooled, connect_query, pooling
 
@@ -165,7 +166,7 @@ def test_jobs_behind_a_pooler_want_the_direct_url() -> None:
     """Decision 35: workers listen, so a pooler without the direct URL is refused at the start."""
     given = {"CONTEXT_DATABASE_URL": "postgresql://a/b", "CONTEXT_DATABASE_POOLER": "transaction"}
     with pytest.raises(SettingsError, match="CONTEXT_DIRECT_DATABASE_URL"):
-        Settings.from_env(given)
-    assert Settings.from_env(given | {"CONTEXT_WORKER": "false"}).database_pooler == "transaction"
+        settings_from(given)
+    assert settings_from(given | {"CONTEXT_WORKER": "false"}).database_pooler == "transaction"
     direct = {"CONTEXT_DIRECT_DATABASE_URL": "postgresql://c/b"}
-    assert Settings.from_env(given | direct).worker
+    assert settings_from(given | direct).worker

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -53,7 +52,9 @@ SECONDS = 20.0
 @pytest.fixture
 def summarised(with_model: Settings) -> Settings:
     """Settings with a summariser whose price is known."""
-    return replace(with_model, summarizer_model=MODEL, summarizer_allowed_models=(MODEL,))
+    return with_model.model_copy(
+        update={"summarizer_model": MODEL, "summarizer_allowed_models": (MODEL,)}
+    )
 
 
 async def metrics_of(client: httpx.AsyncClient) -> Exposed:
@@ -234,7 +235,7 @@ async def test_nothing_that_was_said_is_told(
     fake_llm.script(status(400, MARKER), answer(f"{MARKER} without tags"), answer(MARKER))
     fake_llm.always(answer(f"<summary>{MARKER} was said.</summary>"))
     with collecting() as (collector, address):
-        settings = replace(summarised, otlp_endpoint=address)
+        settings = summarised.model_copy(update={"otlp_endpoint": address})
         app = create_app(settings)
         found: Services = app.state.services
 
@@ -264,7 +265,9 @@ async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM
     """
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     with collecting() as (collector, address):
-        async with started(create_app(replace(summarised, otlp_endpoint=address))) as client:
+        async with started(
+            create_app(summarised.model_copy(update={"otlp_endpoint": address}))
+        ) as client:
             path = await new_conversation(client, model="gpt-4o", policy=SMALL)
             await append(client, path, *talk(24))
             parent = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
@@ -343,7 +346,7 @@ def test_the_provider_of_a_model(model: str, provider: str) -> None:
 async def test_the_span_of_a_job(summarised: Settings) -> None:
     """M, E6: a worker's job begins a trace, which its compaction and its calls are part of."""
     with collecting() as (collector, address):
-        settings = replace(summarised, otlp_endpoint=address)
+        settings = summarised.model_copy(update={"otlp_endpoint": address})
         async with started(create_app(settings, with_worker=True)) as client:
             path = await new_conversation(client, model="gpt-4o", policy=SMALL)
             await append(client, path, *talk(24))
@@ -369,7 +372,7 @@ async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> Non
     """M: nobody waits for a collector that is not there, and the log says so once."""
     away = f"http://127.0.0.1:{free_port()}"
     begun = monotonic()
-    async with started(create_app(replace(settings, otlp_endpoint=away))) as client:
+    async with started(create_app(settings.model_copy(update={"otlp_endpoint": away}))) as client:
         path = await new_conversation(client)
         for _ in range(3):
             await append(client, path, user("hello"))
@@ -415,7 +418,9 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
     with silent_server() as port:
         for number in (port, free_port()):
             url = f"postgresql://nobody@127.0.0.1:{number}/nothing"
-            app = create_app(replace(settings, database_url=url, database_connect_seconds=1.0))
+            app = create_app(
+                settings.model_copy(update={"database_url": url, "database_connect_seconds": 1.0})
+            )
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 begun = monotonic()

@@ -453,7 +453,7 @@ async def test_a_compaction_that_is_killed_as_it_is_applied(
 
 async def test_without_a_database(settings: Settings) -> None:
     """M: every endpoint of compactions answers 503."""
-    away = replace(settings, database_url="postgresql://nobody@127.0.0.1:9/nothing")
+    away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     path = f"/v1/conversations/{UNKNOWN_ID}"
     async with started(create_app(away)) as client:
         for method, place in (

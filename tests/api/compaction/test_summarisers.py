@@ -119,7 +119,9 @@ async def test_compacting_with_a_model_that_may_not_is_refused(
 def narrowed(with_model: Settings) -> FastAPI:
     """The app after its operator has taken the model from the allowed ones."""
     return create_app(
-        replace(with_model, summarizer_model=None, summarizer_allowed_models=("openai/another",))
+        with_model.model_copy(
+            update={"summarizer_model": None, "summarizer_allowed_models": ("openai/another",)}
+        )
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -290,7 +290,7 @@ async def test_many_streams_at_once(base: str) -> None:
 
 async def test_too_many_streams(settings: Settings) -> None:
     """Beyond the limit 503 says when to come again; whoever leaves makes room (L3, M)."""
-    with serving(create_app(replace(settings, events_max_streams=2))) as base:
+    with serving(create_app(settings.model_copy(update={"events_max_streams": 2}))) as base:
         async with speaking(base) as client:
             path = await new_conversation(client)
             async with listening(client, path):
@@ -327,7 +327,9 @@ async def test_the_end_of_the_key_ends_the_stream(settings: Settings, store: Sto
     """34, L3: also where there is nothing to tell; the streams of other keys go on."""
     keys = keys_of(PostgresDatabase(store))
     lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
-    with serving(create_app(replace(settings, events_keep_alive_seconds=0.1))) as base:
+    with serving(
+        create_app(settings.model_copy(update={"events_keep_alive_seconds": 0.1}))
+    ) as base:
         async with keyed(base, lasting) as other:
             path = await new_conversation(other)
             expires_at = datetime.now(UTC) + timedelta(seconds=3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -401,7 +400,7 @@ async def test_pages_both_ways(client: httpx.AsyncClient) -> None:
 
 async def test_batch_limit_is_a_setting(settings: Settings) -> None:
     """A2: the most messages of a batch can be set lower."""
-    async with started(create_app(replace(settings, max_batch=2))) as client:
+    async with started(create_app(settings.model_copy(update={"max_batch": 2}))) as client:
         path = await new_conversation(client)
         answer = await client.post(f"{path}/messages", json={"messages": talk(3)})
         assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
@@ -409,7 +408,7 @@ async def test_batch_limit_is_a_setting(settings: Settings) -> None:
 
 async def test_without_a_known_window(settings: Settings) -> None:
     """Decision 6: without a known window appends answer nulls and builds say what is missing."""
-    async with started(create_app(replace(settings, default_model=None))) as client:
+    async with started(create_app(settings.model_copy(update={"default_model": None}))) as client:
         for model in (None, "nobody-knows-this"):
             path = await new_conversation(client, model=model)
             appended = await append(client, path, user("hi"))

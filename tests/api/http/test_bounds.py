@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -26,12 +25,13 @@ VALUES, KEYS, MESSAGE_VALUES = 500, 300, 200
 @pytest.fixture
 async def tight(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an app with low limits."""
-    limited = replace(
-        settings,
-        max_json_values=VALUES,
-        max_json_keys=KEYS,
-        max_json_depth=30,
-        max_message_values=MESSAGE_VALUES,
+    limited = settings.model_copy(
+        update={
+            "max_json_values": VALUES,
+            "max_json_keys": KEYS,
+            "max_json_depth": 30,
+            "max_message_values": MESSAGE_VALUES,
+        }
     )
     async with started(create_app(limited)) as opened:
         yield opened

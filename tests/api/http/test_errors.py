@@ -6,7 +6,6 @@ import gzip
 import inspect
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -320,7 +319,7 @@ async def test_a_refused_message_is_told_in_a_sentence(client: httpx.AsyncClient
 @pytest.fixture
 async def small_client(settings: Settings) -> Any:
     """A client of an app that takes bodies of 1000 bytes."""
-    async with started(create_app(replace(settings, max_body_bytes=1000))) as opened:
+    async with started(create_app(settings.model_copy(update={"max_body_bytes": 1000}))) as opened:
         yield opened
 
 

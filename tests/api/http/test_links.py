@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -135,7 +135,9 @@ async def act(caller: Caller) -> None:
 
 async def test_every_link_can_be_followed(settings: Settings) -> None:
     """M: expressions stand for what a real answer has, and what is read there is found."""
-    async with started(create_app(replace(settings, default_model="gpt-4o"))) as client:
+    async with started(
+        create_app(settings.model_copy(update={"default_model": "gpt-4o"}))
+    ) as client:
         caller = Caller(client)
         await act(caller)
         made, followed = list(caller.answers), set()

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -441,7 +440,7 @@ async def test_an_oversized_body_is_413(settings: Settings) -> None:
         for _ in range(20):
             yield b" " * 100
 
-    async with started(create_app(replace(settings, max_body_bytes=1000))) as client:
+    async with started(create_app(settings.model_copy(update={"max_body_bytes": 1000}))) as client:
         declared = {**ASKED, "content-length": str(2**40)}
         answer = await client.post("/mcp", content=b"{}", headers=declared)
         assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
@@ -593,7 +592,7 @@ BOUND = f"/mcp?conversation_id={NOWHERE}"
 
 async def test_a_database_that_is_away_is_told(settings: Settings) -> None:
     """M: it is a 503 where it must be asked for keys, and else an error; tools are still listed."""
-    away = replace(settings, database_url="postgresql://nobody@127.0.0.1:9/nothing")
+    away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     app = create_app(away)
     async with started(app) as client:
         answer = await client.post(BOUND, json=RECALL, headers=ASKED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -265,7 +264,7 @@ async def test_quiet_routes_and_the_setting(settings: Settings, lines: Lines) ->
         assert lines.told("request") == []
         assert (await client.get("/v1/strategies")).status_code == 200
         assert len(lines.told("request")) == 1
-    async with started(create_app(replace(settings, access_log=False))) as client:
+    async with started(create_app(settings.model_copy(update={"access_log": False}))) as client:
         assert (await client.get("/v1/strategies")).status_code == 200
     assert len(lines.told("request")) == 1
 
@@ -299,7 +298,9 @@ async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lin
 
 async def test_the_token_of_the_metrics(settings: Settings) -> None:
     """M: with a token in the settings `/metrics` is for those who have it."""
-    async with started(create_app(replace(settings, metrics_token="s3cret"))) as client:
+    async with started(
+        create_app(settings.model_copy(update={"metrics_token": "s3cret"}))
+    ) as client:
         for given in ("", "Bearer", "Bearer wrong", "Basic s3cret", "s3cret"):
             answer = await client.get("/metrics", headers={"Authorization": given})
             assert_problem(answer, 401, "UNAUTHENTICATED")

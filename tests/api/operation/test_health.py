@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from dataclasses import replace
 
 import asyncpg
 import httpx
@@ -26,7 +25,7 @@ async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
 
 async def test_without_a_database(settings: Settings) -> None:
     """M: without a database the app starts, lives, is not ready, and answers 503."""
-    away = replace(settings, database_url="postgresql://nobody@127.0.0.1:9/nothing")
+    away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     async with started(create_app(away)) as client:
         assert (await client.get("/healthz")).status_code == 200
         answer = await client.get("/readyz")
@@ -99,7 +98,7 @@ async def test_a_database_that_comes_back(server: Server, settings: Settings) ->
         hidden = f"{name}_hidden"
         rename = 'ALTER DATABASE "{}" RENAME TO "{}"'
         await execute(server.url_of("postgres"), rename.format(name, hidden))
-        async with started(create_app(replace(settings, database_url=url))) as client:
+        async with started(create_app(settings.model_copy(update={"database_url": url}))) as client:
             assert_problem(await client.get("/readyz"), 503, "SERVICE_UNAVAILABLE")
             await execute(server.url_of("postgres"), rename.format(hidden, name))
             assert (await client.get("/readyz")).status_code == 200

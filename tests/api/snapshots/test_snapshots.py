@@ -307,7 +307,9 @@ async def test_generate_summary_handles_a_model_that_takes_too_long(
     with_model: Settings, fake_llm: FakeLLM
 ) -> None:
     """I1: a model that does not answer in time is one that failed."""
-    hurried = replace(with_model, summarizer_timeout_seconds=0.2, summarizer_deadline_seconds=0.4)
+    hurried = with_model.model_copy(
+        update={"summarizer_timeout_seconds": 0.2, "summarizer_deadline_seconds": 0.4}
+    )
     # The first call loads the library, which must not be what takes too long.
     async with started(create_app(with_model)) as client:
         path = await new_conversation(client)
@@ -714,7 +716,7 @@ async def test_a_restored_import_has_the_models_of_its_conversations(
     settings: Settings, time: Time
 ) -> None:
     """I2, I4: without a default model too, a conversation that a restore makes can be built."""
-    bare = replace(settings, default_model=None)
+    bare = settings.model_copy(update={"default_model": None})
     async with started(create_app(bare, now=time.now)) as client:
         agent = await new_agent(client, model="gpt-4o")
         paths = [
@@ -747,7 +749,9 @@ async def test_a_restored_import_has_the_models_of_its_conversations(
 
 async def test_an_import_without_models_is_taken(settings: Settings, time: Time) -> None:
     """I2: files of earlier releases have none; bare messages may name one for all of them."""
-    async with started(create_app(replace(settings, default_model=None), now=time.now)) as client:
+    async with started(
+        create_app(settings.model_copy(update={"default_model": None}), now=time.now)
+    ) as client:
         for models, model in ((None, None), ([{"model": "gpt-4o"}], "gpt-4o")):
             body = {key: value for key, value in BARE.items() if key != "session_id"}
             made = (await imported(client, body | {"models": models})).json()
@@ -780,7 +784,7 @@ async def test_import_checks_messages_as_an_append_does(client: httpx.AsyncClien
 
 async def test_import_of_too_much_is_refused(settings: Settings) -> None:
     """M: an import is bounded as every body is."""
-    async with started(create_app(replace(settings, max_body_bytes=2_000))) as client:
+    async with started(create_app(settings.model_copy(update={"max_body_bytes": 2_000}))) as client:
         answered = await imported(client, BARE | {"summary": "x" * 3_000})
         assert_problem(answered, 413, "PAYLOAD_TOO_LARGE")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -92,7 +91,7 @@ async def test_without_a_key_names_of_pages_are_refused(
     assert answer.status_code == status
     if status == 403:
         assert_problem(answer, 403, "FORBIDDEN")
-    trusting = replace(settings, allow_unauthenticated=True, allowed_hosts=("*",))
+    trusting = settings.model_copy(update={"allow_unauthenticated": True, "allowed_hosts": ("*",)})
     async with started(create_app(trusting)) as other:
         assert (await other.get("/v1/agents", headers={"Host": host})).status_code == 200
     key = await create("acme", "", None, settings)
@@ -105,8 +104,11 @@ async def test_names_can_be_allowed(settings: Settings) -> None:
 
     That something else keeps strangers out does not keep out the pages in a browser inside.
     """
-    given = replace(
-        settings, allow_unauthenticated=True, allowed_hosts=("context.svc.example", "Other.example")
+    given = settings.model_copy(
+        update={
+            "allow_unauthenticated": True,
+            "allowed_hosts": ("context.svc.example", "Other.example"),
+        }
     )
     async with started(create_app(given)) as client:
         for host, status in {
@@ -199,7 +201,7 @@ async def test_the_secret_is_nowhere(
 
 async def test_without_a_database_nobody_is_let_in(settings: Settings) -> None:
     """34: a process that never saw the database cannot know whether a key is needed."""
-    away = replace(settings, database_url="postgresql://127.0.0.1:1/none")
+    away = settings.model_copy(update={"database_url": "postgresql://127.0.0.1:1/none"})
     async with started(create_app(away)) as client:
         answer = await client.get("/v1/strategies")
         assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
@@ -251,7 +253,9 @@ async def test_too_many_bytes_are_429_and_nothing_is_stored(
 
 async def test_the_settings_limit_the_default_tenant(settings: Settings) -> None:
     """Security: the settings' limits hold without keys as well."""
-    async with started(create_app(replace(settings, requests_per_minute=1))) as client:
+    async with started(
+        create_app(settings.model_copy(update={"requests_per_minute": 1}))
+    ) as client:
         statuses = [(await client.get("/v1/agents")).status_code for _ in range(4)]
     assert statuses.count(429) >= 2
 

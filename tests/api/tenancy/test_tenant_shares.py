@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 
 import httpx
 
@@ -32,7 +31,9 @@ async def tenants(settings: Settings, base: str) -> AsyncIterator[list[httpx.Asy
 
 async def test_streams_of_one_tenant_leave_room_for_others(settings: Settings) -> None:
     """A tenant with its share of streams is told 429, while another opens one."""
-    limited = replace(settings, events_max_streams=3, events_max_streams_per_tenant=2)
+    limited = settings.model_copy(
+        update={"events_max_streams": 3, "events_max_streams_per_tenant": 2}
+    )
     with serving(create_app(limited)) as base:
         async with tenants(settings, base) as (acme, other), AsyncExitStack() as stack:
             paths = [await new_conversation(client) for client in (acme, other)]
@@ -51,7 +52,7 @@ async def test_streams_of_one_tenant_leave_room_for_others(settings: Settings) -
 
 async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Settings) -> None:
     """Uploads that are under way take a tenant's share, and no place of another tenant."""
-    limited = replace(settings, heavy_requests=3, heavy_requests_per_tenant=2)
+    limited = settings.model_copy(update={"heavy_requests": 3, "heavy_requests_per_tenant": 2})
     app = create_app(limited)
 
     def is_begun() -> bool:
@@ -91,7 +92,7 @@ async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Sett
 
 async def test_a_download_holds_its_place_until_it_is_read(settings: Settings) -> None:
     """A place is given back with the last byte of an answer, not with the first."""
-    limited = replace(settings, heavy_requests_per_tenant=1)
+    limited = settings.model_copy(update={"heavy_requests_per_tenant": 1})
     with serving(create_app(limited)) as base:
         async with tenants(settings, base) as (acme, _):
             path = await new_conversation(acme)
@@ -107,7 +108,7 @@ async def test_a_download_holds_its_place_until_it_is_read(settings: Settings) -
 
 async def test_copies_count_as_bytes_that_were_sent(settings: Settings) -> None:
     """A fork, and a restore that copies, take from the bytes of the day."""
-    limited = replace(settings, bytes_per_day=50_000)
+    limited = settings.model_copy(update={"bytes_per_day": 50_000})
     async with started(create_app(limited)) as client:
         path = await new_conversation(client)
         batch = {"messages": [user("x" * 15_000)]}

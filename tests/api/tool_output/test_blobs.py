@@ -9,7 +9,6 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -372,7 +371,9 @@ async def test_wrong_places(client: httpx.AsyncClient, settings: Settings) -> No
 
 async def test_an_upload_over_the_limit(settings: Settings) -> None:
     """F1, decision 30: too large a body is 413 with nothing stored, unread where it says so."""
-    async with started(create_app(replace(settings, max_blob_bytes=100_000))) as client:
+    async with started(
+        create_app(settings.model_copy(update={"max_blob_bytes": 100_000}))
+    ) as client:
         path = await new_conversation(client)
         for body in (pieces(b"x" * 60_000, b"x" * 40_001), pieces(b"x" * 100_001)):
             answer = await client.post(f"{path}/blobs", content=body)
@@ -383,7 +384,7 @@ async def test_an_upload_over_the_limit(settings: Settings) -> None:
         await assert_nothing_stored(settings)
         # No JSON body: the limit of those does not apply.
         assert (await upload(client, path, b"x" * 100_000))["byte_size"] == 100_000
-    async with started(create_app(replace(settings, max_body_bytes=1000))) as client:
+    async with started(create_app(settings.model_copy(update={"max_body_bytes": 1000}))) as client:
         assert (await upload(client, path, b"x" * 100_000))["byte_size"] == 100_000
 
 
@@ -734,7 +735,7 @@ async def test_an_object_store_that_goes_away(settings: Settings, tmp_path: Path
     """F8: it fails: results stay inline with a warning, what lies there is 503; then it heals."""
     folder = tmp_path / "objects"
     url = f"file://{folder}"
-    async with started(create_app(replace(settings, blob_store_url=url))) as client:
+    async with started(create_app(settings.model_copy(update={"blob_store_url": url}))) as client:
         path = await new_conversation(client)
         ref = await stored(client, path, LARGE)
         loose = (await upload(client, path, BODY))["id"]

@@ -283,7 +283,9 @@ async def test_the_service_spends_no_more_than_it_may(
     with_model: Settings, fake_llm: FakeLLM
 ) -> None:
     """E9: beyond the calls of an hour the answer is 503 with the time to come back."""
-    async with started(create_app(replace(with_model, summarizer_calls_per_hour=2))) as client:
+    async with started(
+        create_app(with_model.model_copy(update={"summarizer_calls_per_hour": 2}))
+    ) as client:
         answers = [await compress(client) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 503]
     assert answers[2].json()["reason"] == "spend_guard"
@@ -296,7 +298,9 @@ async def test_the_service_leaves_a_broken_model_alone(
 ) -> None:
     """E9: breaker settings reach the gateway; calls refused by it are not counted as spent."""
     fake_llm.always(fake.status(401, "bad key"))
-    settings = replace(with_model, summarizer_breaker_failures=2, summarizer_calls_per_hour=2)
+    settings = with_model.model_copy(
+        update={"summarizer_breaker_failures": 2, "summarizer_calls_per_hour": 2}
+    )
     async with started(create_app(settings)) as client:
         answers = [await compress(client) for _ in range(4)]
     assert {answer.status_code for answer in answers} == {503}
@@ -315,7 +319,7 @@ async def test_secret_settings_reach_the_summariser(
         ({"secret_patterns": (r"id-\d+",)}, ["id-42"], ["AKIA"]),
         ({"secret_masking": False}, [], ["AKIA", "id-42"]),
     ):
-        async with started(create_app(replace(with_model, **changes))) as client:
+        async with started(create_app(with_model.model_copy(update=changes))) as client:
             await client.post("/v1/context/compress", json={"messages": messages})
         text = fake_llm.requests[-1].text
         assert not [word for word in hidden if word in text]

@@ -1,0 +1,38 @@
+"""The command line: `context-service serve | worker | migrate | keys | tenants | demo | openapi`.
+
+1. A flag sets its environment variable and overrides it, so child processes see the same settings.
+2. An error that a user can fix is one line on stderr without a traceback. The exit code is 2 for
+   an invalid setting or an unusable database, 3 when the private database is lost while the
+   process runs, and 1 otherwise.
+3. Slow imports happen inside the commands, or while the database starts.
+"""
+
+from __future__ import annotations
+
+import click
+
+from app.cli.documents import openapi, settings
+from app.cli.migrate import migrate
+from app.cli.replay import demo
+from app.cli.serve import serve
+from app.cli.tenants import keys, tenants
+from app.cli.work import worker
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="context-service")
+def cli() -> None:
+    """Keep every message of an LLM agent, and build the exact payload for its next call.
+
+    Every setting is a CONTEXT_… environment variable; docs/configuration.md lists them. The --help
+    of a command shows which of them are also flags.
+    """
+
+
+for command in (serve, worker, migrate, keys, tenants, demo, openapi, settings):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; the console script `context-service`."""
+    cli(prog_name="context-service")

@@ -1,0 +1,111 @@
+"""The settings as Markdown, made from the settings class and the policy's schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from app.api.prompt.policy_schemas import PolicyPatch
+from app.domain.common.policy import DEFAULTS
+from app.environment import policy_variables, variable
+from app.settings import GROUPS, Settings
+
+_HEAD = """\
+# Configuration
+
+Every setting is an environment variable. `context-service settings` prints this page from the
+settings class; `make docs` writes it. An empty variable counts as unset. At the start an invalid
+value ends the process with exit code 2 and a line that names the variable. Lists are separated by
+commas. Some settings are also flags of `serve` and `worker`, which override the variable; `--help`
+shows them.
+
+Clients of the service, such as `context-service demo`, read `CONTEXT_URL` and `CONTEXT_API_KEY`.
+The service reads neither.
+"""
+_POLICY = """\
+## Policy
+
+A policy says how a conversation's context is kept. Each value is inherited: the conversation's
+policy overrides its agent's, which overrides the service's default. `GET` shows the effective
+values. Ratios are shares of the effective window: the model window less `max_output_tokens`.
+
+`CONTEXT_POLICY` takes the default policy as one JSON object; the variables of single values
+override it.
+"""
+_TYPES = {"array": "list", "object": "JSON object"}
+
+
+def markdown() -> str:
+    """Return the page."""
+    properties = Settings.model_json_schema(by_alias=False)["properties"]
+    heads: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
+    parts = [_HEAD]
+    for group in GROUPS:
+        rows = [_setting(name, properties[name]) for name in group.model_fields]
+        parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(heads, rows)}")
+    schema = PolicyPatch.model_json_schema()
+    leaves = [_leaf(name, path, schema) for name, path in policy_variables(DEFAULTS)]
+    parts.append(f"{_POLICY}\n{_table(('value', *heads), leaves)}")
+    return "\n".join(parts)
+
+
+def _setting(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
+    default = Settings.model_fields[name].default
+    shown = _code(default) if default is not None and default != () else "unset"
+    pattern = [_code(kind["pattern"]) for kind in _kinds(schema, {}) if "pattern" in kind]
+    bounds = _bounds(schema, {}) or ", ".join(pattern)
+    return (_code(variable(name)), _type(schema, {}), shown, bounds, schema["description"])
+
+
+def _leaf(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:
+    schema, shared = root, root["$defs"]
+    default: Any = DEFAULTS
+    for key in path:
+        (schema,) = [kind["properties"][key] for kind in _kinds(schema, shared)]
+        default = default[key]
+    shown = _code(default if isinstance(default, str) else json.dumps(default))
+    about = schema["description"]
+    place = _code(".".join(path))
+    return (place, _code(name), _type(schema, shared), shown, _bounds(schema, shared), about)
+
+
+def _kinds(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the alternatives of a schema, without null and with references resolved."""
+    if "$ref" in schema:
+        yield from _kinds(shared[schema["$ref"].rpartition("/")[2]], shared)
+    elif "anyOf" in schema:
+        for kind in schema["anyOf"]:
+            yield from _kinds(kind, shared)
+    elif schema.get("type") != "null":
+        yield schema
+
+
+def _type(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    words: list[str] = []
+    for kind in _kinds(schema, shared):
+        if "enum" in kind or "const" in kind:
+            words += map(_code, kind.get("enum") or [kind["const"]])
+        else:
+            words.append(_TYPES.get(kind["type"], kind["type"]))
+    return ", ".join(words)
+
+
+def _bounds(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    return ", ".join(
+        f"{sign} {kind[name]}"
+        for kind in _kinds(schema, shared)
+        for name, sign in signs.items()
+        if name in kind
+    )
+
+
+def _code(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{text}`"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in r] for r in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

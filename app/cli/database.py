@@ -1,0 +1,121 @@
+"""The database of a command: the configured one, or the private one in the data directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import click
+
+from app.cli.options import Misconfigured, exiting_on_sigterm, read_settings
+from app.environment import variable
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+T = TypeVar("T")
+
+
+class DatabaseLost(click.ClickException):
+    """The private PostgreSQL was lost while the process ran."""
+
+    exit_code = 3
+
+
+@contextmanager
+def database(settings: Settings, *, supervised: bool = False) -> Iterator[str]:
+    """Yield the URL of the database; runs the private one if no URL is configured.
+
+    With `supervised` the private one is restarted when it ends. If it cannot be restarted, the
+    process receives SIGTERM and exits with the code of DatabaseLost.
+    """
+    if settings.database_url:
+        yield settings.database_url
+        return
+    from app import logs
+    from app.adapters.postgres.embedded import EmbeddedPostgresError, running
+
+    logs.configure(settings.log_level)
+    lost: list[str] = []
+
+    def leave(reason: str) -> None:
+        lost.append(reason)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        with running(settings.data_dir, leave if supervised else None) as url:
+            os.environ[variable("database_url")] = url
+            yield url
+    except EmbeddedPostgresError as exc:
+        raise click.ClickException(str(exc)) from exc
+    finally:
+        if lost:
+            raise DatabaseLost(f"{lost[0]}.")
+
+
+def migrated(url: str) -> bool:
+    """Migrate the database if its schema is not current; returns whether it was migrated."""
+    from app.adapters.postgres.migrate import (
+        DatabaseUnusable,
+        MigrationError,
+        is_current,
+        migrate,
+    )
+
+    try:
+        if is_current(url):
+            return False
+        migrate(url)
+    except DatabaseUnusable as exc:
+        raise Misconfigured(f"{exc}.") from exc
+    except MigrationError as exc:
+        raise click.ClickException(str(exc)) from exc
+    return True
+
+
+def in_database(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+    """Run a command's work in the database of the settings, after its migrations."""
+    with exiting_on_sigterm(), database(settings) as url:
+        migrated(settings.direct_database_url or url)
+        return run_in(settings, url, work)
+
+
+def run_in(settings: Settings, url: str, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+    """Run work of `app.keys` in the database at `url`; its errors become one line."""
+    from app.domain.common.errors import ContextError
+
+    try:
+        return asyncio.run(work(settings.model_copy(update={"database_url": url})))
+    except ContextError as exc:
+        raise click.ClickException(f"{exc}.") from exc
+
+
+def existing() -> Settings:
+    """Return the settings; refuses if their database does not exist yet."""
+    settings = read_settings()
+    if not has_database(settings):
+        raise click.ClickException(
+            f"There is no database in {settings.data_dir}: run this in the directory in which the"
+            " service was started, or give --data-dir or --database-url."
+        )
+    return settings
+
+
+def has_database(settings: Settings) -> bool:
+    """Tell whether the database exists already; a private one may not."""
+    return bool(settings.database_url) or (settings.data_dir / "postgres").exists()
+
+
+def location(settings: Settings) -> str:
+    """Describe where the database is, without user and password."""
+    if not settings.database_url:
+        return f"the private PostgreSQL of {settings.data_dir}"
+    parts = urlsplit(settings.database_url)
+    sockets = parse_qs(parts.query).get("host", ["this machine"])
+    host = parts.netloc.rpartition("@")[2] or ", ".join(sockets)
+    return f"the database {parts.path.strip('/')} at {host}"

@@ -1,0 +1,157 @@
+"""The command `serve`: the database, its migrations, then HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import click
+
+from app.cli.database import database, has_database, migrated, run_in
+from app.cli.options import exiting_on_sigterm, read_settings, setting
+from app.cli.warm_up import warm_up
+from app.environment import variable
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+SHUTDOWN_SECONDS = 3
+"""How long running requests may take to finish after SIGTERM; the database then has 6 s."""
+
+
+def _disable_worker(_context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+    if is_set:
+        os.environ[variable("worker")] = "false"
+
+
+@click.command()
+@setting("host")
+@setting("port")
+@setting("database_url")
+@setting("data_dir")
+@setting("workers")
+@click.option(
+    "--no-worker",
+    is_flag=True,
+    callback=_disable_worker,
+    expose_value=False,
+    help="Leave background jobs to `context-service worker`; the same as CONTEXT_WORKER=false.",
+)
+def serve() -> None:
+    """Start the service: the database if no URL is given, its migrations, then HTTP.
+
+    Without --database-url a private PostgreSQL runs in the data directory while the service runs.
+    Each process runs background jobs as well. SIGTERM lets running requests finish and stops
+    everything within 10 s.
+    """
+    settings = read_settings()
+    needs_key = not settings.allow_unauthenticated and not is_loopback(settings.host)
+    if needs_key and not has_database(settings):
+        _refuse_public_address(settings)
+    with exiting_on_sigterm(), ExitStack() as stack:
+        listener = None if needs_key else stack.enter_context(_listening(settings))
+        warming = warm_up("app.main", "uvicorn.supervisors", "uvloop")
+        url = stack.enter_context(database(settings, supervised=True))
+        migrated(settings.direct_database_url or url)
+        warming.join()
+        if listener is None:
+            from app.keys import has_keys
+
+            if not run_in(settings, url, has_keys):
+                _refuse_public_address(settings)
+            listener = stack.enter_context(_listening(settings))
+        _answer(settings, listener)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether every address of `host` is reachable from this machine only."""
+    import ipaddress
+
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        raise click.ClickException(f"Cannot listen on {host}: {exc.strerror or exc}.") from exc
+    return all(ipaddress.ip_address(address[4][0]).is_loopback for address in found)
+
+
+def _refuse_public_address(settings: Settings) -> NoReturn:
+    raise click.ClickException(
+        f"Refusing to listen on {settings.host}: no API key exists, so every client that reaches"
+        " the service could read every conversation. Create a key with `context-service keys"
+        " create --tenant NAME`, listen on 127.0.0.1, or set CONTEXT_ALLOW_UNAUTHENTICATED=true if"
+        " a proxy or firewall controls access."
+    )
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """Listen before anything else starts.
+
+    A busy port is reported at once, and early clients wait instead of being refused.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+            listener.listen(2048)
+        except OSError as exc:
+            raise click.ClickException(
+                f"Cannot listen on {settings.host} port {settings.port}: {exc.strerror}."
+                " Choose another with --port or CONTEXT_PORT."
+            ) from exc
+        yield listener
+
+
+def _answer(settings: Settings, listener: socket.socket) -> None:
+    """Answer requests until a signal arrives, in this process or in several child processes."""
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    from app import logs
+    from app.api.middleware.connections import BoundedProtocol, ConnectionLimits, most_connections
+
+    limits = ConnectionLimits(
+        most_connections(settings.max_connections),
+        settings.max_head_bytes,
+        settings.head_seconds,
+        settings.body_stall_seconds,
+    )
+
+    config = uvicorn.Config(
+        "app.main:build",
+        factory=True,
+        loop="uvloop",
+        http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits=limits)),
+        ws="none",
+        access_log=False,
+        log_level=settings.log_level,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        # The default would trust every client on this machine.
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
+        workers=settings.workers,
+    )
+    logs.configure(settings.log_level)
+    host, port = listener.getsockname()[:2]
+    click.echo(f"Context Service on http://{host}:{port} (docs at /docs)", err=True)
+    with suppress(KeyboardInterrupt):
+        if config.workers == 1:
+            uvicorn.Server(config).run(sockets=[listener])
+        else:
+            with _shared_metrics():
+                Multiprocess(config, sockets=[listener]).run()
+
+
+@contextmanager
+def _shared_metrics() -> Iterator[None]:
+    """Let the processes started in the block keep their metrics in one directory."""
+    with TemporaryDirectory(prefix="context-metrics-") as directory:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
+        yield

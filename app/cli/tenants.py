@@ -1,0 +1,103 @@
+"""The command groups `keys` and `tenants`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from app.cli.database import existing, has_database, in_database, location
+from app.cli.options import on_database, read_settings
+
+
+@click.group()
+def keys() -> None:
+    """Create, list and revoke API keys.
+
+    Once a key exists, every request needs one, as `Authorization: Bearer ctx_...`.
+    """
+
+
+@keys.command("create")
+@click.option("--tenant", required=True, help="Tenant of the key; created if it does not exist.")
+@click.option("--name", default="", help="Purpose of the key, shown in lists.")
+@click.option("--expires-in-days", type=click.IntRange(1, 36_500), help="Default: never.")
+@on_database
+def create_key(tenant: str, name: str, expires_in_days: int | None) -> None:
+    """Create a key and print it as the last word of stdout; it cannot be shown again.
+
+    A line on stderr names the database. A private database is created if it does not exist.
+    """
+    from app.keys import create
+
+    settings = read_settings()
+    is_there = has_database(settings)
+    text = in_database(settings, partial(create, tenant, name, expires_in_days))
+    made = f"Made a key of tenant {tenant} in {location(settings)}"
+    if not is_there:
+        made += ", which is new: services of other directories do not use it"
+    click.echo(f"{made}. Keep the key: it is not stored.", err=True)
+    click.echo(text)
+
+
+@keys.command("list")
+@click.option("--tenant", help="Only this tenant's keys.")
+@on_database
+def list_keys(tenant: str | None) -> None:
+    """List keys with tenant, creation time, last use and state, without their secrets."""
+    from app.keys import table_of_keys
+
+    click.echo(in_database(existing(), partial(table_of_keys, tenant)))
+
+
+@keys.command("revoke")
+@click.argument("key_id")
+@on_database
+def revoke_key(key_id: str) -> None:
+    """Revoke a key for good; `keys list` shows its KEY_ID. Takes effect within 10 s."""
+    from app.keys import revoke
+
+    click.echo(in_database(existing(), partial(revoke, key_id)))
+
+
+@keys.command("uses")
+@click.argument("key_id")
+@click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True)
+@on_database
+def list_uses(key_id: str, days: int) -> None:
+    """Show per hour and address how many requests of a key were admitted and refused."""
+    from app.keys import table_of_uses
+
+    click.echo(in_database(existing(), partial(table_of_uses, key_id, days)))
+
+
+@click.group()
+def tenants() -> None:
+    """List tenants and set their limits."""
+
+
+@tenants.command("list")
+@on_database
+def list_tenants() -> None:
+    """List tenants with the limits that override the settings."""
+    from app.keys import table_of_tenants
+
+    click.echo(in_database(existing(), table_of_tenants))
+
+
+@tenants.command("limit")
+@click.argument("tenant")
+@click.option("--requests-per-minute", type=click.IntRange(1), help="Over all processes.")
+@click.option("--bytes-per-day", type=click.IntRange(1), help="Of request bodies.")
+@click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
+@click.option("--storage-bytes", type=click.IntRange(1), help="Of messages and tool outputs.")
+@click.option("--create", is_flag=True, help="Create TENANT if it does not exist.")
+@on_database
+def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
+    """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
+    from app.domain.tenancy.quotas import TenantLimits
+    from app.keys import set_limits, set_limits_of_known
+
+    work = set_limits if create else set_limits_of_known
+    in_database(existing(), partial(work, tenant, TenantLimits(**limits)))
+    click.echo(f"Set the limits of tenant {tenant}.")
