@@ -284,9 +284,9 @@ async def work(settings: Settings) -> None:
 
 
 def _metrics_of(settings: Settings, parts: Parts) -> AbstractContextManager[object]:
-    """Answer `/metrics` where the settings name a port for it."""
+    """Serve `/metrics` if the settings have a port for it."""
     if settings.metrics_port is None:
         return nullcontext()
-    from app.adapters.telemetry.metrics_server import answering
+    from app.adapters.telemetry.metrics_server import serving_metrics
 
-    return answering(parts.telemetry, settings.host, settings.metrics_port)
+    return serving_metrics(parts.telemetry, settings.host, settings.metrics_port)

@@ -194,9 +194,24 @@ class Telemetry:
 
     async def scrape(self) -> tuple[bytes, str]:
         """Return all metrics as text, and its media type."""
+        await self.refresh()
+        text = await asyncio.to_thread(lambda: generate_latest(self.registry()))
+        return text, CONTENT_TYPE_PLAIN_0_0_4
+
+    async def refresh(self) -> None:
+        """Update the metrics that are read on demand: the backlog and the pool."""
         self._now.waiting = await self._waiting()
         self.sample()
-        return await asyncio.to_thread(self._text), CONTENT_TYPE_PLAIN_0_0_4
+
+    def registry(self) -> CollectorRegistry:
+        """Return the metrics of this process, or of all processes that share a directory."""
+        if self._directory is None:
+            return self._kept
+        _forget_dead(Path(self._directory))
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
+        registry.register(self._now)
+        return registry
 
     def sample(self) -> None:
         """Note what the pool is like now."""
@@ -222,15 +237,6 @@ class Telemetry:
             if tasks:
                 await asyncio.wait(tasks, timeout=LOOK_SECONDS)
             await self._spans.close()
-
-    def _text(self) -> bytes:
-        if self._directory is None:
-            return generate_latest(self._kept)
-        _forget_dead(Path(self._directory))
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
-        registry.register(self._now)
-        return generate_latest(registry)
 
     async def _waiting(self) -> Waiting | None:
         """Return what waits, None when the database has not told in time (rule 2).

@@ -23,7 +23,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from app.adapters.postgres.common.connections import PoolState, Store
 from app.adapters.postgres.compaction.backlog import Backlog, Waiting
-from app.adapters.telemetry.metrics_server import answering
+from app.adapters.telemetry.metrics_server import serving_metrics
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.adapters.telemetry.tracing import Collector as SpanCollector
 from app.adapters.telemetry.tracing import provider_of
@@ -552,7 +552,7 @@ async def port() -> AsyncIterator[int]:
     """The port of a worker's `/metrics`, which asks for a token."""
     telemetry = Telemetry("1.2.3", "s3cret")
     telemetry.appended(2, 30)
-    with answering(telemetry, "127.0.0.1", 0) as found:
+    with serving_metrics(telemetry, "127.0.0.1", 0) as found:
         assert found is not None
         yield found
 
@@ -571,7 +571,7 @@ async def test_the_port_of_a_worker(port: int) -> None:
 
 async def test_a_port_that_is_taken(port: int, lines: Lines) -> None:
     """M: a worker works on where its port is taken, and says so."""
-    with answering(Telemetry(), "127.0.0.1", port) as found:
+    with serving_metrics(Telemetry(), "127.0.0.1", port) as found:
         assert found is None
     (line,) = lines.told("metrics_not_served")
     assert line["port"] == port
@@ -585,7 +585,7 @@ async def test_metrics_that_cannot_be_told(lines: Lines) -> None:
         raise ValueError("secret words")
 
     telemetry.watch(broken, _nothing_waits)
-    with answering(telemetry, "127.0.0.1", 0) as port:
+    with serving_metrics(telemetry, "127.0.0.1", 0) as port:
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"http://127.0.0.1:{port}/metrics")
     assert answer.status_code == 503
