@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
@@ -25,7 +26,6 @@ from app.adapters.postgres.compaction.backlog import Backlog
 from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
-from app.adapters.telemetry.spans import Spans
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.domain.tenancy.quotas import TenantLimits
@@ -47,6 +47,9 @@ from app.services.tenancy.summariser_quota import SummariserQuota
 from app.services.tool_output.blobs import BlobService
 from app.services.tool_output.stored_results import StoredResults
 from app.settings import Settings
+
+if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
+    from app.adapters.telemetry.tracing import Tracing
 
 BLOB_STORE_SECONDS = 10.0
 """How long one request to an object store may take; an append waits no longer (F8)."""
@@ -108,7 +111,7 @@ def utc_now() -> datetime:
 
 def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     """Return the parts for these settings; active windows go by the time that `now` tells."""
-    telemetry = Telemetry(app_version(), settings.metrics_token, _spans(settings))
+    telemetry = Telemetry(app_version(), settings.metrics_token, _tracing(settings))
     store = store_of(settings, telemetry.database_failed)
     telemetry.watch(store.pool_state, Backlog(store).waiting)
     database = PostgresDatabase(store)
@@ -246,7 +249,7 @@ def app_version() -> str:
         return "0"
 
 
-def _spans(settings: Settings) -> Spans | None:
+def _tracing(settings: Settings) -> Tracing | None:
     if settings.otlp_endpoint is None:
         return None
     from app.adapters.telemetry.tracing import Tracing

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -30,12 +31,15 @@ from starlette.types import ASGIApp
 from app.adapters.postgres.common.connections import PoolState
 from app.adapters.postgres.compaction.backlog import Waiting
 from app.adapters.telemetry.metrics import Metrics, Now
-from app.adapters.telemetry.spans import NoSpans, Spans, TellCompletion, TellResult
+from app.adapters.telemetry.spans import Spans, TellCompletion, TellResult
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.compaction.planning import CompactResult
 from app.domain.compaction.summaries import Completion, ModelCall
 from app.domain.tenancy.api_keys import bearer_of
 from app.services.ports import Gateway
+
+if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
+    from app.adapters.telemetry.tracing import Tracing
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_SECONDS = 1.0
@@ -50,10 +54,11 @@ class Telemetry:
     """Is told what happens, counts it and times it; one for each app or worker."""
 
     def __init__(
-        self, version: str = "0", token: str | None = None, spans: Spans | None = None
+        self, version: str = "0", token: str | None = None, tracing: Tracing | None = None
     ) -> None:
         self._token = token
-        self._spans = spans or NoSpans()
+        self._tracing = tracing
+        self._spans = Spans(tracing.tracer if tracing else None)
         self._kept = CollectorRegistry()
         self._now = Now(version)
         self._directory = os.environ.get(DIRECTORY_VARIABLE)
@@ -68,8 +73,8 @@ class Telemetry:
 
     @property
     def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
-        """What spans requests, around everything; None without traces."""
-        return self._spans.middleware
+        """The ASGI middleware that spans requests; None without traces."""
+        return self._tracing.middleware if self._tracing else None
 
     # --- told by the API ------------------------------------------------------------------
 
@@ -236,7 +241,8 @@ class Telemetry:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks, timeout=LOOK_SECONDS)
-            await self._spans.close()
+            if self._tracing:
+                await self._tracing.close()
 
     async def _waiting(self) -> Waiting | None:
         """Return what waits, None when the database has not told in time (rule 2).

@@ -1,10 +1,12 @@
-"""Traces in the words of OpenTelemetry, sent to a collector; imported only where one is named.
+"""OpenTelemetry's SDK: spans of requests, and the export of all spans to a collector.
 
-1. A span holds ids, sizes and kinds, never what was said: no bodies, no paths, no queries, no
-   words of exceptions. Names of spans come from closed sets.
-2. Spans are sent by a thread in batches. A collector that is away costs the spans, and one line
-   in the log; requests never wait for it, and the end of the process only for `CLOSE_SECONDS`.
-3. Nothing here is global: tests and apps of one process do not see each other's spans.
+Imported only if a collector is configured.
+
+1. A span of a request has no body, path, query or text of an exception. Span names come from
+   closed sets.
+2. A thread sends spans in batches. If the collector is unavailable, spans are lost and the log has
+   one line; requests never wait for it, and the shutdown waits for `CLOSE_SECONDS` at most.
+3. Nothing is global: several apps in one process do not see each other's spans.
 """
 
 from __future__ import annotations
@@ -12,10 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from threading import Thread
-from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
@@ -24,19 +24,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import (
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
+    Tracer,
     format_trace_id,
     get_current_span,
 )
 from opentelemetry.util.http import sanitize_method
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from app.domain.common.errors import ContextError
-from app.domain.compaction.planning import CompactResult
-from app.domain.compaction.summaries import Completion, ModelCall
 
 SERVICE = "context-service"
 PATH = "/v1/traces"
@@ -48,24 +41,12 @@ GIVE_UP_SECONDS = 1.0
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 UNROUTED = "none"
 
-PROVIDERS: Mapping[str, str] = {
-    "azure": "azure.ai.openai",
-    "azure_ai": "azure.ai.inference",
-    "bedrock": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "watsonx": "ibm.watsonx.ai",
-    "xai": "x_ai",
-}
-"""The conventions' names of providers where LiteLLM's prefix of a model is another."""
-
 _CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate"})
 _log = logging.getLogger("app.traces")
 
 
 class Tracing:
-    """Spans of requests, compactions, model calls and background work."""
+    """The tracer, and the spans of requests."""
 
     def __init__(self, endpoint: str, version: str) -> None:
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
@@ -75,18 +56,13 @@ class Tracing:
         self._provider.add_span_processor(
             BatchSpanProcessor(self._exporter, meter_provider=NoOpMeterProvider())
         )
-        self._tracer = self._provider.get_tracer(SERVICE, version)
+        self.tracer: Tracer = self._provider.get_tracer(SERVICE, version)
 
-    @property
-    def middleware(self) -> Callable[[ASGIApp], ASGIApp]:
-        """What puts a span around every request."""
-        return self._spanned
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """Return the app with a span around every request except those to `UNTRACED`.
 
-    def _spanned(self, app: ASGIApp) -> ASGIApp:
-        """Return the app with a span around every request but those of `UNTRACED`.
-
-        The library is shown the request without path, query, sender and headers; it takes over
-        the caller's trace.
+        The library sees the request without path, query, client and headers, except those that
+        continue the caller's trace.
         """
         instrumented = OpenTelemetryMiddleware(
             _Inside(app),
@@ -116,48 +92,6 @@ class Tracing:
 
         return traced
 
-    @contextmanager
-    def compacting(self, conversation_id: str, trigger: str, strategy: str) -> Iterator[Any]:
-        """Span a compaction; the block tells its result."""
-        attributes = {
-            "context.conversation_id": conversation_id,
-            "context.compaction.trigger": trigger,
-            "context.compaction.strategy": strategy,
-        }
-
-        def tell(result: CompactResult) -> None:
-            span.set_attribute("context.compaction.compacted", result.compacted)
-            span.set_attribute("context.compaction.before_tokens", result.before_tokens)
-            span.set_attribute("context.compaction.after_tokens", result.after_tokens)
-
-        with self._span("compaction", attributes) as span:
-            yield tell
-
-    @contextmanager
-    def calling(self, call: ModelCall) -> Iterator[Any]:
-        """Span a model call by the conventions for generative AI; the block tells its answer."""
-        attributes = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider_of(call.model),
-            "gen_ai.request.model": call.model,
-            "gen_ai.request.max_tokens": call.max_tokens,
-        }
-
-        def tell(completion: Completion) -> None:
-            span.set_attribute("gen_ai.response.finish_reasons", [completion.finish_reason])
-            span.set_attribute("gen_ai.usage.input_tokens", completion.input_tokens)
-            span.set_attribute("gen_ai.usage.output_tokens", completion.output_tokens)
-
-        with self._span(f"chat {call.model}", attributes, SpanKind.CLIENT) as span:
-            yield tell
-
-    @contextmanager
-    def working(self, conversation_id: str, kind: str) -> Iterator[None]:
-        """Span a piece of a worker's work, which begins a trace."""
-        attributes = {"context.conversation_id": conversation_id, "context.job.kind": kind}
-        with self._span("job", attributes, SpanKind.CONSUMER):
-            yield
-
     async def close(self) -> None:
         """Send what is left, as far as there is time for it (rule 2)."""
         closing = Thread(target=self._provider.shutdown, name="trace-flush", daemon=True)
@@ -166,25 +100,6 @@ class Tracing:
         if closing.is_alive():
             self._exporter.shutdown()  # what waits to try again gives up, and says so
             await asyncio.to_thread(closing.join, GIVE_UP_SECONDS)
-
-    @contextmanager
-    def _span(
-        self, name: str, attributes: Mapping[str, Any], kind: SpanKind = SpanKind.INTERNAL
-    ) -> Iterator[Span]:
-        """Span the block; of what it raises only the kind is told (rule 1)."""
-        with self._tracer.start_as_current_span(
-            name,
-            kind=kind,
-            attributes=attributes,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                span.set_attribute("error.type", _kind_of(error))
-                span.set_status(Status(StatusCode.ERROR))
-                raise
 
 
 class Collector(SpanExporter):
@@ -250,17 +165,6 @@ def _method(scope: Scope) -> str:
     return "HTTP" if method == "_OTHER" else method
 
 
-def provider_of(model: str) -> str:
-    """Return the conventions' name of the provider that LiteLLM asks for a model."""
-    prefix, slash, _ = model.partition("/")
-    return PROVIDERS.get(prefix, prefix) if slash else "openai"
-
-
 def _address(endpoint: str) -> str:
     base = endpoint.rstrip("/")
     return base if base.endswith(PATH) else base + PATH
-
-
-def _kind_of(error: BaseException) -> str:
-    reason = error.facts.get("reason") if isinstance(error, ContextError) else None
-    return str(reason) if reason is not None else type(error).__name__

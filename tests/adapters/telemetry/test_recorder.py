@@ -25,8 +25,8 @@ from app.adapters.postgres.common.connections import PoolState, Store
 from app.adapters.postgres.compaction.backlog import Backlog, Waiting
 from app.adapters.telemetry.metrics_server import serving_metrics
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
+from app.adapters.telemetry.spans import provider_of
 from app.adapters.telemetry.tracing import Collector as SpanCollector
-from app.adapters.telemetry.tracing import provider_of
 from app.api.http.dependencies import Services
 from app.domain.common.errors import Conflict, ServiceUnavailable
 from app.domain.compaction.planning import CompactResult
