@@ -321,7 +321,7 @@ async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM
 def test_the_names_are_those_of_the_conventions() -> None:
     """M: the attributes of a model call are those of the installed semantic conventions."""
     names = {text for key, text in vars(gen_ai_attributes).items() if key.startswith("GEN_AI_")}
-    source = Path("app/adapters/telemetry/tracing.py").read_text(encoding="utf-8")
+    source = Path("app/adapters/telemetry/spans.py").read_text(encoding="utf-8")
     used = {part for part in source.split('"') if part.startswith("gen_ai.")}
     assert len(used) == 7
     assert used <= names
