@@ -1,17 +1,15 @@
-"""The demo: conversations replayed against a running service, and what came of each.
+"""The demo: replays conversations against a running service and prints the result of each.
 
-1. It does what an agent backend does: every message is appended, and before each answer of the
-   assistant, and at the end, the payload of the next call is built.
+1. It does what an agent backend does: it appends every message, and builds a payload before each
+   answer of the assistant and at the end.
 2. A system or developer message at the start becomes a section; `tools` become the
-   conversation's tools (A1).
-3. The window is small, so that even short conversations outgrow it and are compacted.
-4. What the service refuses is listed with its reason, and the replay goes on. Only where it
-   refuses the key it ends at once, for all that follows would be refused as well.
+   conversation's tools.
+3. The window is small, so that short conversations outgrow it and are compacted.
+4. A refused request is listed with its reason, and the replay continues. A refused key ends it.
 """
 
 from __future__ import annotations
 
-import http.client
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,9 +19,9 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
+import httpx
 
 from app.domain.common import json_text
 
@@ -33,8 +31,8 @@ SAMPLE_WINDOW = 5_000
 TRACE_WINDOW = 32_000
 MAX_OUTPUT_TOKENS = 500
 TIMEOUT_SECONDS = 120
-IDLE_SECONDS = 2
-"""After so long without a request a server may have closed the connection: a new one is made."""
+LIMITS = httpx.Limits(keepalive_expiry=2.0)
+"""A server may close a connection that was idle for longer."""
 COLUMNS = (
     "conversation",
     "messages",
@@ -79,21 +77,26 @@ class Answer:
 
 
 class Client:
-    """Speaks JSON with the service over one connection that is kept open."""
+    """A JSON client of the service that keeps its connection open."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Unreachable(f"{url} is no http address.")
-        secure = parts.scheme == "https"
-        connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
         if key and not (key.isascii() and key.isprintable()):
-            raise Unauthorized("The API key has characters in it that no key has.")
-        self.url = url.rstrip("/")
-        self._always = {"Authorization": f"Bearer {key}"} if key else {}
-        self._path = parts.path.rstrip("/")
-        self._connection = connect(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
-        self._last_used = perf_counter()
+            raise Unauthorized("The API key contains a character that no key has.")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers=headers,
+                timeout=TIMEOUT_SECONDS,
+                limits=LIMITS,
+                trust_env=False,  # a proxy of the environment must not see a local service
+            )
+        except httpx.InvalidURL as exc:
+            raise Unreachable(f"{url} is not an http address.") from exc
+        if self._http.base_url.scheme not in ("http", "https") or not self._http.base_url.host:
+            raise Unreachable(f"{url} is not an http address.")
+        self._has_key = bool(key)
 
     def send(
         self,
@@ -104,42 +107,38 @@ class Client:
     ) -> Answer:
         """Send one request and read its answer.
 
-        Raises Unreachable when there is none, and Unauthorized when it is 401.
+        Raises Unreachable if there is no answer, and Unauthorized if it is 401.
         """
         text = None if body is None else json_text.dumps(body).encode()
         kind = {"Content-Type": "application/json"} if text is not None else {}
-        given = {**self._always, **kind, **(headers or {})}
         started = perf_counter()
-        if started - self._last_used > IDLE_SECONDS:
-            self._connection.close()
         try:
-            self._connection.request(method, self._path + path, text, given)
-            response = self._connection.getresponse()
-            raw = response.read()
-        except (OSError, http.client.HTTPException) as exc:
-            self._connection.close()
+            response = self._http.request(
+                method, path, content=text, headers={**kind, **(headers or {})}
+            )
+        except httpx.TransportError as exc:
             raise Unreachable(
-                f"No service answers at {self.url} ({_cause(exc)}): start one with"
-                " `context-service serve`, or name its address with --url."
+                f"No service answers at {self.url} ({str(exc) or type(exc).__name__}): start one with"
+                " `context-service serve`, or give its address with --url."
             ) from exc
-        self._last_used = perf_counter()
-        if response.status == http.client.UNAUTHORIZED:
+        seconds = perf_counter() - started
+        if response.status_code == httpx.codes.UNAUTHORIZED:
             raise self._unauthorized()
-        return Answer(response.status, _json(raw), self._last_used - started)
+        return Answer(response.status_code, _json(response.content), seconds)
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._http.close()
 
     def _unauthorized(self) -> Unauthorized:
-        if not self._always:
+        if not self._has_key:
             return Unauthorized(
-                f"The service at {self.url} asks for an API key: give one with --key, or in"
+                f"The service at {self.url} requires an API key: give one with --key, or in"
                 " CONTEXT_API_KEY."
             )
         return Unauthorized(
-            f"The service at {self.url} does not take the API key of --key or CONTEXT_API_KEY: it"
-            " is unknown, revoked or expired."
+            f"The service at {self.url} rejects the API key of --key or CONTEXT_API_KEY: it is"
+            " unknown, revoked or expired."
         )
 
 
@@ -373,7 +372,3 @@ def _json(raw: bytes) -> Any:
         return json_text.loads(raw)
     except ValueError:
         return None
-
-
-def _cause(exc: Exception) -> str:
-    return getattr(exc, "strerror", None) or str(exc) or type(exc).__name__

@@ -115,10 +115,10 @@ def test_the_demo_brings_a_key(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((), "asks for an API key: give one with --key, or in CONTEXT_API_KEY."),
+        ((), "requires an API key: give one with --key, or in CONTEXT_API_KEY."),
         (("--key", "ctx_000000000000_secret"), "is unknown, revoked or expired."),
-        (("--key", "ctx_clé_secret"), "has characters in it that no key has."),
-        (("--key", "ctx_a\r\nX: secret"), "has characters in it that no key has."),
+        (("--key", "ctx_clé_secret"), "contains a character that no key has."),
+        (("--key", "ctx_a\r\nX: secret"), "contains a character that no key has."),
     ],
 )
 def test_a_key_that_is_refused_ends_the_demo(
@@ -167,4 +167,4 @@ def test_url_must_be_http() -> None:
     """An address of another kind is refused before anything is sent."""
     result = demo("--url", "ftp://127.0.0.1")
     assert result.exit_code == 1
-    assert "no http address" in result.output
+    assert "not an http address" in result.output
