@@ -117,8 +117,9 @@ class Client:
                 method, path, content=text, headers={**kind, **(headers or {})}
             )
         except httpx.TransportError as exc:
+            reason = str(exc) or type(exc).__name__
             raise Unreachable(
-                f"No service answers at {self.url} ({str(exc) or type(exc).__name__}): start one with"
+                f"No service answers at {self.url} ({reason}): start one with"
                 " `context-service serve`, or give its address with --url."
             ) from exc
         seconds = perf_counter() - started

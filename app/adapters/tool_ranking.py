@@ -14,11 +14,12 @@ import asyncio
 import logging
 import re
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, pairwise
 from typing import Any
+
+from cachetools import LRUCache
 
 from app.domain.formats import ToolDefinition
 
@@ -40,36 +41,23 @@ class Bm25Ranking:
     """Finds tools by words; building an index leaves the event loop."""
 
     def __init__(self, most_held: int = MAX_HELD) -> None:
-        self._known: OrderedDict[str, _Index] = OrderedDict()
-        self._held = 0
-        self._most_held = most_held
+        self._known: LRUCache[str, _Index]
+        self._known = LRUCache(most_held, getsizeof=lambda index: len(index.names))
         self._building = asyncio.Lock()
 
     async def rank(
         self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
     ) -> list[str]:
         """Return the names of up to `limit` tools that match, best first; `key` is the tools'."""
-        index = self._find(key)
+        index = self._known.get(key)
         if index is None:
             async with self._building:
-                index = self._find(key)
+                index = self._known.get(key)
                 if index is None:
                     index = await asyncio.to_thread(_Index, tools)
-                    self._keep(key, index)
+                    if len(tools) <= self._known.maxsize:
+                        self._known[key] = index
         return index.rank(query, limit)
-
-    def _find(self, key: str) -> _Index | None:
-        index = self._known.get(key)
-        if index is not None:
-            self._known.move_to_end(key)
-        return index
-
-    def _keep(self, key: str, index: _Index) -> None:
-        self._known[key] = index
-        self._held += len(index.names)
-        while self._held > self._most_held:
-            _, dropped = self._known.popitem(last=False)
-            self._held -= len(dropped.names)
 
 
 class _Index:

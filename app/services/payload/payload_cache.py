@@ -6,8 +6,9 @@ is bounded in bytes; a window that does not fit is built anew, at the price of o
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
+
+from cachetools import LRUCache
 
 from app.domain.compaction.tool_result_clearing import output_tokens
 from app.domain.conversations.log import LogRow
@@ -51,31 +52,21 @@ class PayloadCache:
     """Windows by lane, the least recently used dropped first."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._windows: OrderedDict[tuple[str, ...], CachedPayload] = OrderedDict()
-        self._bytes = 0
+        self._payloads: LRUCache[tuple[str, ...], CachedPayload]
+        self._payloads = LRUCache(most_bytes, getsizeof=lambda payload: payload.size_bytes)
 
     def find(self, key: tuple[str, ...]) -> CachedPayload | None:
         """Return the lane's window, if it is still held."""
-        window = self._windows.get(key)
-        if window is not None:
-            self._windows.move_to_end(key)
-        return window
+        return self._payloads.get(key)
 
     def keep(self, key: tuple[str, ...], window: CachedPayload) -> None:
         """Hold a window, in the place of the lane's earlier one."""
-        self.drop(key)
         window.size_bytes = window.assembler.size_bytes + _ROW_BYTES * len(window.entries)
-        if window.size_bytes > self._most_bytes:
-            return
-        self._windows[key] = window
-        self._bytes += window.size_bytes
-        while self._bytes > self._most_bytes:
-            _, oldest = self._windows.popitem(last=False)
-            self._bytes -= oldest.size_bytes
+        if window.size_bytes <= self._payloads.maxsize:
+            self._payloads[key] = window
+        else:
+            self.drop(key)
 
     def drop(self, key: tuple[str, ...]) -> None:
         """Forget a lane's window."""
-        window = self._windows.pop(key, None)
-        if window is not None:
-            self._bytes -= window.size_bytes
+        self._payloads.pop(key, None)

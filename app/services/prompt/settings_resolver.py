@@ -7,10 +7,12 @@ distinct set of layers, then found by their text.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
+
+from cachetools import LRUCache
 
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSource
@@ -57,9 +59,8 @@ class SettingsResolver:
         self._models = models
         self._tokenizer = tokenizer
         self._service_policy = service_policy
-        self._known: OrderedDict[tuple[Any, ...], tuple[ResolvedSettings, int]] = OrderedDict()
-        self._chars = 0
-        self._most_chars = most_chars
+        self._known: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
+        self._known = LRUCache(most_chars, getsizeof=lambda known: known[1])
         self.default_model = default_model
 
     def counter(self, name: str) -> CountText:
@@ -106,10 +107,8 @@ class SettingsResolver:
             ask,
         )
         key = (*layers, factor, calibration)
-        known = self._known.get(key)
-        if known is not None:
-            self._known.move_to_end(key)
-            return known[0]
+        with suppress(KeyError):  # get() would hash the large key twice as often
+            return self._known[key][0]
         resolved, size = await self._plain(
             (*layers, 1.0, None), conversation, ask or RequestSettings()
         )
@@ -124,10 +123,8 @@ class SettingsResolver:
         self, key: tuple[Any, ...], conversation: Conversation, ask: RequestSettings
     ) -> tuple[ResolvedSettings, int]:
         """Return a frame as nobody corrected it, and how much it holds in characters."""
-        known = self._known.get(key)
-        if known is not None:
-            self._known.move_to_end(key)
-            return known
+        with suppress(KeyError):
+            return self._known[key]
         layers = (conversation.agent, conversation.settings, ask)
         size = sum(len(layer.sections) + len(layer.tools) for layer in layers)
         if size > _LARGE:
@@ -177,13 +174,8 @@ class SettingsResolver:
 
     def _keep(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
         """Hold a frame, as long as all that are held stay within their bound."""
-        if size > self._most_chars or key in self._known:
-            return
-        self._known[key] = (resolved, size)
-        self._chars += size
-        while self._chars > self._most_chars:
-            _, (_, dropped) = self._known.popitem(last=False)
-            self._chars -= dropped
+        if size <= self._known.maxsize:
+            self._known[key] = (resolved, size)
 
     def _source(self, conversation: Conversation, ask: RequestSettings) -> ModelSource | None:
         """Return who names the model: the first of its layers that does, None where none does."""

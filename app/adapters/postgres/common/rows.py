@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from cachetools import LRUCache
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
@@ -160,8 +161,7 @@ class Layers:
     """The settings of conversations read lately, so that each read brings only what changed."""
 
     def __init__(self, most: int = 1024) -> None:
-        self._held: OrderedDict[tuple[str, str, str | None], Held] = OrderedDict()
-        self._most = most
+        self._held: LRUCache[tuple[str, str, str | None], Held] = LRUCache(most)
 
     def held(self, tenant_id: str, conversation_id: str, model: str | None = None) -> Held:
         """Return what is held of a tenant's conversation, as asked for with this model."""
@@ -185,12 +185,9 @@ class Layers:
             return known
         conversation = conversation_from(row)
         key = (tenant_id, conversation.conversation_id, model)
-        self._held.pop(key, None)
         self._held[key] = Held(
             row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
         )
-        while len(self._held) > self._most:
-            self._held.popitem(last=False)
         return conversation
 
 
