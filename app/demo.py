@@ -48,11 +48,11 @@ _LONGEST_NAME = 24
 
 
 class Unreachable(Exception):
-    """Nothing answers at the address, or the connection broke; the text says what to do."""
+    """The service does not answer; the message says what to do."""
 
 
 class Unauthorized(Exception):
-    """The service wants an API key, or another one; the text says what to do, without the key."""
+    """The service requires an API key or rejects it; the message does not contain the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class Answer:
 
     @property
     def accepted(self) -> bool:
-        """Whether the service did what it was asked."""
+        """Whether the status is a success."""
         return 200 <= self.status < 300
 
     @property
     def reason(self) -> str:
-        """Return the problem in one line, as the service tells it."""
+        """Return the problem of the answer in one line."""
         problem = self.body if isinstance(self.body, dict) else {}
         code, detail = problem.get("code", "no problem code"), problem.get("detail", "")
         return f"{self.status} {code}: {detail}".rstrip(": ")
@@ -155,7 +155,7 @@ class Trace:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one conversation; latencies in seconds."""
+    """The result of one conversation; latencies in seconds."""
 
     name: str
     conversation_id: str = ""
@@ -172,9 +172,8 @@ class Outcome:
 def run(traces: Path | None, url: str, key: str | None) -> None:
     """Replay the conversations of a file, or the samples, and print a line for each.
 
-    Raises click.ClickException, in one sentence, when nothing answers at `url`, the key is
-    refused or a line of the file is no conversation; and after the lines when any request was
-    refused.
+    Raises click.ClickException if the service at `url` does not answer or rejects the key, if a
+    line of the file is not a conversation, and, after printing, if a request was refused.
     """
     key = (key or "").strip()  # a variable read from a file often ends in a newline
     found = read_traces(traces or SAMPLES)
@@ -192,7 +191,7 @@ def run(traces: Path | None, url: str, key: str | None) -> None:
 
 
 def read_traces(path: Path) -> list[Trace]:
-    """Read one conversation a line; raises click.ClickException naming a line that is none."""
+    """Read one conversation per line; raises click.ClickException that names an invalid line."""
     found = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -255,7 +254,7 @@ def report(
 def _replay_all(client: Client, traces: Sequence[Trace], window: int) -> list[Outcome]:
     if not traces:
         raise click.ClickException("The file holds no conversation.")
-    client.send("GET", "/v1/agents")  # what ends it all is said before a progress bar appears
+    client.send("GET", "/v1/agents")  # fails before the progress bar appears
     length = sum(len(trace.messages) for trace in traces)
     with click.progressbar(length=length, label="Replaying", file=sys.stderr) as bar:
         return [replay(client, trace, window, lambda: bar.update(1)) for trace in traces]

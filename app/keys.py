@@ -1,4 +1,4 @@
-"""What `context-service keys` and `tenants` do, each over a connection of its own."""
+"""The work of `context-service keys` and `tenants`; each command opens its own connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Tenants:
 
 
 async def create(tenant_id: str, name: str, expires_in_days: int | None, settings: Settings) -> str:
-    """Make a key and return its text."""
+    """Create a key and return it."""
     expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
     key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
     async with _opened(settings) as tenants:
@@ -39,7 +39,7 @@ async def create(tenant_id: str, name: str, expires_in_days: int | None, setting
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
-    """Revoke a key and return what came of it in a sentence."""
+    """Revoke a key and return the result as a sentence."""
     asked_at = utc_now()
     async with _opened(settings) as tenants:
         key = await tenants.keys.revoke(key_id)
@@ -49,7 +49,7 @@ async def revoke(key_id: str, settings: Settings) -> str:
 
 
 async def has_keys(settings: Settings) -> bool:
-    """Tell whether a key was ever made."""
+    """Tell whether a key was ever created."""
     async with _opened(settings) as tenants:
         return await tenants.keys.has_keys()
 
@@ -74,7 +74,7 @@ async def table_of_keys(tenant_id: str | None, settings: Settings) -> str:
 
 
 async def table_of_uses(key_id: str, days: int, settings: Settings) -> str:
-    """Return how often a key came as a table."""
+    """Return the uses of a key as a table."""
     async with _opened(settings) as tenants:
         uses = await tenants.keys.uses(key_id, utc_now() - timedelta(days=days))
     rows = [
@@ -108,19 +108,19 @@ async def table_of_tenants(settings: Settings) -> str:
 
 
 async def set_limits(tenant_id: str, limits: TenantLimits, settings: Settings) -> None:
-    """Give a tenant limits of its own; it is made when there is none."""
+    """Set the limits of a tenant; creates the tenant if it does not exist."""
     async with _opened(settings) as tenants:
         await tenants.allowances.set_limits(tenant_id, limits)
 
 
 async def set_limits_of_known(tenant_id: str, limits: TenantLimits, settings: Settings) -> None:
-    """Give a tenant limits of its own; raises NotFound where there is none, as after a typo."""
+    """Set the limits of a tenant; raises NotFound if it does not exist."""
     async with _opened(settings) as tenants:
-        # Requests without a key are the default tenant's, which therefore needs no key to exist.
+        # Requests without a key belong to the default tenant, which exists without a key.
         if tenant_id != DEFAULT_TENANT and tenant_id not in await tenants.allowances.all_limits():
             raise NotFound(
-                f"No tenant {tenant_id}: `context-service tenants list` shows those there are, and"
-                " --create makes one"
+                f"No tenant {tenant_id}: `context-service tenants list` shows the tenants, and"
+                " --create creates one"
             )
         await tenants.allowances.set_limits(tenant_id, limits)
 

@@ -1,12 +1,12 @@
-"""Logs: one JSON object a line on stderr, a constant event name with data beside it.
+"""Logs: one JSON object per line on stderr, with a constant event name and data.
 
-1. Never content: what callers sent stands in no event, nor do the words of an exception, which may
-   quote it. Of an exception its kind is told, and where it happened.
-2. What other libraries log is told by its template. Only numbers are filled in, all else is `…`
-   (rule 1).
-3. A line written during a request carries its `request_id`; every line its process.
+1. No content: events contain nothing that a caller sent, and no text of an exception, which can
+   quote it. An exception is logged by its type and traceback lines.
+2. Messages of other libraries are logged as their template. Only numbers are filled in; other
+   arguments become `…` (rule 1).
+3. A line written during a request has its `request_id`; every line has its process id.
 
-The standard library does it; structlog would be a fifth of the start-up time.
+This uses the standard library because structlog would add a fifth to the startup time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 import orjson
 
 OURS = "app"
-"""The logger above all of the service's own."""
+"""The parent of the service's own loggers."""
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""The id of the request that is being answered, empty outside of any."""
+"""The id of the current request; empty outside requests."""
 
 _BROKEN_OFF = "ASGI callable returned without completing response."
 """uvicorn's message for an answer that ended early; the request log says why it ended."""
 _LIBRARIES = ("uvicorn", "uvicorn.error")
-"""Loggers with handlers of their own, which would write lines that are no JSON."""
+"""Loggers whose own handlers would write lines that are not JSON."""
 
 
 class JsonLines(logging.Formatter):
@@ -58,8 +58,8 @@ class JsonLines(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Send what the service logs to stderr, from this level on, and the warnings of libraries."""
-    # None of it is written, and looking it up is a fifth of what a line costs.
+    """Log to stderr: the service's own loggers from this level on, libraries from WARNING on."""
+    # No line shows threads and source lines, and looking them up is a fifth of a line's cost.
     logging.logThreads = logging.logMultiprocessing = False
     logging._srcfile = None
     handler = logging.StreamHandler(sys.stderr)
@@ -75,46 +75,46 @@ def configure(level: str) -> None:
         library = logging.getLogger(name)
         library.handlers = []
         library.propagate = True
-        library.addFilter(_is_news)
+        library.addFilter(_is_relevant)
 
 
 def places(error: BaseException) -> list[str]:
-    """Return where an error happened, the innermost place last."""
+    """Return the traceback of an error as lines, the innermost last."""
     resolver = traceback.extract_tb(error.__traceback__)[-8:]
     return [f"{resolved.filename}:{resolved.lineno} {resolved.name}" for resolved in resolver]
 
 
 def _event(record: logging.LogRecord) -> str:
-    """Return the name of the event, of a library's the first line of its template (rule 2)."""
+    """Return the event name; for libraries the first line of the message template (rule 2)."""
     if record.name == OURS or record.name.startswith(f"{OURS}."):
         return record.getMessage()
     return _filled(str(record.msg), record.args).partition("\n")[0]
 
 
 def _filled(template: str, given: object) -> str:
-    """Return a template with its numbers filled in, as it is where that cannot be done."""
+    """Return a template with its numbers filled in, unchanged if it does not fit its arguments."""
     if not given:
         return template
     try:
         if isinstance(given, Mapping):
-            return template % {name: _told(value) for name, value in given.items()}
-        return template % tuple(map(_told, given if isinstance(given, tuple) else (given,)))
+            return template % {name: _loggable(value) for name, value in given.items()}
+        return template % tuple(map(_loggable, given if isinstance(given, tuple) else (given,)))
     except (TypeError, ValueError, KeyError):
         return template
 
 
-def _told(value: object) -> object:
-    return value if isinstance(value, int | float) else _Untold()
+def _loggable(value: object) -> object:
+    return value if isinstance(value, int | float) else _Redacted()
 
 
-class _Untold:
-    """Stands for what may be content."""
+class _Redacted:
+    """Replaces an argument that can be content."""
 
     def __repr__(self) -> str:
         return "…"
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_relevant(record: logging.LogRecord) -> bool:
     return record.msg != _BROKEN_OFF
 
 

@@ -1,4 +1,4 @@
-"""The composition root: settings in, an app out."""
+"""Creates the FastAPI app from the settings."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ ROUTERS = (
 )
 
 MCP_MARGIN_SECONDS = 30.0
-"""What a tool called over MCP may take beyond the deadline of a compaction."""
+"""How much longer than the deadline of a compaction a tool call over MCP may take."""
 
 
 def build() -> FastAPI:
-    """Return the app for the settings of the environment; what uvicorn calls."""
+    """Return the app for the settings of the environment; uvicorn calls this."""
     settings = read_settings()
     if settings.database_url is None:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")
@@ -113,7 +113,7 @@ def build() -> FastAPI:
 def create_app(
     settings: Settings, *, with_worker: bool = False, now: Callable[[], datetime] = utc_now
 ) -> FastAPI:
-    """Return the app; it connects when it starts, and starts without a database as well.
+    """Return the app; it connects to the database on startup, and also starts without one.
 
     `with_worker` has it do background work beside answering requests; active windows go by the
     time that `now` tells.
@@ -263,7 +263,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
 
 
 async def _count_bytes(parts: Parts, tenant_id: str, size: int) -> None:
-    """Count what the service copies for a tenant, as what the tenant sends is counted."""
+    """Count bytes that the service copies for a tenant like bytes that the tenant sends."""
     await parts.storage.take(tenant_id, size)
     await parts.allowances.take(tenant_id, QuotaKind.BYTES, size)
 
@@ -273,7 +273,7 @@ def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotService:
-    """Return the snapshots, which append to logs and make conversations as any client does."""
+    """Return the snapshot service; it appends and creates conversations like a client."""
 
     async def append(
         tenant_id: str,

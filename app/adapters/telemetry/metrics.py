@@ -1,7 +1,7 @@
-"""The metrics there are, in the words of Prometheus.
+"""The Prometheus metrics.
 
-Labels are of small, closed sets: never a tenant, a conversation, or a model that only a caller
-named. Models are those the service calls itself, which its settings list.
+Labels have few possible values: never a tenant, a conversation or a model that only a caller named.
+The `model` label has the models of the settings, which the service calls itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """All metrics that are kept, on a registry of their own."""
+    """All recorded metrics, in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, about: str, *labels: str) -> Counter:
@@ -96,14 +96,14 @@ class Metrics:
 
 
 class Now(Collector):
-    """What is not kept but told as it is: the version, and what waits in the database."""
+    """Metrics that are read on each scrape: the version and the backlog."""
 
     def __init__(self, version: str) -> None:
         self._version = version
         self.waiting: Waiting | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics; those of the database are missing while it is away."""
+        """Yield the metrics; the backlog is missing while the database is unavailable."""
         about = "The version that answers"
         info = GaugeMetricFamily("context_service_info", about, labels=("version", "python"))
         info.add_metric((self._version, platform.python_version()), 1)

@@ -1,9 +1,9 @@
-"""Counts and times what happens in this process, and asks what waits now.
+"""Records metrics and spans of this process, and reads the backlog when it is scraped.
 
 1. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
-   that each of several processes answers for all. What a dead one had open counts no more.
-2. What waits in the database is asked for when somebody looks, for at most a second. Nobody who
-   looks waits for a database that does not answer: those metrics are missing then.
+   that each of several processes serves all of them. Gauges of dead processes are removed.
+2. The backlog is read from the database on each scrape, for at most a second. If the database does
+   not answer in time, those metrics are missing.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configur
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_SECONDS = 1.0
-"""How long the database may take to tell what waits (rule 2)."""
+"""How long the database may take to return the backlog (rule 2)."""
 SAMPLE_SECONDS = 5.0
-"""How often one of several processes notes what its pool is like."""
+"""How often each of several processes records the state of its pool."""
 ANSWERED = "ok"
-"""The outcome of a model call that was answered; any other is the gateway's reason."""
+"""The outcome of a successful model call; other outcomes are the gateway's reasons."""
 
 
 class Telemetry:
-    """Is told what happens, counts it and times it; one for each app or worker."""
+    """Metrics and spans of one app or worker."""
 
     def __init__(
         self, version: str = "0", token: str | None = None, tracing: Tracing | None = None
@@ -76,10 +76,10 @@ class Telemetry:
         """The ASGI middleware that spans requests; None without traces."""
         return self._tracing.middleware if self._tracing else None
 
-    # --- told by the API ------------------------------------------------------------------
+    # --- called by the API ----------------------------------------------------------------
 
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
-        """Count a request, and how long it took unless it was a stream."""
+        """Count a request, and record its duration unless it was a stream."""
         key = method, route, status
         found = self._answers.get(key)
         if found is None:
@@ -93,13 +93,13 @@ class Telemetry:
             found[1].observe(seconds)
 
     def streaming(self, change: int) -> None:
-        """Note that a stream of events began, 1, or ended, -1."""
+        """Count an event stream that started (1) or ended (-1)."""
         self._metrics.streams.inc(change)
 
-    # --- told by the services -------------------------------------------------------------
+    # --- called by the services -----------------------------------------------------------
 
     def appended(self, messages: int, tokens: int) -> None:
-        """Count an append that stored so many messages of so many tokens."""
+        """Count an append, its messages and its tokens."""
         self._metrics.appends.inc()
         self._metrics.appended_messages.inc(messages)
         self._metrics.appended_tokens.inc(tokens)
@@ -112,7 +112,7 @@ class Telemetry:
 
     @contextmanager
     def compacting(self, conversation_id: str, trigger: str, strategy: str) -> Iterator[TellResult]:
-        """Count a compaction by what the block tells of it, or raises."""
+        """Count and span a compaction; the block passes its result."""
         metrics, outcome, started = self._metrics, "failed", perf_counter()
         try:
             with self._spans.compacting(conversation_id, trigger, strategy) as tell_span:
@@ -136,11 +136,11 @@ class Telemetry:
             metrics.compactions.labels(trigger, strategy, outcome).inc()
             metrics.compaction_seconds.labels(trigger).observe(perf_counter() - started)
 
-    # --- told by the gateway, the worker and the store ------------------------------------
+    # --- called by the gateway, the worker and the store ----------------------------------
 
     @contextmanager
     def calling(self, call: ModelCall) -> Iterator[TellCompletion]:
-        """Count a model call by the completion that the block tells, or by why it failed."""
+        """Count and span a model call; the block passes its completion."""
         metrics, model, started = self._metrics, call.model, perf_counter()
         outcome = "error"
         try:
@@ -167,7 +167,7 @@ class Telemetry:
 
     @contextmanager
     def working(self, conversation_id: str, job_id: str | None) -> Iterator[None]:
-        """Count a piece of background work: what is due, or a job that a caller asked for."""
+        """Count and span background work: a due compaction, or a job that a client requested."""
         kind, outcome, started = "due" if job_id is None else "asked", "failed", perf_counter()
         try:
             with self._spans.working(conversation_id, kind):
@@ -181,13 +181,13 @@ class Telemetry:
             self._metrics.job_seconds.labels(kind).observe(perf_counter() - started)
 
     def database_failed(self, kind: str) -> None:
-        """Count a session that failed by this kind of error."""
+        """Count a database session that failed with this kind of error."""
         self._metrics.database_errors.labels(kind).inc()
 
-    # --- looked at ------------------------------------------------------------------------
+    # --- scraped --------------------------------------------------------------------------
 
     def watch(self, pool: Callable[[], PoolState], look: Callable[[], Awaitable[Waiting]]) -> None:
-        """Ask these two when somebody looks."""
+        """Read the pool and the backlog from these functions on each scrape."""
         self._pool, self._look = pool, look
 
     def admits(self, authorization: str) -> bool:
@@ -219,7 +219,7 @@ class Telemetry:
         return registry
 
     def sample(self) -> None:
-        """Note what the pool is like now."""
+        """Record the state of the pool."""
         if self._pool is not None:
             pool, metrics = self._pool(), self._metrics
             metrics.pool_size.set(pool.size)
@@ -229,7 +229,7 @@ class Telemetry:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep up what others of the same directory tell of this process, for the block."""
+        """During the block keep the gauges current that other processes of the directory serve."""
         sampling = None
         if self._directory is not None:
             sampling = asyncio.create_task(self._sample_again_and_again())
@@ -245,9 +245,9 @@ class Telemetry:
                 await self._tracing.close()
 
     async def _waiting(self) -> Waiting | None:
-        """Return what waits, None when the database has not told in time (rule 2).
+        """Return the backlog, None if the database does not answer in time (rule 2).
 
-        One that hangs is asked again only when it has let go of the question before.
+        A new query starts only when the previous one has ended.
         """
         if self._look is None:
             return None
@@ -266,7 +266,7 @@ class Telemetry:
 
 
 class MeasuredGateway:
-    """A gateway that tells of each call, and what it cost by the entry that the call carries."""
+    """A gateway that records each call and its cost, by the prices that the call carries."""
 
     def __init__(self, gateway: Gateway, telemetry: Telemetry) -> None:
         self._gateway = gateway
@@ -288,7 +288,7 @@ async def _unless_away(look: Callable[[], Awaitable[Waiting]]) -> Waiting | None
 
 
 def _forget_dead(directory: Path) -> None:
-    """Remove what processes that are gone had open (rule 1)."""
+    """Remove the gauges of processes that ended (rule 1)."""
     for path in directory.glob("gauge_live*_*.db"):
         pid = int(path.stem.rpartition("_")[2])
         try:
@@ -296,4 +296,4 @@ def _forget_dead(directory: Path) -> None:
         except ProcessLookupError:
             mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
         except PermissionError:
-            pass  # it lives, as somebody else's
+            pass  # it runs as another user

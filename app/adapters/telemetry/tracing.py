@@ -36,7 +36,7 @@ PATH = "/v1/traces"
 EXPORT_SECONDS = 5.0
 """How long one batch may take to be sent."""
 CLOSE_SECONDS = 2.0
-"""How long the end of the process waits for what is left to be sent."""
+"""How long the shutdown waits for spans that are not sent yet."""
 GIVE_UP_SECONDS = 1.0
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 UNROUTED = "none"
@@ -93,17 +93,17 @@ class Tracing:
         return traced
 
     async def close(self) -> None:
-        """Send what is left, as far as there is time for it (rule 2)."""
+        """Send the remaining spans, as far as the time suffices (rule 2)."""
         closing = Thread(target=self._provider.shutdown, name="trace-flush", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, CLOSE_SECONDS)
         if closing.is_alive():
-            self._exporter.shutdown()  # what waits to try again gives up, and says so
+            self._exporter.shutdown()  # a pending retry gives up, and logs it
             await asyncio.to_thread(closing.join, GIVE_UP_SECONDS)
 
 
 class Collector(SpanExporter):
-    """Where spans are sent to; it says when that begins to fail, and when it works again."""
+    """Sends spans; logs when sending starts to fail and when it works again."""
 
     def __init__(self, address: str) -> None:
         # The library's own lines would come with every batch.
@@ -117,7 +117,7 @@ class Collector(SpanExporter):
         """Send a batch, or lose it."""
         try:
             result = self._exporter.export(spans)
-        except Exception as error:  # whatever it was, the next batch may get through
+        except Exception as error:  # the next batch may succeed
             result, kind = SpanExportResult.FAILURE, type(error).__name__
         else:
             kind = "not_taken"
@@ -140,7 +140,7 @@ class Collector(SpanExporter):
 
 
 class _Inside:
-    """The app inside the library's span, which is named by what the app finds out."""
+    """The app inside the library's span, which gets its name from the matched route."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
