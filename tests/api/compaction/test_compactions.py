@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from threading import Event
 from typing import Any
 from uuid import uuid4
