@@ -23,7 +23,6 @@ from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
 from app.adapters.postgres.compaction.backlog import Backlog
-from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
@@ -64,7 +63,7 @@ class Parts:
     telemetry: Telemetry
     store: Store
     database: PostgresDatabase
-    queue: PostgresQueue
+    leases: Leases
     tokenizer: TiktokenTokenizer
     registry: ModelRegistry
     models: RegistryService
@@ -159,7 +158,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         telemetry=telemetry,
         store=store,
         database=database,
-        queue=PostgresQueue(store),
+        leases=leases,
         tokenizer=tokenizer,
         registry=registry,
         models=models,

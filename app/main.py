@@ -185,7 +185,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
     log = LogService(
         database,
         resolver,
-        parts.queue,
         parts.outputs,
         parts.active,
         new_id,
@@ -217,7 +216,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             ),
             parts.search.recall,
         ),
-        usage=UsageService(database, resolver, parts.queue, parts.active, new_id),
+        usage=UsageService(database, resolver, parts.active, new_id),
         context=ContextService(
             database,
             resolver,
@@ -235,7 +234,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
-        jobs=JobService(database, parts.queue, new_id),
+        jobs=JobService(database, new_id),
         events=EventService(
             database,
             utc_now,

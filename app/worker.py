@@ -1,14 +1,14 @@
-"""The worker: takes background work off the queue and does it, in a process of its own or beside
-the API (E6, decisions 25, 33).
+"""The worker: does background work, in a process of its own or beside the API.
 
-1. The queue wakes the worker; the due marks and the jobs that have not ended say what is to be
-   done. A sweep puts what the queue lost there again, so nothing depends on the queue alone.
-2. Work runs at least once. What is interrupted, by an error, a shutdown or a kill, comes again.
-3. While the database is away the worker tries to come back, more and more slowly, and says so once.
-4. Tool outputs that nothing refers to are collected now and then, and what has had its time is
-   forgotten; two workers may do so at once.
-5. Told to stop, it takes nothing more, lets running work end within its grace, and gives the rest
-   back to the queue.
+1. It claims what waits longest, while it has a place free. A notification wakes it; it also polls,
+   which finds work whose notification was lost and work whose retry is due.
+2. Work runs at least once. What is interrupted by an error, a shutdown or a kill is claimed again,
+   and given up after a number of attempts.
+3. While the database is away the worker connects again, more and more slowly, and logs it once.
+4. Now and then it collects tool outputs that nothing refers to and deletes what retention names;
+   two workers may do so at once.
+5. Told to stop, it claims nothing more, lets running work end within its grace, and releases the
+   rest for other workers.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from app import logs
-from app.adapters.postgres.compaction.jobs import Entry, Pace, PostgresQueue, load_queue
+from app.adapters.postgres.compaction.jobs import listening
 from app.adapters.postgres.database import PostgresDatabase
 from app.composition import Parts, compose
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
+from app.domain.conversations.records import Claim
+from app.services.compaction.leases import Leases
 from app.settings import Settings
-
-if TYPE_CHECKING:
-    from app.adapters.postgres.compaction.queue import Consumer
 
 GRACE_SECONDS = 3.0
 """How long running work may take to end in a worker's own process."""
 GRACE_BESIDE_API_SECONDS = 1.0
 """The same beside the API, whose running requests have had their own grace by then."""
-RETURN_SECONDS = 1.0
-"""How long it may take to give work back to the queue."""
-SWEEP_BATCH = 100
+RELEASE_SECONDS = 1.0
+"""How long it may take to release the leases of work that is cancelled."""
 MAX_ATTEMPTS = 10
 MAX_DELAY_SECONDS = 60.0
 GIVEN_UP_SECONDS = 600.0
-"""How long a conversation is left alone whose work was interrupted that often."""
+"""How long a conversation is left alone whose work failed that often."""
 
+_LOOK_AGAIN_SECONDS = 0.5
+"""When to look again after a notification: what is locked just then is skipped by a claim."""
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
 _FORGET_SECONDS = 3600.0
@@ -55,13 +54,13 @@ Collect = Callable[[], Awaitable[int]]
 """Collects what may be collected anywhere; returns how much that was."""
 
 Forget = Callable[[], Awaitable[Mapping[str, int]]]
-"""Forgets what has had its time; returns how much that was of each kind."""
+"""Deletes what is older than retention allows; returns how much of each kind."""
 
 Watch = Callable[[str, str | None], AbstractContextManager[object]]
-"""Takes a conversation and perhaps a job, and watches the work on it."""
+"""Takes a conversation and perhaps a job, and measures the work on it."""
 
 Prepare = Callable[[str, str], Awaitable[None]]
-"""Takes tenant and conversation, and indexes for searches what is no longer shown (A6)."""
+"""Takes tenant and conversation, and indexes for searches what is no longer shown."""
 
 _log = logging.getLogger("app.worker")
 
@@ -72,13 +71,12 @@ class Worker:
     def __init__(
         self,
         database: PostgresDatabase,
-        queue: PostgresQueue,
+        leases: Leases,
         url: str,
         work: Work,
         *,
         concurrency: int = 4,
-        sweep_seconds: float = 5.0,
-        pace: Pace | None = None,
+        poll_seconds: float = 5.0,
         prepare: Prepare | None = None,
         collect: Collect | None = None,
         collect_seconds: float = 3600.0,
@@ -86,139 +84,160 @@ class Worker:
         watch: Watch | None = None,
     ) -> None:
         self._database = database
-        self._queue = queue
+        self._leases = leases
         self._url = url
         self._work = work
         self._concurrency = concurrency
-        self._sweep_seconds = sweep_seconds
-        self._pace = pace or Pace()
+        self._poll_seconds = poll_seconds
         self._prepare = prepare
         self._collect = collect
         self._collect_seconds = collect_seconds
         self._forget = forget
         self._watch = watch or (lambda _conversation_id, _job_id: nullcontext())
         self._stopping = asyncio.Event()
-        self._consumer: Consumer | None = None
+        self._woken = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def running(self, grace_seconds: float = GRACE_BESIDE_API_SECONDS) -> AsyncIterator[None]:
         """Work beside the block, and stop at its end (rule 5)."""
-        self._stopping = asyncio.Event()
-        chores = [
-            self._again_and_again("sweep", self.sweep, self._sweep_seconds),
-            self._again_and_again("forget_ended", self._queue.forget_ended, _FORGET_SECONDS),
-        ]
+        self._stopping.clear()
+        chores = []
         if self._collect is not None:
             collect = partial(self._collect_due, self._collect)
             chores.append(self._again_and_again("collect", collect, self._collect_seconds))
         if self._forget is not None:
             forget = partial(self._delete_expired, self._forget)
             chores.append(self._again_and_again("forget", forget, _FORGET_SECONDS))
-        tasks = {asyncio.create_task(task) for task in (self._consume(), *chores)}
+        listener = asyncio.create_task(self._listen())
+        tasks = {asyncio.create_task(task) for task in (self._claim_and_run(), *chores)}
         _log.info("worker_started", extra={"data": {"concurrency": self._concurrency}})
         try:
             yield
         finally:
+            listener.cancel()
             await self._stop(tasks, grace_seconds)
+            await asyncio.wait({listener})
             _log.info("worker_stopped")
-
-    async def sweep(self) -> int:
-        """Put what is due and what has not ended into the queue; returns how much was missing."""
-        async with self._database.session() as records:
-            due = await records.jobs.list_due(SWEEP_BATCH)
-            jobs = await records.jobs.list_open(SWEEP_BATCH)
-        entries = [Entry(tenant, conversation, job) for tenant, conversation, job in jobs]
-        entries += [Entry(tenant, conversation) for tenant, conversation in due]
-        return await self._queue.enqueue_all(entries) if entries else 0
 
     async def _stop(self, tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
         self._stopping.set()
-        if self._consumer is not None:
-            self._consumer.stop()
+        self._woken.set()
         _, left = await asyncio.wait(tasks, timeout=grace_seconds)
-        if left and self._consumer is not None:
-            data = {"jobs": self._consumer.give_back()}
-            _log.info("jobs_given_back", extra={"data": data})
-            _, left = await asyncio.wait(tasks, timeout=RETURN_SECONDS)
+        if left and self._running:
+            _log.info("jobs_given_back", extra={"data": {"jobs": len(self._running)}})
+            for task in self._running:
+                task.cancel()
+            _, left = await asyncio.wait(tasks, timeout=RELEASE_SECONDS)
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left, timeout=RETURN_SECONDS)
+            await asyncio.wait(left, timeout=RELEASE_SECONDS)
 
-    async def _consume(self) -> None:
-        """Consume while there is a database, and come back when there is one again (rule 3)."""
-        await load_queue()
+    async def _listen(self) -> None:
+        """Listen for notifications while there is a database (rule 3)."""
         pause, is_away = _FIRST_PAUSE_SECONDS, False
-        while not self._stopping.is_set():
+        while True:
+            closed = asyncio.Event()
             try:
-                async with self._connected() as consumer:
+                async with listening(self._url, self._woken.set, closed.set):
                     if is_away:
                         _log.info("worker_reconnected")
                     pause, is_away = _FIRST_PAUSE_SECONDS, False
-                    await consumer.run()
-            except Exception as error:  # whatever ends it, a worker goes on
+                    self._woken.set()  # for what was notified meanwhile
+                    await closed.wait()
+                    raise ConnectionResetError("The worker's connection was closed")
+            except Exception as error:  # a worker goes on after any error
                 if not is_away:
                     data = {"reason": type(error).__name__}
                     _log.warning("worker_disconnected", extra={"data": data})
                 is_away = True
-                await self._pause(pause)
+                await asyncio.sleep(pause)
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Consumer]:
-        from app.adapters.postgres.compaction.queue import Consumer, connected
+    async def _claim_and_run(self) -> None:
+        """Claim work while a place is free, else wait; at the end wait for what runs."""
+        is_woken = False
+        while not self._stopping.is_set():
+            self._woken.clear()
+            while len(self._running) < self._concurrency and not self._stopping.is_set():
+                claim = await self._claim()
+                if claim is None:
+                    break
+                task = asyncio.create_task(self._run(claim))
+                self._running.add(task)
+                task.add_done_callback(self._ended)
+            at_most = _LOOK_AGAIN_SECONDS if is_woken else self._poll_seconds
+            is_woken = await _is_set_within(self._woken, min(at_most, self._poll_seconds))
+        if self._running:
+            await asyncio.wait(self._running)
 
-        async with connected(self._url) as connection:
-            consumer = Consumer(connection, self._handle, self._concurrency, self._pace)
-            await consumer.check()
-            self._consumer = consumer
-            if self._stopping.is_set():
-                consumer.stop()
-            try:
-                yield consumer
-            finally:
-                self._consumer = None
-
-    async def _handle(self, entry: Entry) -> float | None:
-        """Work on an entry; returns the seconds after which it should come again, if it should."""
+    async def _claim(self) -> Claim | None:
         try:
-            with self._watch(entry.conversation_id, entry.job_id):
-                await self._work(entry.tenant_id, entry.conversation_id, entry.job_id)
-        except Exception as error:  # whatever it was, what is to be done must not be lost
-            data = {
-                "conversation_id": entry.conversation_id,
-                "job_id": entry.job_id,
-                "attempts": entry.attempts,
-                "error": type(error).__name__,
-                "places": logs.places(error),
-            }
-            if entry.attempts < MAX_ATTEMPTS:
-                _log.warning("job_interrupted", extra={"data": data})
-                return min(2.0**entry.attempts, MAX_DELAY_SECONDS)
-            _log.error("job_given_up", extra={"data": data})
-            await self._give_up(entry)
-        else:
-            await self._prepare_search(entry)
+            return await self._leases.claim()
+        except ServiceUnavailable:
+            pass  # the listener logs it
+        except Exception as error:
+            data = {"chore": "claim", "error": type(error).__name__}
+            _log.error("chore_failed", extra={"data": data})
         return None
 
-    async def _prepare_search(self, entry: Entry) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._woken.set()
+
+    async def _run(self, claim: Claim) -> None:
+        """Do the work of a claim; whatever it raises, what is to be done is not lost."""
+        if claim.attempts > MAX_ATTEMPTS:  # its processes died
+            await self._give_up(claim)
+            return
+        try:
+            async with self._leases.renewed(claim):
+                with self._watch(claim.conversation_id, claim.job_id):
+                    await self._work(claim.tenant_id, claim.conversation_id, claim.job_id)
+        except Exception as error:
+            await self._interrupted(claim, error)
+        else:
+            await self._prepare_search(claim)
+
+    async def _interrupted(self, claim: Claim, error: Exception) -> None:
+        data = {
+            "conversation_id": claim.conversation_id,
+            "job_id": claim.job_id,
+            "attempts": claim.attempts,
+            "error": type(error).__name__,
+            "places": logs.places(error),
+        }
+        if claim.attempts < MAX_ATTEMPTS:
+            _log.warning("job_interrupted", extra={"data": data})
+            delay = min(2.0 ** (claim.attempts - 1), MAX_DELAY_SECONDS)
+            await self._leases.retry_later(claim, delay)
+        else:
+            _log.error("job_given_up", extra={"data": data})
+            await self._give_up(claim)
+
+    async def _prepare_search(self, claim: Claim) -> None:
         """Index what the work has hidden; a search does it where this fails."""
         if self._prepare is None:
             return
         try:
-            await self._prepare(entry.tenant_id, entry.conversation_id)
+            await self._prepare(claim.tenant_id, claim.conversation_id)
         except Exception as error:  # the work itself is done
-            data = {"conversation_id": entry.conversation_id, "error": type(error).__name__}
+            data = {"conversation_id": claim.conversation_id, "error": type(error).__name__}
             _log.warning("search_not_prepared", extra={"data": data})
 
-    async def _give_up(self, entry: Entry) -> None:
-        async with self._database.session() as records:
-            if entry.job_id is None:
-                await records.jobs.postpone(entry.conversation_id, GIVEN_UP_SECONDS)
-                return
-            detail = "The job was interrupted again and again"
-            told = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
-            await records.jobs.change(entry.conversation_id, entry.job_id, "failed", error=told)
+    async def _give_up(self, claim: Claim) -> None:
+        with suppress(ServiceUnavailable):  # then the next worker does so
+            async with self._database.session() as records:
+                if claim.job_id is None:
+                    await records.jobs.postpone(claim.conversation_id, GIVEN_UP_SECONDS)
+                else:
+                    detail = "The job was interrupted again and again"
+                    told = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
+                    await records.jobs.change(
+                        claim.conversation_id, claim.job_id, "failed", error=told
+                    )
+                await records.jobs.release_lease(claim.conversation_id, claim.holder)
 
     async def _again_and_again(
         self, name: str, chore: Callable[[], Awaitable[object]], seconds: float
@@ -228,40 +247,42 @@ class Worker:
             try:
                 await chore()
             except ServiceUnavailable:
-                pass  # the consumer says so
+                pass  # the listener logs it
             except Exception as error:
                 data = {"chore": name, "error": type(error).__name__}
                 _log.error("chore_failed", extra={"data": data})
-            await self._pause(seconds)
+            await _is_set_within(self._stopping, seconds)
 
     async def _collect_due(self, collect: Collect) -> None:
-        """Collect what nothing refers to (F7)."""
+        """Collect what nothing refers to."""
         taken = await collect()
         if taken:
             _log.info("blobs_collected", extra={"data": {"blobs": taken}})
 
     async def _delete_expired(self, forget: Forget) -> None:
-        """Forget what has had its time."""
+        """Delete what is older than retention allows."""
         gone = await forget()
         if gone:
             _log.info("forgotten", extra={"data": dict(gone)})
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait so long, or until told to stop."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event for so long at most; returns whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def worker_of(settings: Settings, parts: Parts) -> Worker:
     """Return the worker for these settings, over the parts of its process."""
     return Worker(
         parts.database,
-        parts.queue,
+        parts.leases,
         settings.direct_database_url or settings.database_url or "",
         parts.compaction.work,
         concurrency=settings.worker_concurrency,
-        sweep_seconds=settings.sweep_seconds,
+        poll_seconds=settings.sweep_seconds,
         prepare=parts.search.prepare,
         collect=parts.blobs.collect_due,
         collect_seconds=settings.blob_gc_seconds,

@@ -21,7 +21,6 @@ from app.adapters.blobs.chunks import RowStore
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.migrate import migrate
 from app.composition import utc_now
@@ -112,9 +111,8 @@ async def _log(store: Store) -> tuple[LogService, str]:
             TENANT, conversation_id, None, "tokenizer", Settings(MODEL, "{}", "[]", "[]"), "{}"
         )
     outputs = StoredResults(records, RowStore(), _new_id)
-    queue = PostgresQueue(store)
     active = ActiveWindows(records, frames, utc_now)
-    return LogService(records, frames, queue, outputs, active, _new_id, 1000), conversation_id
+    return LogService(records, frames, outputs, active, _new_id, 1000), conversation_id
 
 
 def _new_id() -> str:

@@ -95,9 +95,7 @@ async def _measure(url: str, quick: bool) -> Section:
 
 
 def _log(parts: Parts) -> LogService:
-    return LogService(
-        parts.database, parts.frames, parts.queue, parts.outputs, parts.active, new_id, BATCH
-    )
+    return LogService(parts.database, parts.frames, parts.outputs, parts.active, new_id, BATCH)
 
 
 async def _conversation(parts: Parts) -> str:

@@ -14,13 +14,13 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.compaction.jobs import Pace, PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import migrate
@@ -30,22 +30,25 @@ from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.conversations.records import Job
 from app.domain.conversations.records import Settings as Layer
+from app.services.compaction.leases import Leases
 from app.settings import Settings
 from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
 
 TENANT = "default"
-PACE = Pace(poll_seconds=0.1, heartbeat_timeout_seconds=1.0)
+POLL_SECONDS = 0.1
+LEASE_SECONDS = 1.0
 SECONDS = 20
 
 Seen = tuple[str, str | None]
 
 
 class FakeWork:
-    """Work that notes what it was asked for, and waits for `release` while it is not set."""
+    """Work that notes what it was asked for, waits until `release` is set, and is done."""
 
-    def __init__(self, *errors: Exception) -> None:
+    def __init__(self, database: PostgresDatabase, *errors: Exception) -> None:
+        self.database = database
         self.started: Counter[Seen] = Counter()
         self.ended: Counter[Seen] = Counter()
         self.cancelled: Counter[Seen] = Counter()
@@ -71,6 +74,11 @@ class FakeWork:
             raise
         finally:
             self.at_once -= 1
+        async with self.database.session() as records:
+            if job_id is None:
+                await records.jobs.clear_due(conversation_id, head_seq=0)
+            else:
+                await records.jobs.change(conversation_id, job_id, "done")
         self.ended[seen] += 1
 
     def has_ended(self, conversations: int) -> bool:
@@ -98,31 +106,43 @@ class Place:
         self.url = url
         self.store = store
         self.database = PostgresDatabase(store)
-        self.queue = PostgresQueue(store)
+        self.leases = Leases(self.database, new_id, LEASE_SECONDS)
 
-    def worker(self, work: Work, *, concurrency: int = 4, sweep_seconds: float = 60.0) -> Worker:
+    def work(self, *errors: Exception) -> FakeWork:
+        """Return work that first raises these errors."""
+        return FakeWork(self.database, *errors)
+
+    def worker(
+        self, work: Work, *, concurrency: int = 4, poll_seconds: float = POLL_SECONDS, **more: Any
+    ) -> Worker:
         """Return a worker on this database, quick to notice."""
         return Worker(
             self.database,
-            self.queue,
+            self.leases,
             self.url,
             work,
             concurrency=concurrency,
-            sweep_seconds=sweep_seconds,
-            pace=PACE,
+            poll_seconds=poll_seconds,
+            **more,
         )
 
-    async def conversation(self, *, is_due: bool = False) -> str:
+    async def conversation(self) -> str:
         """Create a conversation."""
         made = new_id()
         async with self.database.session() as records:
             assert await records.conversations.add(TENANT, made, None, "bytes_4", Layer(), "{}")
-            if is_due:
-                await records.jobs.mark_due(made)
+        return made
+
+    async def due(self) -> str:
+        """Create a conversation whose compaction is due, and notify the workers."""
+        made = await self.conversation()
+        async with self.database.session() as records:
+            await records.jobs.set_due(made)
+            await records.jobs.notify()
         return made
 
     async def job(self, conversation_id: str) -> Job:
-        """Store a job that nobody is woken for."""
+        """Store a job."""
         job_id = new_id()
         async with self.database.session() as records:
             await records.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
@@ -130,14 +150,15 @@ class Place:
         assert job is not None
         return job
 
-    async def queued(self) -> list[tuple[str, str]]:
-        """Return the key and status of what is in the queue."""
-        rows = await execute(self.url, "SELECT dedupe_key, status::text FROM pgqueuer ORDER BY id")
-        return [(row[0], row[1]) for row in rows]
-
     async def is_idle(self) -> bool:
-        """Tell whether the queue is empty."""
-        return not await self.queued()
+        """Tell whether nothing waits and nobody works."""
+        rows = await execute(
+            self.url,
+            "SELECT conversation_id FROM heads WHERE due_at <= now()"
+            " UNION ALL SELECT conversation_id FROM jobs WHERE status IN ('queued', 'running')"
+            " UNION ALL SELECT conversation_id FROM compaction_leases",
+        )
+        return not rows
 
 
 @pytest_asyncio.fixture
@@ -146,72 +167,49 @@ async def place(database_url: str, store: Store) -> Place:
     return Place(database_url, store)
 
 
-async def test_what_is_enqueued_is_worked_on_once(place: Place) -> None:
+async def test_what_is_due_is_worked_on_once(place: Place) -> None:
     """E6: of two workers on one database, one does each piece of work, and once."""
-    work = FakeWork()
+    work = place.work()
     async with place.worker(work).running(), place.worker(work).running():
-        asked = [await place.conversation() for _ in range(20)]
-        for conversation_id in asked:
-            assert await place.queue.enqueue(TENANT, conversation_id)
-        await until(lambda: len(work.ended) == len(asked), "all is done")
-        await until(place.is_idle, "the queue is empty")
+        asked = [await place.due() for _ in range(20)]
+        await until(place.is_idle, "all is done")
     assert work.started == {(conversation_id, None): 1 for conversation_id in asked}
 
 
-async def test_one_conversation_has_one_entry_at_a_time(place: Place) -> None:
-    """Decision 25: while its work runs, asking again changes nothing; afterwards it does."""
-    work, conversation_id = FakeWork(), await place.conversation()
+async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> None:
+    """While its work runs a job waits, and what is due is not claimed again."""
+    work = place.work()
     work.release.clear()
     async with place.worker(work).running(), place.worker(work).running():
-        await place.queue.enqueue(TENANT, conversation_id)
+        conversation_id = await place.due()
         await until(lambda: work.at_once == 1, "the work has started")
-        assert not await place.queue.enqueue(TENANT, conversation_id)
         job = await place.job(conversation_id)
-        assert await place.queue.enqueue(TENANT, conversation_id, job.job_id)
-        await until(lambda: work.at_once == 2, "the job has started as well")
+        other = await place.due()
+        await until(lambda: work.at_once == 2, "other work has started")
+        assert set(work.started) == {(conversation_id, None), (other, None)}
         work.release.set()
-        await until(place.is_idle, "the queue is empty")
-        assert await place.queue.enqueue(TENANT, conversation_id)
-        await until(lambda: work.ended[conversation_id, None] == 2, "it is done again")
+        await until(place.is_idle, "all is done")
+    assert work.most_at_once == 2
+    assert work.started == {
+        (conversation_id, None): 1,
+        (other, None): 1,
+        (conversation_id, job.job_id): 1,
+    }
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> None:
-    """A worker does so many jobs at once, whatever is queued."""
-    work = FakeWork()
+    """A worker does so many jobs at once, however many wait."""
+    work = place.work()
     work.release.clear()
     for _ in range(concurrency + 2):
-        await place.queue.enqueue(TENANT, await place.conversation())
+        await place.due()
     async with place.worker(work, concurrency=concurrency).running():
         await until(lambda: work.at_once == concurrency, "all places are taken")
         work.release.set()
-        await until(place.is_idle, "the queue is empty")
+        await until(place.is_idle, "all is done")
     assert work.most_at_once == concurrency
     assert work.ended.total() == concurrency + 2
-
-
-async def test_the_sweep_finds_what_the_queue_lost(place: Place) -> None:
-    """A8, decision 25: a due mark, or a job, without a queue entry is found and worked on."""
-    due, other = await place.conversation(is_due=True), await place.conversation()
-    job = await place.job(other)
-    expected = {(due, None), (other, job.job_id)}
-    work = FakeWork()
-
-    async def end(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
-        await work(tenant_id, conversation_id, job_id)
-        async with place.database.session() as records:
-            await records.jobs.clear_due(conversation_id)
-            if job_id is not None:
-                await records.jobs.change(conversation_id, job_id, "done")
-
-    async with (
-        place.worker(end, sweep_seconds=0.05).running(),
-        place.worker(end, sweep_seconds=0.05).running(),
-    ):
-        await until(lambda: set(work.ended) == expected, "all is done")
-        later = await place.conversation(is_due=True)
-        await until(lambda: work.ended[later, None] > 0, "what became due later is done")
-        await until(place.is_idle, "a sweep that looked before the work ended has been answered")
 
 
 async def test_a_worker_collects_now_and_then(
@@ -229,15 +227,7 @@ async def test_a_worker_collects_now_and_then(
             raise outcome
         return outcome
 
-    worker = Worker(
-        place.database,
-        place.queue,
-        place.url,
-        FakeWork(),
-        pace=PACE,
-        collect=collect,
-        collect_seconds=0.01,
-    )
+    worker = place.worker(place.work(), collect=collect, collect_seconds=0.01)
     with caplog.at_level(logging.INFO):
         async with worker.running(), asyncio.timeout(SECONDS):
             await done.wait()
@@ -264,8 +254,7 @@ async def test_a_worker_forgets_from_the_start_on(
     async def forget() -> Mapping[str, int]:
         raise ValueError("secret words")
 
-    worker = Worker(place.database, place.queue, place.url, FakeWork(), pace=PACE, forget=forget)
-    async with worker.running():
+    async with place.worker(place.work(), forget=forget).running():
         await until(lambda: "chore_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
 
@@ -293,133 +282,138 @@ async def test_the_settings_worker_collects_uploads(place: Place) -> None:
             await until(is_collected, "the upload is collected")
 
 
-async def test_sweeping_again_adds_nothing(place: Place) -> None:
-    """Decision 25: several workers may sweep at once; what is asked for is not asked for twice."""
-    await place.conversation(is_due=True)
-    await place.job(await place.conversation())
-    workers = [place.worker(FakeWork()) for _ in range(3)]
-    added = await asyncio.gather(*(worker.sweep() for worker in workers))
-    assert sum(added) == 2
-    assert await workers[0].sweep() == 0
-    assert len(await place.queued()) == 2
-
-
 async def test_a_shutdown_lets_work_end_within_its_grace(place: Place) -> None:
-    """Decision 33: running work ends when it can, and nothing new is begun."""
-    work = FakeWork()
+    """Running work ends when it can, and nothing new is begun."""
+    work = place.work()
     work.release.clear()
-    one, two = await place.conversation(), await place.conversation()
     async with place.worker(work, concurrency=1).running(grace_seconds=SECONDS):
-        await place.queue.enqueue(TENANT, one)
+        one = await place.due()
         await until(lambda: work.at_once == 1, "the work has started")
         asyncio.get_running_loop().call_later(0.2, work.release.set)
     assert work.ended == {(one, None): 1}
-    await place.queue.enqueue(TENANT, two)
-    assert [key for key, _ in await place.queued()] == [f"compact:{two}"]
+    await place.due()
+    assert work.started == {(one, None): 1}
+    assert not await place.is_idle()
 
 
-async def test_a_shutdown_gives_work_back(place: Place) -> None:
-    """A8, decision 33: what cannot end in time goes back to the queue and is done by another."""
-    work = FakeWork()
+async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """A8: what cannot end in time is cancelled, and another worker does it at once."""
+    work = place.work()
     work.release.clear()
-    asked = [await place.conversation() for _ in range(3)]
     stack = AsyncExitStack()
     await stack.enter_async_context(place.worker(work).running(grace_seconds=0.05))
-    for conversation_id in asked:
-        await place.queue.enqueue(TENANT, conversation_id)
+    asked = [await place.due() for _ in range(3)]
     await until(lambda: work.at_once == 3, "the work has started")
     stopped = monotonic()
-    await stack.aclose()
+    with caplog.at_level(logging.INFO):
+        await stack.aclose()
     assert monotonic() - stopped < 3
+    assert "jobs_given_back" in caplog.messages
     assert work.cancelled.total() == 3
-    assert [status for _, status in await place.queued()] == ["queued"] * 3
+    assert await execute(place.url, "SELECT * FROM compaction_leases") == []
     work.release.set()
     async with place.worker(work).running():
-        await until(place.is_idle, "the queue is empty")
+        await until(place.is_idle, "all is done")
     assert work.ended == {(conversation_id, None): 1 for conversation_id in asked}
 
 
 async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """E9: whatever a piece of work raises, it comes again, and the log has no words of it."""
     secret = "what somebody said"
-    work, conversation_id = FakeWork(ValueError(secret)), await place.conversation()
+    work = place.work(ValueError(secret))
     with caplog.at_level(logging.INFO):
         async with place.worker(work).running():
-            await place.queue.enqueue(TENANT, conversation_id)
-            await until(lambda: work.ended.total() == 1, "it is done")
-            await until(place.is_idle, "the queue is empty")
-    assert work.started.total() == 2
+            await place.due()
+            await until(place.is_idle, "it is done")
+    assert (work.started.total(), work.ended.total()) == (2, 1)
     told = [record for record in caplog.records if record.getMessage() == "job_interrupted"]
     assert [record.data["error"] for record in told] == ["ValueError"]  # type: ignore[attr-defined]
-    notes = await execute(place.url, "SELECT traceback::text FROM pgqueuer_log")
-    assert secret not in caplog.text + str(notes)
+    assert secret not in caplog.text
 
 
-async def test_what_fails_again_and_again_is_given_up(place: Place) -> None:
-    """E9: no error loops for ever: the job has failed, and the conversation is left alone."""
-    work = FakeWork(*(ValueError() for _ in range(2)))
-    due = await place.conversation(is_due=True)
+@pytest.mark.parametrize("attempts", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
+async def test_what_fails_again_and_again_is_given_up(place: Place, attempts: int) -> None:
+    """E9: no error loops for ever, nor work that kills its process."""
+    work = place.work(*(ValueError() for _ in range(2)))
+    due = await place.due()
     job = await place.job(await place.conversation())
-    worker = place.worker(work)
-    assert await worker.sweep() == 2
-    await execute(place.url, "UPDATE pgqueuer SET attempts = $1", MAX_ATTEMPTS)
-    async with worker.running():
-        await until(lambda: work.started.total() == 2, "both were tried")
-        await until(place.is_idle, "the queue is empty")
+    await execute(
+        place.url,
+        "INSERT INTO compaction_leases (conversation_id, holder, expires_at, attempts)"
+        " SELECT conversation_id, conversation_id, now(), $1 FROM heads",
+        attempts,
+    )
+    async with place.worker(work).running():
+        await until(place.is_idle, "both are given up")
+    assert work.started.total() == (2 if attempts < MAX_ATTEMPTS else 0)
     async with place.database.session() as records:
         ended = await records.jobs.find(TENANT, job.job_id)
-        assert await records.jobs.list_due(10) == []
-        assert not await records.jobs.mark_due(due)
+        assert not await records.jobs.set_due(due), "it is due later"
     assert ended is not None
     assert ended.status == "failed"
     assert json_text.loads(ended.error or "")["code"] == "SERVICE_UNAVAILABLE"
 
 
-async def test_long_work_keeps_its_entry(place: Place) -> None:
+async def test_long_work_keeps_its_lease(place: Place) -> None:
     """E6: work that takes longer than a dead worker is waited for is not taken by another."""
-    work = FakeWork()
+    work = place.work()
     work.release.clear()
-    await place.queue.enqueue(TENANT, await place.conversation())
+    await place.due()
 
     async def is_old() -> bool:
-        rows = await execute(place.url, "SELECT now() - created > '2.5 s' FROM pgqueuer")
+        rows = await execute(place.url, "SELECT now() - due_at > '2.5 s' FROM heads")
         return bool(rows[0][0])
 
     async with place.worker(work).running(), place.worker(work).running():
-        await until(is_old, "it runs for more than two heartbeat timeouts")
+        await until(is_old, "it runs for more than two leases")
         work.release.set()
-        await until(place.is_idle, "the queue is empty")
+        await until(place.is_idle, "it is done")
     assert work.started.total() == 1
 
 
-async def test_work_is_found_without_being_told_of(place: Place) -> None:
-    """Decision 35: where no notification arrives, as behind a pooler, polling has to do."""
-    await execute(place.url, "DROP TRIGGER tg_pgqueuer_changed ON pgqueuer")
-    work = FakeWork()
+async def test_work_is_found_without_a_notification(place: Place) -> None:
+    """Where no notification arrives, polling has to do: also for what a retry delays."""
+    work = place.work(ValueError())
     async with place.worker(work).running():
         await until(lambda: listens(place.url), "the worker found nothing to do")
-        await place.queue.enqueue(TENANT, await place.conversation())
-        await until(lambda: work.ended.total() == 1, "it is done")
+        conversation_id = await place.conversation()
+        async with place.database.session() as records:
+            await records.jobs.set_due(conversation_id)
+        await until(place.is_idle, "it is done")
+    assert work.ended.total() == 1
 
 
-async def test_work_starts_when_it_is_asked_for(place: Place) -> None:
-    """E6: a worker is told of new work; it need not poll for it."""
-    work = FakeWork()
-    worker = Worker(
-        place.database, place.queue, place.url, work, sweep_seconds=60, pace=Pace(poll_seconds=60)
-    )
-    async with worker.running():
+async def test_work_starts_when_it_is_notified(place: Place) -> None:
+    """E6: a worker need not poll for new work."""
+    work = place.work()
+    async with place.worker(work, poll_seconds=60).running():
         await until(lambda: listens(place.url), "the worker listens")
-        await place.queue.enqueue(TENANT, await place.conversation())
-        await until(lambda: work.ended.total() == 1, "it is done")
+        await place.due()
+        await until(place.is_idle, "it is done")
+
+
+async def test_work_that_was_locked_is_found_soon(place: Place) -> None:
+    """A claim skips what an append has locked; the worker looks again without being notified."""
+    work = place.work()
+    conversation_id = await place.conversation()
+    async with place.worker(work, poll_seconds=60).running():
+        await until(lambda: listens(place.url), "the worker listens")
+        async with place.store.transaction() as session:
+            connection = session._connection
+            await connection.execute("UPDATE heads SET due_at = now()")
+            await connection.execute("SELECT pg_notify('context_work', '')")
+            async with place.database.session() as records:
+                await records.jobs.notify()
+        await until(place.is_idle, "it is done")
+    assert work.ended == {(conversation_id, None): 1}
 
 
 async def listens(url: str) -> bool:
-    """Tell whether a worker has begun to listen and found nothing to do."""
+    """Tell whether a worker has begun to listen."""
     rows = await execute(
         url,
         "SELECT FROM pg_stat_activity WHERE application_name = 'context-service-worker'"
-        " AND datname = current_database() AND state = 'idle' AND query LIKE '%queued_work%'",
+        " AND datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN%'",
     )
     return bool(rows)
 
@@ -428,11 +422,12 @@ async def test_a_closed_connection_is_opened_again(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A8: a worker whose connection is closed goes on with another, and says so once."""
-    work = FakeWork()
+    work = place.work()
     with caplog.at_level(logging.INFO):
-        async with place.worker(work).running():
+        async with place.worker(work, poll_seconds=60).running():
             for number in (1, 2):
-                await place.queue.enqueue(TENANT, await place.conversation())
+                await until(lambda: listens(place.url), "the worker listens")
+                await place.due()
                 await until(partial(work.has_ended, number), "it is done")
                 await execute(
                     place.url,
@@ -440,7 +435,7 @@ async def test_a_closed_connection_is_opened_again(
                     " WHERE application_name = 'context-service-worker'"
                     " AND datname = current_database()",
                 )
-            await place.queue.enqueue(TENANT, await place.conversation())
+            await place.due()
             await until(partial(work.has_ended, 3), "it is done")
     events = [record.getMessage() for record in caplog.records]
     assert 1 <= events.count("worker_disconnected") <= 2
@@ -467,14 +462,16 @@ async def test_a_worker_outlives_its_database(
 
     async with database_running(tmp_path / "data") as url:
         await asyncio.to_thread(migrate, url)
-    work, stores = FakeWork(), [Store(url, min_size=0, max_size=2) for _ in range(3)]
-    worker = Place(url, stores[0]).worker(work, sweep_seconds=0.1)
+    stores = [Store(url, min_size=0, max_size=2) for _ in range(3)]
+    place = Place(url, stores[0])
+    work = place.work()
+    worker = place.worker(work)
     with caplog.at_level(logging.INFO):
         async with worker.running():
             for number in (1, 2):
                 await until(partial(said, "worker_disconnected", number), "away")
                 async with database_running(tmp_path / "data"):
-                    await Place(url, stores[number]).conversation(is_due=True)
+                    await Place(url, stores[number]).due()
                     await until(partial(said, "worker_reconnected", number), "back")
                     await until(partial(work.has_ended, number), "it is done")
     for store in stores:
@@ -484,8 +481,9 @@ async def test_a_worker_outlives_its_database(
 PROCESS = """
 import asyncio, sys
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.compaction.jobs import Pace, PostgresQueue
 from app.adapters.postgres.common.connections import Store
+from app.composition import new_id
+from app.services.compaction.leases import Leases
 from app.worker import Worker
 
 async def work(tenant_id, conversation_id, job_id):
@@ -494,8 +492,8 @@ async def work(tenant_id, conversation_id, job_id):
 
 async def main(url):
     store = Store(url, min_size=0, max_size=2)
-    pace = Pace(poll_seconds=0.1, heartbeat_timeout_seconds=1.0)
-    worker = Worker(PostgresDatabase(store), PostgresQueue(store), url, work, pace=pace)
+    database = PostgresDatabase(store)
+    worker = Worker(database, Leases(database, new_id, 1.0), url, work, poll_seconds=0.1)
     async with worker.running():
         await asyncio.Event().wait()
 
@@ -519,8 +517,7 @@ async def working_elsewhere(url: str) -> AsyncIterator[asyncio.subprocess.Proces
 
 async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
     """E6, A8: after a kill -9 in the middle of the work, another worker does it."""
-    work, conversation_id = FakeWork(), await place.conversation()
-    await place.queue.enqueue(TENANT, conversation_id)
+    work, conversation_id = place.work(), await place.due()
     async with working_elsewhere(place.url) as process:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
@@ -531,8 +528,7 @@ async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
         async with place.worker(work).running():
             process.kill()
             await process.wait()
-            await until(lambda: work.ended.total() == 1, "the other worker has done it")
-            await until(place.is_idle, "the queue is empty")
+            await until(place.is_idle, "the other worker has done it")
     assert work.started == {(conversation_id, None): 1}
 
 

@@ -22,7 +22,7 @@ def worker() -> None:
     """
     settings = read_settings()
     with exiting_on_sigterm():
-        warming = warm_up("app.worker", "app.adapters.postgres.compaction.queue", "uvloop")
+        warming = warm_up("app.worker", "uvloop")
         with database(settings, supervised=True) as url:
             migrated(settings.direct_database_url or url)
             warming.join()

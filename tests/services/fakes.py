@@ -18,7 +18,6 @@ from app.adapters.blobs.chunks import RowStore
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
@@ -41,7 +40,13 @@ from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
-from app.services.ports import ContextRepository, Database, LogRepository, Repositories
+from app.services.ports import (
+    ContextRepository,
+    Database,
+    JobRepository,
+    LogRepository,
+    Repositories,
+)
 from app.services.prompt.settings_inheritance import OwnSettings, Patch
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
@@ -133,7 +138,7 @@ class WatchedDatabase:
 
     @contextmanager
     def failing(self, sentence: str, error: Exception) -> Iterator[None]:
-        """Have a sentence about the log fail inside the block."""
+        """Have a statement about the log or about jobs fail inside the block."""
         self.failures[sentence] = error
         try:
             yield
@@ -187,22 +192,26 @@ class _WatchedRecords:
 
     @property
     def log(self) -> LogRepository:
-        return cast(LogRepository, _WatchedLog(self._records.log, self._watched))
+        return cast(LogRepository, _Failing(self._records.log, self._watched))
+
+    @property
+    def jobs(self) -> JobRepository:
+        return cast(JobRepository, _Failing(self._records.jobs, self._watched))
 
     @property
     def contexts(self) -> ContextRepository:
         return cast(ContextRepository, _WatchedContexts(self._records.contexts, self._watched))
 
 
-class _WatchedLog:
-    def __init__(self, log: LogRepository, database: WatchedDatabase) -> None:
-        self._log = log
+class _Failing:
+    def __init__(self, records: object, database: WatchedDatabase) -> None:
+        self._records = records
         self._watched = database
 
     def __getattr__(self, name: str) -> Any:
         if name in self._watched.failures:
             raise self._watched.failures[name]
-        return getattr(self._log, name)
+        return getattr(self._records, name)
 
 
 class _WatchedContexts:
@@ -243,12 +252,9 @@ class Harness:
         settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
         self.resolver = SettingsResolver(MODELS, TOKENIZER, self.service_policy, MODEL)
         self.summariser = Summariser(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
-        self.queue = PostgresQueue(self.database.store)
         self.outputs = StoredResults(self.database, RowStore(), new_id)
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
-        self.log = LogService(
-            self.database, self.resolver, self.queue, self.outputs, self.active, new_id, 1000
-        )
+        self.log = LogService(self.database, self.resolver, self.outputs, self.active, new_id, 1000)
         self.conversations = ConversationService(
             self.database,
             self.resolver,
@@ -358,8 +364,10 @@ class Harness:
         return Build(built.body)
 
     async def work(self, conversation_id: str, job_id: str | None = None) -> None:
-        """Do what a worker that was woken for the conversation does."""
-        await self.compaction.work(TENANT, conversation_id, job_id)
+        """Do what a worker does that looks at the conversation, unless another compacts it."""
+        async with self.leases.held(conversation_id) as is_mine:
+            if is_mine:
+                await self.compaction.work(TENANT, conversation_id, job_id)
 
     async def compact(self, conversation_id: str, **ask: Any) -> CompactResult:
         """Compact now, as asked."""

@@ -348,13 +348,16 @@ compactions = sa.Table(
     _time("created_at"),
 )
 
-# Who compacts a conversation at the moment; a row past its time belongs to nobody.
+# Who compacts a conversation at the moment; an expired row is free. What `attempts` and `retry_at`
+# are for is in `app.adapters.postgres.jobs`.
 compaction_leases = sa.Table(
     "compaction_leases",
     metadata,
     sa.Column("conversation_id", sa.Uuid, primary_key=True),
     sa.Column("holder", sa.Uuid, nullable=False),
     sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("retry_at", sa.DateTime(timezone=True)),
 )
 
 pins = sa.Table(

@@ -334,6 +334,22 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """Background work that a worker took under a lease: a job, or the compaction that is due.
+
+    `attempts` counts this claim and those before it that ended in an error or with their process.
+    `ends_at` is when the lease expires unless it is renewed, on the clock of the event loop.
+    """
+
+    tenant_id: str
+    conversation_id: str
+    job_id: str | None
+    holder: str
+    attempts: int
+    ends_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class ContextRead:
     """What one select tells a build.
 

@@ -5,7 +5,7 @@
 3. A failure leaves the view as it was. It is counted, and automatic ones rest for a while, longer
    after each failure in a row, so that no loop calls a broken model again and again (E9).
 4. Clearing tool results (F3) is no compaction, but changes the view as well: it waits for one
-   under way, whose work it would undo, and leaves its due mark and its failures as they are.
+   under way, whose work it would undo, and changes neither `due_at` nor the failures.
 """
 
 from __future__ import annotations
@@ -159,9 +159,7 @@ class CompactionService:
         anything to do or not, ContextLimitUnknown, or ServiceUnavailable with the previous state
         unchanged (E9).
         """
-        self.check(ask)
-        situation = await self._situation(tenant_id, conversation_id)
-        self._model(situation, ask)
+        situation = await self._checked(tenant_id, conversation_id, ask)
         if ask.dry_run:
             return await self._preview(situation, ask)
         async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
@@ -212,25 +210,18 @@ class CompactionService:
         return result
 
     async def work(self, tenant_id: str, conversation_id: str, job_id: str | None) -> None:
-        """Do what a worker was woken for: a job somebody waits for, or what is due (E6).
+        """Do what a worker claimed, whose lease it holds: a job, or the compaction that is due.
 
-        Raises only what the queue should try again, such as a database that does not answer.
+        Raises only what should be tried again, such as a database that does not answer.
         """
         if job_id is not None:
             await self._work_on_job(tenant_id, conversation_id, job_id)
             return
-        async with self._database.session() as records:
-            await records.jobs.clear_due(conversation_id)
         try:
-            async with self._leases.held(conversation_id) as is_mine:
-                if is_mine:
-                    await self._work_on_due(tenant_id, conversation_id)
-                    return
-        except Conflict:
-            pass
-        # Another one compacts, or changed the view: the sweep looks whether it is still due.
-        async with self._database.session() as records:
-            await records.jobs.mark_due(conversation_id)
+            await self._work_on_due(tenant_id, conversation_id)
+        except Conflict:  # the view was changed meanwhile: is the compaction still due?
+            async with self._database.session() as records:
+                await records.jobs.set_due(conversation_id)
 
     async def cut(self, situation: CompactionInput, view: View) -> CompactResult:
         """Apply an emergency cut: show this view, which needs no model's help (E6)."""
@@ -276,11 +267,15 @@ class CompactionService:
     async def _work_on_job(self, tenant_id: str, conversation_id: str, job_id: str) -> None:
         async with self._database.session() as records:
             job = await records.jobs.find(tenant_id, job_id)
-            if job is None or job.status in {"done", "failed"}:
-                return
-            await records.jobs.change(conversation_id, job_id, "running")
+        if job is None or job.status in {"done", "failed"}:
+            return
+        request = request_from(job.ask)
         try:
-            result = await self.compact(tenant_id, conversation_id, request_from(job.ask))
+            situation = await self._checked(tenant_id, conversation_id, request)
+            if request.dry_run:
+                result = await self._preview(situation, request)
+            else:
+                result = await self._run(situation, Trigger.FORCED, request)
         except ContextError as error:
             told = {"code": error.code, "detail": error.detail, **error.facts}
             async with self._database.session() as records:
@@ -298,7 +293,10 @@ class CompactionService:
             situation = await self._situation(tenant_id, conversation_id)
         except NotFound:
             return
-        if situation.state.is_resting or not await self._is_due(situation):
+        if situation.state.is_resting:
+            return
+        if not await self._is_due(situation):
+            await self._clear_due(situation)
             return
         try:
             result = await self._run(situation, Trigger.BACKGROUND, CompactRequest())
@@ -338,11 +336,16 @@ class CompactionService:
 
     async def _let_grow(self, situation: CompactionInput) -> None:
         """Leave alone, until it has grown, what cannot be compacted any further."""
+        conversation_id, state = situation.conversation.conversation_id, situation.state
         limits = situation.resolved.judging_limits()
         async with self._database.session() as records:
-            await records.contexts.let_grow(
-                situation.conversation.conversation_id, resume_at(situation.state, limits)
-            )
+            await records.contexts.let_grow(conversation_id, resume_at(state, limits))
+            await records.jobs.clear_due(conversation_id, state.head_seq)
+
+    async def _clear_due(self, situation: CompactionInput) -> None:
+        conversation_id = situation.conversation.conversation_id
+        async with self._database.session() as records:
+            await records.jobs.clear_due(conversation_id, situation.state.head_seq)
 
     async def _postpone(self, situation: CompactionInput) -> None:
         rest = min(MIN_REST_SECONDS * 2 ** min(situation.state.failures, 16), MAX_REST_SECONDS)
@@ -355,6 +358,15 @@ class CompactionService:
         self._fruitless[conversation_id] = ground
 
     # --- planning -------------------------------------------------------------------------
+
+    async def _checked(
+        self, tenant_id: str, conversation_id: str, ask: CompactRequest
+    ) -> CompactionInput:
+        """Read what to plan on, and raise ValidationError for a model that may not summarise."""
+        self.check(ask)
+        situation = await self._situation(tenant_id, conversation_id)
+        self._model(situation, ask)
+        return situation
 
     async def _situation(
         self,

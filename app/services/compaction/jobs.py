@@ -1,25 +1,23 @@
-"""Jobs: work in the background that a caller can poll (E6, decision 25)."""
+"""Jobs: work in the background that a caller can poll."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
-from app.domain.common.errors import NotFound, ServiceUnavailable
+from app.domain.common.errors import NotFound
 from app.domain.conversations.records import Job
-from app.services.ports import Database, JobQueue
+from app.services.ports import Database
 
 
 class JobService:
-    """Starts jobs and tells how far they have come."""
+    """Starts jobs and returns their state."""
 
-    def __init__(self, database: Database, queue: JobQueue, new_id: Callable[[], str]) -> None:
+    def __init__(self, database: Database, new_id: Callable[[], str]) -> None:
         self._database = database
-        self._queue = queue
         self._new_id = new_id
 
     async def start(self, tenant_id: str, conversation_id: str, kind: str, ask: str) -> Job:
-        """Store a job, wake a worker for it, and return it; `ask` is JSON.
+        """Store a job for the workers and return it; `ask` is JSON.
 
         Raises NotFound for a conversation that this tenant does not have.
         """
@@ -31,8 +29,6 @@ class JobService:
             job = await records.jobs.find(tenant_id, job_id)
         if job is None:  # the conversation was deleted meanwhile
             raise NotFound.conversation(conversation_id)
-        with suppress(ServiceUnavailable):  # it is stored, so the sweep finds it
-            await self._queue.enqueue(tenant_id, conversation_id, job_id)
         return job
 
     async def get(self, tenant_id: str, job_id: str) -> Job:

@@ -1,9 +1,10 @@
-"""Leases: one compaction of a conversation at a time, among all processes (E6).
+"""Leases: one compaction of a conversation at a time, among all processes.
 
-1. Whoever holds a lease renews it every third of its time; whoever dies lets it run out.
-2. The body of a holder ends when the lease does: at once when another took it over, else when
-   its time is up without a renewal, because the database does not answer.
-3. No connection is held while anything waits or works.
+1. A holder renews its lease every third of its time. The lease of a process that died expires.
+2. The block of a holder ends with its lease: when another process has taken it over, or when it
+   expires because the database does not answer.
+3. No connection is held while a block waits or works.
+4. A worker claims the lease together with the work that waits longest.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 from app.domain.common.errors import Conflict, ServiceUnavailable
+from app.domain.conversations.records import Claim
 from app.services.ports import Database
 
 LEASE_SECONDS = 20.0
@@ -21,7 +24,7 @@ MAX_PAUSE_SECONDS = 1.0
 
 
 class Leases:
-    """The right to compact a conversation, taken and given back."""
+    """The leases that this process takes on conversations."""
 
     def __init__(
         self, database: Database, new_id: Callable[[], str], seconds: float = LEASE_SECONDS
@@ -43,12 +46,10 @@ class Leases:
             yield False
             return
         try:
-            async with self._kept(conversation_id, holder, ends_at):
+            async with self._renewed(conversation_id, holder, ends_at):
                 yield True
         finally:
-            with suppress(ServiceUnavailable):  # then it runs out by itself
-                async with self._database.session() as records:
-                    await records.jobs.release_lease(conversation_id, holder)
+            await self._release(conversation_id, holder)
 
     @asynccontextmanager
     async def wait(self, conversation_id: str, timeout_seconds: float) -> AsyncIterator[None]:
@@ -72,12 +73,49 @@ class Leases:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
+    async def claim(self) -> Claim | None:
+        """Return the work that waits longest under a lease on it, None where none waits."""
+        ends_at = asyncio.get_running_loop().time() + self._seconds
+        async with self._database.session() as records:
+            claim = await records.jobs.claim(self._new_id(), self._seconds)
+        return replace(claim, ends_at=ends_at) if claim is not None else None
+
+    @asynccontextmanager
+    async def renewed(self, claim: Claim) -> AsyncIterator[None]:
+        """Renew the lease of a claim during the block, and release it where the block succeeds.
+
+        Work that is cancelled is free for other workers at once. After another error the lease is
+        the caller's to release, with `retry_later`. A lost lease ends the block as in `held`.
+        """
+        try:
+            async with self._renewed(claim.conversation_id, claim.holder, claim.ends_at):
+                yield
+        except asyncio.CancelledError:
+            await self._release(claim.conversation_id, claim.holder, notifies=True)
+            raise
+        await self._release(claim.conversation_id, claim.holder)
+
+    async def retry_later(self, claim: Claim, seconds: float) -> None:
+        """Release the lease of a claim, so that its work is claimed again after some seconds."""
+        with suppress(ServiceUnavailable):
+            async with self._database.session() as records:
+                await records.jobs.retry_later(claim.conversation_id, claim.holder, seconds)
+
+    async def _release(self, conversation_id: str, holder: str, *, notifies: bool = False) -> None:
+        with suppress(ServiceUnavailable):  # then it expires
+            async with self._database.session() as records:
+                await records.jobs.release_lease(conversation_id, holder)
+                if notifies:
+                    await records.jobs.notify()
+
     async def _take(self, conversation_id: str, holder: str) -> bool:
         async with self._database.session() as records:
             return await records.jobs.take_lease(conversation_id, holder, self._seconds)
 
     @asynccontextmanager
-    async def _kept(self, conversation_id: str, holder: str, ends_at: float) -> AsyncIterator[None]:
+    async def _renewed(
+        self, conversation_id: str, holder: str, ends_at: float
+    ) -> AsyncIterator[None]:
         lost = False
         loop = asyncio.get_running_loop()
         limit = asyncio.timeout_at(ends_at)

@@ -32,7 +32,7 @@ from app.domain.tool_output.preview import has_long_line, should_offload
 from app.services.common.observers import UNOBSERVED
 from app.services.common.read_permits import PAGE_BYTES, UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, JobQueue, Observer, Repositories
+from app.services.ports import Database, Observer, Repositories
 from app.services.prompt.budget_status import read_budget
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Content, Original, StoredResults
@@ -141,7 +141,6 @@ class LogService:
         self,
         database: Database,
         resolver: SettingsResolver,
-        queue: JobQueue,
         outputs: StoredResults,
         active: ActiveWindows,
         new_id: Callable[[], str],
@@ -149,7 +148,6 @@ class LogService:
         observer: Observer = UNOBSERVED,
     ) -> None:
         self._database = database
-        self._queue = queue
         self._frames = resolver
         self._outputs = outputs
         self._active = active
@@ -180,7 +178,7 @@ class LogService:
                 continue
             self._observe(done)
             done = await self._as_of_now(tenant_id, done)
-            return await self._told(tenant_id, done, ground.line)
+            return await self._told(done, ground.line)
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def page(
@@ -263,25 +261,25 @@ class LogService:
         return _Done(settled, replace(answer, head_seq=told.head_seq))
 
     async def _told(
-        self, tenant_id: str, done: _Done | dict[str, Any], line: CompactionThreshold
+        self, done: _Done | dict[str, Any], line: CompactionThreshold
     ) -> Appended | dict[str, Any]:
-        """Wake a worker when the batch made a compaction due, and return the answer.
+        """Notify the workers when the batch made a compaction due, and return the answer.
 
-        The append went by the settings this process had in hand; should they have been others,
-        the mark is set here. A worker that cannot be woken finds the mark by itself.
+        The append used the settings that this process had cached. Where they have changed, the
+        compaction is made due here. Workers that are not notified find it when they poll.
         """
         if isinstance(done, dict):
             return done
         after = done.conversation
         try:
-            is_due = after.state.became_due
             now = (await self._ground(after)).line
-            if now != line and not after.state.is_due and now.reached(after.state):
+            is_overlooked = now != line and not after.state.is_due and now.reached(after.state)
+            if after.state.became_due or is_overlooked:
                 async with self._database.session() as records:
-                    is_due = await records.jobs.mark_due(after.conversation_id)
-            if is_due and await self._queue.enqueue(tenant_id, after.conversation_id):
-                async with self._database.session() as records:
+                    if is_overlooked and not await records.jobs.set_due(after.conversation_id):
+                        return done.appended
                     await records.events.add(after.conversation_id, EventType.DUE, "{}")
+                    await records.jobs.notify()
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
         return done.appended

@@ -29,7 +29,7 @@ from app.domain.payload.reported_usage import (
 )
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, JobQueue, Repositories
+from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import Reported, judge, read_reported, read_shown, usage_of
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -96,13 +96,11 @@ class UsageService:
         self,
         database: Database,
         resolver: SettingsResolver,
-        queue: JobQueue,
         active: ActiveWindows,
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
         self._frames = resolver
-        self._queue = queue
         self._active = active
         self._new_id = new_id
 
@@ -144,7 +142,7 @@ class UsageService:
                 resolved = await self._frame(conversation, ask)
         judged = _judged(conversation, resolved, shown, reported, counted)
         if resolved is not None and judged.should_compact:
-            await self._wake(tenant_id, conversation_id, resolved)
+            await self._make_due(conversation_id, resolved)
         return judged
 
     async def _with_build(
@@ -252,16 +250,15 @@ class UsageService:
             raise NotFound.conversation(conversation_id)
         return made, counted
 
-    async def _wake(self, tenant_id: str, conversation_id: str, resolved: ResolvedSettings) -> None:
-        """Ask for the compaction that is due; a worker that cannot be woken finds the mark."""
+    async def _make_due(self, conversation_id: str, resolved: ResolvedSettings) -> None:
+        """Make a compaction due; workers that are not notified find it when they poll."""
         if resolved.policy.compaction.mode is not CompactionMode.BACKGROUND:
             return
         try:
             async with self._database.session() as records:
-                is_due = await records.jobs.mark_due(conversation_id)
-            if is_due and await self._queue.enqueue(tenant_id, conversation_id):
-                async with self._database.session() as records:
+                if await records.jobs.set_due(conversation_id):
                     await records.events.add(conversation_id, EventType.DUE, "{}")
+                    await records.jobs.notify()
         except ServiceUnavailable:
             _log.warning("worker_not_woken")
 

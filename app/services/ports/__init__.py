@@ -1,6 +1,6 @@
 """Ports: what the services need from adapters, as protocols."""
 
-from app.services.ports.compaction import JobQueue, JobRepository
+from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
     ConversationRepository,
@@ -34,7 +34,6 @@ __all__ = [
     "EventRepository",
     "ForkRepository",
     "Gateway",
-    "JobQueue",
     "JobRepository",
     "LogRepository",
     "Models",

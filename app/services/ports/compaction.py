@@ -11,26 +11,34 @@ from app.domain.conversations.records import (
 
 
 class JobRepository(Protocol):
-    """Sentences about work in the background: due marks, leases, jobs a caller can poll."""
+    """Statements about work in the background: due compactions, jobs of callers, leases."""
 
-    async def list_due(self, limit: int) -> list[tuple[str, str]]:
-        """Return the tenant and conversation ids whose due mark has come, the oldest first."""
+    async def claim(self, holder: str, seconds: float) -> Claim | None:
+        """Take the lease on the conversation whose work waits longest, None where none waits."""
         ...
 
-    async def mark_due(self, conversation_id: str) -> bool:
-        """Set the due mark; False when it was set already."""
+    async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
+        """Release a lease; workers claim the conversation again after so many seconds."""
         ...
 
-    async def clear_due(self, conversation_id: str) -> None:
-        """Take a due mark whose time has come away: somebody looks at the conversation now."""
+    async def notify(self) -> None:
+        """Tell workers that there is work; in a transaction, when that commits."""
+        ...
+
+    async def set_due(self, conversation_id: str) -> bool:
+        """Make a compaction due; False when it is due already."""
+        ...
+
+    async def clear_due(self, conversation_id: str, head_seq: int) -> None:
+        """Note that no compaction is due, unless messages were appended after `head_seq`."""
         ...
 
     async def postpone(self, conversation_id: str, seconds: float) -> None:
-        """Count a failure, and set the due mark for later."""
+        """Count a failure, and make the compaction due later."""
         ...
 
     async def record_failure(self, conversation_id: str, failure: str) -> None:
-        """Keep why a compaction failed, in the place of the failure before."""
+        """Store why a compaction failed, in place of the failure before."""
         ...
 
     async def find_failure(self, conversation_id: str) -> Failure | None:
@@ -38,17 +46,17 @@ class JobRepository(Protocol):
         ...
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
-        """Take, or as its holder renew, the right to compact; False while another has it."""
+        """Take, or as its holder renew, the lease; False while another process has it."""
         ...
 
     async def release_lease(self, conversation_id: str, holder: str) -> None:
-        """Give the right to compact back."""
+        """Release the lease, unless another process took it over."""
         ...
 
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, ask: str
     ) -> None:
-        """Store a job that a caller waits for; `ask` is JSON."""
+        """Store a job and notify workers, unless its conversation was deleted; `ask` is JSON."""
         ...
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
@@ -64,15 +72,5 @@ class JobRepository(Protocol):
         result: str | None = None,
         error: str | None = None,
     ) -> None:
-        """Store how far a job has come; `result` and `error` are JSON."""
-        ...
-
-
-class JobQueue(Protocol):
-    """Wakes the workers; what it holds outlives the process that put it there."""
-
-    async def enqueue(
-        self, tenant_id: str, conversation_id: str, job_id: str | None = None
-    ) -> bool:
-        """Ask for a conversation to be compacted; False when that is asked for already."""
+        """Store the state of a job, unless it has ended; `result` and `error` are JSON."""
         ...

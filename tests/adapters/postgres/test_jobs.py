@@ -1,24 +1,18 @@
-"""Due marks, leases, jobs, and the queue that wakes the workers (E6, decision 25)."""
+"""Due compactions, jobs, leases and claims, over a real database (E6)."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import asyncpg
-import pytest
 import pytest_asyncio
-from pgqueuer.adapters.drivers.asyncpg import AsyncpgDriver
 from uuid_utils import uuid7
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.compaction import queue
-from app.adapters.postgres.compaction.jobs import LIST_DUE, Entry, Pace, PostgresQueue
+from app.adapters.postgres.compaction.jobs import CLAIM, listening
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.conversations.records import Settings
+from app.domain.conversations.records import Claim, Settings
+from tests.conftest import execute
 
 TENANT = "default"
 
@@ -45,20 +39,24 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     await opened.close()
 
 
-async def test_a_due_mark_is_set_once_listed_and_cleared(
+async def test_a_due_compaction_is_claimed_until_it_is_cleared(
     database: PostgresDatabase, conversation_id: str
 ) -> None:
-    """Decision 25: the mark is set where there is none, found by the sweep, and taken away."""
+    """It becomes due once, and stays due until a look at the newest message clears it."""
     async with database.session() as records:
-        jobs = records.jobs
-        assert await jobs.list_due(10) == []
-        assert await jobs.mark_due(conversation_id)
-        assert not await jobs.mark_due(conversation_id)
-        assert await jobs.list_due(10) == [(TENANT, conversation_id)]
-        assert await jobs.list_due(0) == []
-        await jobs.clear_due(conversation_id)
-        assert await jobs.list_due(10) == []
-        assert not await jobs.mark_due(new_id())
+        jobs, holder = records.jobs, new_id()
+        assert await jobs.claim(holder, 30) is None
+        assert await jobs.set_due(conversation_id)
+        assert not await jobs.set_due(conversation_id)
+        assert await jobs.claim(holder, 30) == Claim(TENANT, conversation_id, None, holder, 1)
+        assert await jobs.claim(new_id(), 30) is None
+        await jobs.clear_due(conversation_id, head_seq=1)
+        await jobs.release_lease(conversation_id, holder)
+        assert await jobs.claim(holder, 30) is not None, "messages came after that look"
+        await jobs.clear_due(conversation_id, head_seq=0)
+        await jobs.release_lease(conversation_id, holder)
+        assert await jobs.claim(holder, 30) is None
+        assert not await jobs.set_due(new_id())
 
 
 async def test_a_failure_postpones_and_is_counted(
@@ -66,31 +64,117 @@ async def test_a_failure_postpones_and_is_counted(
 ) -> None:
     """E9: what failed is not due again before its time, and failures are counted."""
     async with database.session() as records:
-        await records.jobs.mark_due(conversation_id)
+        await records.jobs.set_due(conversation_id)
         await records.jobs.postpone(conversation_id, 60)
-        assert await records.jobs.list_due(10) == []
-        assert not await records.jobs.mark_due(conversation_id)
+        assert await records.jobs.claim(new_id(), 30) is None
+        assert not await records.jobs.set_due(conversation_id)
+        await records.jobs.clear_due(conversation_id, head_seq=0)
         await records.jobs.postpone(conversation_id, -1)
-        assert await records.jobs.list_due(10) == [(TENANT, conversation_id)]
+        assert await records.jobs.claim(new_id(), 30) is not None
     assert await connection.fetchval("SELECT failures FROM heads") == 2
 
 
-async def test_the_oldest_mark_comes_first(
+async def claims(database: PostgresDatabase) -> list[tuple[str, str | None]]:
+    """Claim all there is, and return the conversation and job of each in order."""
+    found = []
+    async with database.session() as records:
+        while claim := await records.jobs.claim(new_id(), 30):
+            found.append((claim.conversation_id, claim.job_id))
+    return found
+
+
+async def test_jobs_come_first_and_then_the_oldest(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """Decision 25: a sweep that cannot take all takes those that wait longest, by the index."""
-    made = [new_id() for _ in range(3)]
+    """What waits longest is claimed first, by the indexes; a caller waits for a job."""
+    made = [new_id() for _ in range(4)]
+    jobs = [new_id() for _ in range(2)]
     async with database.session() as records:
-        for age, conversation_id in enumerate(made):
-            await records.conversations.add(
-                TENANT, conversation_id, None, "bytes_4", Settings(), "{}"
-            )
-            await records.jobs.postpone(conversation_id, -age - 1)
-        found = [conversation_id for _, conversation_id in await records.jobs.list_due(2)]
-    assert found == [made[2], made[1]]
+        for age, each in enumerate(made):
+            await records.conversations.add(TENANT, each, None, "bytes_4", Settings(), "{}")
+            await records.jobs.postpone(each, -age - 1)
+        for job_id in jobs:
+            await records.jobs.add(TENANT, made[1], job_id, "compact", "{}")
+    assert await claims(database) == [
+        (made[1], jobs[0]),
+        (made[3], None),
+        (made[2], None),
+        (made[0], None),
+    ]
     await connection.execute("SET enable_seqscan = off")
-    plan = await connection.fetch(f"EXPLAIN {LIST_DUE.sql}", 100)
-    assert any("heads_due" in row[0] for row in plan)
+    plan = "".join(row[0] for row in await connection.fetch(f"EXPLAIN {CLAIM.sql}", made[0], 1.0))
+    assert "heads_due" in plan and "jobs_open" in plan
+
+
+async def test_workers_at_once_claim_different_work(database: PostgresDatabase) -> None:
+    """Each piece of work goes to one of many workers."""
+    made = [new_id() for _ in range(12)]
+    async with database.session() as records:
+        for number, each in enumerate(made):
+            await records.conversations.add(TENANT, each, None, "bytes_4", Settings(), "{}")
+            if number % 2:
+                await records.jobs.add(TENANT, each, new_id(), "compact", "{}")
+            await records.jobs.set_due(each)
+    found = await asyncio.gather(*(claims(database) for _ in range(4)))
+    assert sorted(each for part in found for each, _ in part) == sorted(made)
+
+
+async def test_a_claim_waits_for_nobody(
+    database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
+) -> None:
+    """What an append or another claim has locked is skipped."""
+    other = new_id()
+    async with database.session() as records:
+        await records.conversations.add(TENANT, other, None, "bytes_4", Settings(), "{}")
+        await records.jobs.postpone(conversation_id, -2)
+        await records.jobs.postpone(other, -1)
+        async with connection.transaction():
+            await connection.execute(
+                "UPDATE heads SET tokens = tokens + 1 WHERE conversation_id = $1", conversation_id
+            )
+            async with asyncio.timeout(5):
+                assert await claims(database) == [(other, None)]
+    assert await claims(database) == [(conversation_id, None)]
+
+
+async def test_work_of_a_dead_worker_is_claimed_again(
+    database: PostgresDatabase, conversation_id: str
+) -> None:
+    """Once its lease has expired; the attempts are counted."""
+    job_id = new_id()
+    async with database.session() as records:
+        await records.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
+        for attempt in (1, 2, 3):
+            claim = await records.jobs.claim(new_id(), -1)
+            assert claim is not None
+            assert (claim.job_id, claim.attempts) == (job_id, attempt)
+            job = await records.jobs.find(TENANT, job_id)
+            assert job is not None and job.status == "running"
+
+
+async def test_workers_are_notified(
+    database: PostgresDatabase, database_url: str, conversation_id: str
+) -> None:
+    """A job that is stored notifies by itself, other work when told to; a lost connection shows."""
+    notified, closed = asyncio.Event(), asyncio.Event()
+    async with (
+        asyncio.timeout(20),
+        database.session() as records,
+        listening(database_url, notified.set, closed.set),
+    ):
+        await records.jobs.notify()
+        await notified.wait()
+        notified.clear()
+        await records.jobs.add(TENANT, conversation_id, new_id(), "compact", "{}")
+        await notified.wait()
+        assert not closed.is_set()
+        await execute(
+            database_url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'context-service-worker'"
+            " AND datname = current_database()",
+        )
+        await closed.wait()
 
 
 async def test_a_lease_has_one_holder(database: PostgresDatabase, conversation_id: str) -> None:
@@ -157,81 +241,11 @@ async def test_a_job_stays_as_it_ended(database: PostgresDatabase, conversation_
         assert (job.status, job.kind, job.ask) == ("queued", "compact", '{"model":null}')
         assert (job.conversation_id, job.result, job.error) == (conversation_id, None, None)
         assert await jobs.find("another", job_id) is None
-        assert await jobs.list_open(10) == [(TENANT, conversation_id, job_id)]
         await jobs.change(conversation_id, job_id, "running")
-        assert await jobs.list_open(10) == [(TENANT, conversation_id, job_id)]
         await jobs.change(conversation_id, job_id, "done", result="{}")
         await jobs.change(conversation_id, job_id, "running")
         ended = await jobs.find(TENANT, job_id)
         assert ended is not None
         assert (ended.status, ended.result) == ("done", "{}")
         assert ended.updated_at > job.updated_at
-        assert await jobs.list_open(10) == []
-
-
-async def test_the_migrated_queue_is_pgqueuers(
-    store: Store, connection: asyncpg.Connection
-) -> None:
-    """Decision 25: the migration makes what the library wants, and its own upgrade has no wish."""
-
-    async def ignore(_entry: Entry) -> None:
-        return None
-
-    await queue.Consumer(connection, ignore, 1, Pace()).check()
-    plan = await queue.queries(AsyncpgDriver(connection)).plan_upgrade()
-    assert (plan.statements, plan.notes) == ((), ())
-
-
-def test_the_queue_has_pgqueuers_own_names() -> None:
-    """Rule 4 of the queue: its names are the library's, whatever the environment calls them."""
-    environ = {"PATH": "/usr/bin", "CHANNEL": "elsewhere", "PGQUEUER_PREFIX": "other_"}
-    code = (
-        "from app.adapters.postgres.compaction.queue import NAMES;"
-        "print(NAMES.channel, NAMES.queue_table)"
-    )
-    told = subprocess.run(
-        (sys.executable, "-c", code), env=environ, capture_output=True, text=True, check=True
-    )
-    assert told.stdout.split() == ["ch_pgqueuer", "pgqueuer"]
-
-
-async def test_what_is_asked_for_twice_is_there_once(
-    store: Store, conversation_id: str, connection: asyncpg.Connection
-) -> None:
-    """Decision 25: entries have a key; a job that is waited for has its own, and goes first."""
-    wakeups = PostgresQueue(store)
-    job_id = new_id()
-    both = asyncio.gather(*(wakeups.enqueue(TENANT, conversation_id) for _ in range(4)))
-    assert (await both).count(True) == 1
-    assert await wakeups.enqueue(TENANT, conversation_id, job_id)
-    assert not await wakeups.enqueue(TENANT, conversation_id, job_id)
-    other = Entry(TENANT, new_id())
-    again = [Entry(TENANT, conversation_id), Entry(TENANT, conversation_id, job_id), other, other]
-    assert await wakeups.enqueue_all(again) == 1
-    rows = await connection.fetch("SELECT dedupe_key FROM pgqueuer ORDER BY priority DESC, id")
-    assert [row[0] for row in rows] == [
-        f"job:{job_id}",
-        f"compact:{conversation_id}",
-        f"compact:{other.conversation_id}",
-    ]
-
-
-async def test_old_notes_of_the_queue_are_forgotten(
-    store: Store, connection: asyncpg.Connection
-) -> None:
-    """The queue's own log does not grow for ever."""
-    wakeups = PostgresQueue(store)
-    await wakeups.enqueue(TENANT, new_id())
-    await wakeups.enqueue(TENANT, new_id())
-    await connection.execute(
-        "UPDATE pgqueuer_log SET created = now() - interval '8 days'"
-        " WHERE id = (SELECT min(id) FROM pgqueuer_log)"
-    )
-    await wakeups.forget_ended()
-    assert await connection.fetchval("SELECT count(*) FROM pgqueuer_log") == 1
-
-
-async def test_asking_without_a_database() -> None:
-    """A8: nobody can be asked while the database is away; what is due is found by the sweep."""
-    with pytest.raises(ServiceUnavailable):
-        await PostgresQueue(Store("postgresql://nobody@127.0.0.1:1/none")).enqueue(TENANT, new_id())
+        assert await jobs.claim(new_id(), 30) is None

@@ -9,11 +9,13 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.common.connections import PLANNING, Pooler, Statement, Store, Timeouts
-from app.adapters.postgres.compaction.jobs import PostgresQueue
+from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.migrate import is_current
 from app.adapters.postgres.readiness import Readiness
 from app.composition import new_id
 from app.domain.common.errors import ServiceUnavailable
+from app.domain.conversations.records import Claim
+from app.domain.conversations.records import Settings as Layer
 from app.environment import SettingsError
 from tests.commands import settings_from
 from tests.conftest import Server, execute
@@ -130,11 +132,15 @@ async def test_servers_that_are_killed_are_replaced(pooled_store: Store, databas
         assert len(await session.all(READ, tenant="t")) == 5
 
 
-async def test_the_queue_is_filled_through_the_pooler(pooled_store: Store) -> None:
-    """Decision 25: entries are put like any other row; only listening needs the direct URL."""
-    queue, conversation_id = PostgresQueue(pooled_store), new_id()
-    assert await queue.enqueue("t", conversation_id)
-    assert not await queue.enqueue("t", conversation_id)
+async def test_work_is_claimed_through_the_pooler(pooled_store: Store) -> None:
+    """Claims and notifications need no session of their own; only listening does."""
+    conversation_id, holder = new_id(), new_id()
+    async with PostgresDatabase(pooled_store).session() as records:
+        await records.conversations.add("t", conversation_id, None, "bytes_4", Layer(), "{}")
+        assert await records.jobs.set_due(conversation_id)
+        await records.jobs.notify()
+        assert await records.jobs.claim(holder, 30) == Claim("t", conversation_id, None, holder, 1)
+        assert await records.jobs.claim(new_id(), 30) is None
 
 
 async def test_the_schema_is_looked_at_through_the_pooler(

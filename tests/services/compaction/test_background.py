@@ -1,4 +1,4 @@
-"""The background path over a real database: marked, woken, done once, resting (E6, E9, E11, 25)."""
+"""The background path over a real database: due, claimed, done once, resting (E6, E9, E11)."""
 
 from __future__ import annotations
 
@@ -52,18 +52,13 @@ def another(harness: Harness, *replies: Any) -> Harness:
 
 
 async def is_due(harness: Harness, cid: str) -> bool:
-    """Whether the conversation has its due mark."""
+    """Whether a compaction of the conversation is due."""
     return (await harness.stored(cid)).state.is_due
 
 
 async def kinds(harness: Harness, cid: str) -> list[str]:
     """Return the types of what was told."""
     return [kind for kind, _ in await harness.told(cid)]
-
-
-async def queued(url: str) -> list[str]:
-    """Return the keys of what workers were woken for."""
-    return [row[0] for row in await execute(url, "SELECT dedupe_key FROM pgqueuer ORDER BY id")]
 
 
 async def rest_of(url: str, cid: str) -> float:
@@ -84,23 +79,22 @@ async def let_rest(url: str, cid: str) -> None:
 # --- becoming due ---------------------------------------------------------------------------
 
 
-async def test_an_append_that_crosses_the_line_marks_once(
-    harness: Harness, database_url: str
-) -> None:
-    """The mark is set with the batch, the worker woken once, and one `due` told (E6, 25)."""
+async def test_an_append_that_crosses_the_line_makes_it_due_once(harness: Harness) -> None:
+    """The batch makes it due, one event `due` says so, and one worker can claim it (E6)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 680)
     assert not await is_due(harness, cid)
-    assert await kinds(harness, cid) == await queued(database_url) == []
+    assert await kinds(harness, cid) == []
     await fill(harness, cid, 701)
     assert await is_due(harness, cid)
     for _ in range(3):
         await harness.append(cid, user("why " * 4))
     assert await kinds(harness, cid) == ["due"]
-    assert len(await queued(database_url)) == 1
-    async with harness.database.session() as records:
-        assert await records.jobs.list_due(10) == [(TENANT, cid)]
     assert harness.gateway.calls == []
+    claim = await harness.leases.claim()
+    assert claim is not None
+    assert (claim.tenant_id, claim.conversation_id, claim.job_id) == (TENANT, cid, None)
+    assert await another(harness).leases.claim() is None
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,7 @@ async def test_an_append_that_crosses_the_line_marks_once(
 async def test_each_strategy_has_its_line(
     harness: Harness, strategy: str, leaves: Mapping[str, Any], share: float
 ) -> None:
-    """The mark agrees with the pressure that the append answers (C3, decision 11)."""
+    """It is due where the append answers the pressure `due` (C3)."""
     cid = await harness.conversation(policy(2100, 100, strategy=strategy, **leaves))
     while True:
         answer = await harness.append(cid, user("why " * 20), says("so " * 20))
@@ -138,56 +132,51 @@ async def test_each_strategy_has_its_line(
         {"strategy": "full_history", "compaction": {"max_messages": 3}},
     ],
 )
-async def test_what_is_not_automatic_is_never_marked(
-    harness: Harness, database_url: str, leaves: dict[str, Any]
-) -> None:
-    """Without auto or enabled, inline, or with nothing to compact there is no mark (E1, E6)."""
+async def test_what_is_not_automatic_is_never_due(harness: Harness, leaves: dict[str, Any]) -> None:
+    """Without auto or enabled, inline, or with nothing to compact it is never due (E1, E6)."""
     cid = await harness.conversation(policy(1100, 100, **leaves))
     await fill(harness, cid, 940)
     fresh = another(harness)
     await fresh.append(cid, user("why"))
     assert not await is_due(harness, cid)
-    assert await kinds(harness, cid) == await queued(database_url) == []
+    assert await kinds(harness, cid) == []
+    assert await harness.leases.claim() is None
     await harness.work(cid)
     assert harness.gateway.calls == []
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_a_process_that_knows_nothing_marks_too(harness: Harness, database_url: str) -> None:
-    """The first append of a new process crosses the line as any other does (25)."""
+async def test_a_process_that_knows_nothing_makes_it_due_too(harness: Harness) -> None:
+    """The first append of a new process crosses the line as any other does."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 690)
     await another(harness).append(cid, user("why " * 20))
     assert await is_due(harness, cid)
     assert await kinds(harness, cid) == ["due"]
-    assert len(await queued(database_url)) == 1
 
 
-async def test_settings_that_another_process_changed(harness: Harness, database_url: str) -> None:
-    """An append goes by the policy as it is now, whatever this process held (25, decision 9)."""
+async def test_settings_that_another_process_changed(harness: Harness) -> None:
+    """An append goes by the policy as it is now, whatever this process held."""
     cid = await harness.conversation(policy(5100, 100))
     await fill(harness, cid, 690)
     await another(harness).set_policy(cid, {"budget": {"context_window": 1100}})
     await harness.append(cid, user("why " * 20))
     assert await is_due(harness, cid)
-    assert len(await queued(database_url)) == 1
+    assert await kinds(harness, cid) == ["due"]
 
 
-async def test_a_batch_with_an_idempotency_key_marks_once(
-    harness: Harness, database_url: str
-) -> None:
-    """The replayed answer neither marks nor wakes again (A2, 25)."""
+async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harness) -> None:
+    """The replayed answer makes nothing due again (A2)."""
     cid = await harness.conversation(policy(1100, 100))
     batch = Append([user("why " * 720)], idempotency_key="k")
     first = await harness.log.append(TENANT, cid, batch)
     assert await is_due(harness, cid)
     assert isinstance(first, Appended) and first.pressure == "due"
     async with harness.database.session() as records:
-        await records.jobs.clear_due(cid)
+        await records.jobs.clear_due(cid, first.head_seq)
     await harness.log.append(TENANT, cid, batch)
     assert not await is_due(harness, cid)
     assert await kinds(harness, cid) == ["due"]
-    assert len(await queued(database_url)) == 1
 
 
 async def test_too_many_messages_make_it_due(harness: Harness) -> None:
@@ -227,27 +216,21 @@ async def test_too_many_short_messages_are_compacted_once(harness: Harness, stra
     assert len(harness.gateway.calls) == calls
 
 
-async def test_a_worker_that_cannot_be_woken_finds_the_mark(harness: Harness) -> None:
-    """An append never fails because of the queue; the mark is the promise (25, E11)."""
-
-    class LostQueue:
-        async def enqueue(self, *_: Any) -> bool:
-            raise ServiceUnavailable("The database does not answer")
-
-    harness.log._queue = LostQueue()
+async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -> None:
+    """A compaction that workers are not notified of is due all the same (E11)."""
     cid = await harness.conversation(policy(1100, 100))
-    answer = await harness.append(cid, user("why " * 720))
+    with harness.database.failing("notify", DOWN):
+        answer = await harness.append(cid, user("why " * 720))
     assert answer.head_seq == 1
-    assert await is_due(harness, cid)
-    async with harness.database.session() as records:
-        assert await records.jobs.list_due(10) == [(TENANT, cid)]
+    claim = await harness.leases.claim()
+    assert claim is not None and claim.conversation_id == cid
 
 
 # --- doing it -------------------------------------------------------------------------------
 
 
 async def test_what_is_due_is_compacted(harness: Harness) -> None:
-    """The worker compacts to the target, takes the mark away, and tells of it (E6, D7, L3)."""
+    """The worker compacts to the target, is done with it, and tells of it (E6, D7, L3)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     before = await harness.build(cid)
@@ -298,7 +281,7 @@ async def test_appends_and_builds_go_on_meanwhile(harness: Harness) -> None:
 
 
 async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
-    """A mark that a change of policy overtook costs no call, and is taken away (E6)."""
+    """A due compaction that a change of policy overtook costs no call (E6)."""
     for leaves in ({"budget": {"context_window": 9000}}, {"compaction": {"auto": False}}):
         cid = await harness.conversation(policy(1100, 100))
         await fill(harness, cid, 705)
@@ -372,8 +355,8 @@ async def test_deleted_while_the_model_thinks(harness: Harness) -> None:
 # --- once -----------------------------------------------------------------------------------
 
 
-async def test_who_does_not_get_the_lease_leaves_the_mark(harness: Harness) -> None:
-    """While another process compacts nothing is done twice, and nothing forgotten (E6, 25)."""
+async def test_what_is_due_stays_due_while_another_compacts(harness: Harness) -> None:
+    """While another process compacts nothing is done twice, and nothing forgotten (E6)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     async with Leases(harness.database, new_id).held(cid) as is_mine:
@@ -388,7 +371,7 @@ async def test_who_does_not_get_the_lease_leaves_the_mark(harness: Harness) -> N
 
 
 async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
-    """Woken at the same time in two processes, one makes the summary (25)."""
+    """Woken at the same time in two processes, one makes the summary."""
     other = another(harness)
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -400,7 +383,7 @@ async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
 
 
 async def test_a_view_that_changed_meanwhile_is_looked_at_again(harness: Harness) -> None:
-    """An undo while the model thinks wins; the mark stays, and the next look settles it (E6)."""
+    """An undo while the model thinks wins; it stays due, and the next look settles it (E6)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     await harness.work(cid)
@@ -436,8 +419,7 @@ async def test_a_failing_model_rests_longer_each_time(harness: Harness, database
         state = (await harness.stored(cid)).state
         assert (state.failures, state.is_resting, state.is_due) == (number, True, True)
         assert seconds - 10 < await rest_of(database_url, cid) <= seconds
-        async with harness.database.session() as records:
-            assert await records.jobs.list_due(10) == []
+        assert await harness.leases.claim() is None
         await harness.append(cid, user("so"))
         assert (await harness.stored(cid)).state.is_resting
         await let_rest(database_url, cid)
@@ -536,7 +518,7 @@ async def test_a_policy_that_names_a_forbidden_model_rests(
 
 
 async def test_inline_compacts_in_the_build_at_the_due_line(harness: Harness) -> None:
-    """Mode inline never marks; the build at the line compacts before it answers (E6)."""
+    """Mode inline is never due; the build at the line compacts before it answers (E6)."""
     own = policy(1100, 100, compaction={"mode": "inline"})
     cid = await harness.conversation(own)
     await fill(harness, cid, 680)
@@ -591,7 +573,7 @@ async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
 
 def jobs_of(harness: Harness) -> JobService:
     """Return the job service of this process."""
-    return JobService(harness.database, harness.queue, new_id)
+    return JobService(harness.database, new_id)
 
 
 async def start(harness: Harness, cid: str, **ask: Any) -> Job:
@@ -599,13 +581,12 @@ async def start(harness: Harness, cid: str, **ask: Any) -> Job:
     return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**ask).as_json())
 
 
-async def test_a_job_ends_with_its_result(harness: Harness, database_url: str) -> None:
+async def test_a_job_ends_with_its_result(harness: Harness) -> None:
     """Queued, then done with the CompactResult; its wishes are its own (E6, E7)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     job = await start(harness, cid, instructions="Keep names.", strategy="tree_summary")
     assert job.status == "queued"
-    assert await queued(database_url) == [f"job:{job.job_id}"]
     await harness.work(cid, job.job_id)
     done = await jobs_of(harness).get(TENANT, job.job_id)
     assert (done.status, done.error) == ("done", None)
@@ -668,8 +649,8 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
     assert (await harness.receipt(cid)).trigger == "forced"
 
 
-async def test_a_job_and_a_due_mark_beside_it(harness: Harness) -> None:
-    """A job waits for what runs, and leaves nothing to do for the mark (decision 15)."""
+async def test_a_job_beside_a_due_compaction(harness: Harness) -> None:
+    """A job stays queued while another worker compacts, and finds nothing to do then."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
     job = await start(harness, cid)
@@ -677,12 +658,16 @@ async def test_a_job_and_a_due_mark_beside_it(harness: Harness) -> None:
     working = asyncio.create_task(harness.work(cid))
     await harness.gateway.waiting.wait()
     other = another(harness)
-    waiting = asyncio.create_task(other.work(cid, job.job_id))
-    while (await jobs_of(harness).get(TENANT, job.job_id)).status != "running":
-        await asyncio.sleep(0)
-    assert not waiting.done()
+    assert await other.leases.claim() is None
+    assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "queued"
     harness.gateway.release.set()
-    await asyncio.gather(working, waiting)
+    await working
+    claim = await other.leases.claim()
+    assert claim is not None and claim.job_id == job.job_id
+    assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "running"
+    async with other.leases.renewed(claim):
+        await other.compaction.work(TENANT, cid, job.job_id)
+    assert await other.leases.claim() is None
     assert len(harness.gateway.calls) == 1 and other.gateway.calls == []
     done = await jobs_of(harness).get(TENANT, job.job_id)
     assert done.status == "done"

@@ -10,11 +10,10 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.compaction.jobs import PostgresQueue
 from app.adapters.postgres.database import PostgresDatabase, PostgresRepositories
 from app.composition import new_id
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.domain.conversations.records import Settings
+from app.domain.conversations.records import Claim, Settings
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases
 from tests.conftest import execute
@@ -43,16 +42,6 @@ class Watched(PostgresDatabase):
                 yield records
             finally:
                 self.open_sessions -= 1
-
-
-class LostQueue:
-    """A queue that nobody can reach."""
-
-    async def enqueue(
-        self, tenant_id: str, conversation_id: str, job_id: str | None = None
-    ) -> bool:
-        """Fail."""
-        raise ServiceUnavailable("The database does not answer")
 
 
 @pytest.fixture
@@ -218,32 +207,85 @@ async def test_an_unknown_conversation_is_nobodys(watched: Watched) -> None:
         pass
 
 
-async def test_starting_a_job(
-    watched: Watched, store: Store, conversation_id: str, database_url: str
+async def claimed(leases: Leases) -> Claim:
+    """Claim what waits; there is something."""
+    claim = await leases.claim()
+    assert claim is not None
+    return claim
+
+
+async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> None:
+    """Claimed work excludes builds and requests, outlives the time of its lease, and ends it."""
+    leases = Leases(watched, new_id, seconds=0.3)
+    async with watched.session() as records:
+        await records.jobs.set_due(conversation_id)
+    async with leases.renewed(await claimed(leases)):
+        for _ in range(6):
+            watched.was_asked.clear()
+            await watched.was_asked.wait()
+        async with leases.held(conversation_id) as is_mine:
+            assert not is_mine
+        assert await leases.claim() is None
+    async with leases.held(conversation_id) as is_mine:
+        assert is_mine
+
+
+async def test_cancelled_work_is_free_at_once(watched: Watched, conversation_id: str) -> None:
+    """What a worker that stops cancels is claimed by another, as its first attempt."""
+    leases, inside = Leases(watched, new_id), asyncio.Event()
+    async with watched.session() as records:
+        await records.jobs.set_due(conversation_id)
+
+    async def work() -> None:
+        async with leases.renewed(await claimed(leases)):
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await claimed(leases)).attempts == 1
+
+
+async def test_failed_work_is_claimed_again_later(
+    watched: Watched, conversation_id: str, database_url: str
 ) -> None:
-    """E6: a job is stored and asked for under its own key, and its tenant can read it."""
-    jobs = JobService(watched, PostgresQueue(store), new_id)
+    """Its attempts are counted, and it excludes nobody while it waits for the next one."""
+    leases = Leases(watched, new_id)
+    async with watched.session() as records:
+        await records.jobs.set_due(conversation_id)
+    with pytest.raises(KeyError):
+        async with leases.renewed(claim := await claimed(leases)):
+            raise KeyError
+    assert await leases.claim() is None, "the lease is still held"
+    await leases.retry_later(claim, 60)
+    assert await leases.claim() is None, "the retry is not due"
+    await execute(database_url, "UPDATE compaction_leases SET retry_at = now()")
+    claim = await claimed(leases)
+    assert claim.attempts == 2
+    await leases.retry_later(claim, 60)
+    async with leases.held(conversation_id) as is_mine:
+        assert is_mine
+    assert (await claimed(leases)).attempts == 1, "another compaction ended well"
+
+
+async def test_starting_a_job(watched: Watched, conversation_id: str) -> None:
+    """E6: a job is stored, its tenant can read it, and a worker can claim it."""
+    jobs = JobService(watched, new_id)
     job = await jobs.start(TENANT, conversation_id, "compact", '{"dry_run": false}')
     assert (job.status, job.kind, job.tenant_id) == ("queued", "compact", TENANT)
     assert await jobs.get(TENANT, job.job_id) == job
-    (row,) = await execute(database_url, "SELECT dedupe_key FROM pgqueuer")
-    assert row["dedupe_key"] == f"job:{job.job_id}"
-
-
-async def test_a_job_that_nobody_could_be_woken_for(watched: Watched, conversation_id: str) -> None:
-    """Decision 25: the row is the promise; the sweep finds it without the queue."""
-    job = await JobService(watched, LostQueue(), new_id).start(
-        TENANT, conversation_id, "compact", "{}"
-    )
-    async with watched.session() as records:
-        assert await records.jobs.list_open(10) == [(TENANT, conversation_id, job.job_id)]
+    claim = await claimed(Leases(watched, new_id))
+    assert (claim.conversation_id, claim.job_id) == (conversation_id, job.job_id)
 
 
 async def test_no_job_for_what_is_not_there(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
     """Section M: another tenant's conversation and job are not found, and nothing is stored."""
-    jobs = JobService(watched, LostQueue(), new_id)
+    jobs = JobService(watched, new_id)
     with pytest.raises(NotFound):
         await jobs.start("another", conversation_id, "compact", "{}")
     with pytest.raises(NotFound):

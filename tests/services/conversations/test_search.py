@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.compaction.jobs import Entry
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
@@ -256,7 +255,7 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A6, E6: after its work a worker indexes; what goes wrong there brings no work back."""
-    done = []
+    done: list[str] = []
 
     async def prepare(tenant_id: str, conversation_id: str) -> None:
         done.append(conversation_id)
@@ -264,14 +263,18 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
             raise failure
         await service.prepare(tenant_id, conversation_id)
 
-    async def work(tenant_id: str, conversation_id: str, _job_id: str | None) -> None:
+    async def work(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
         assert not done
-        await harness.compaction.compact(tenant_id, conversation_id, CompactRequest())
+        await harness.compaction.work(tenant_id, conversation_id, job_id)
 
-    store = harness.database.store
-    worker = Worker(PostgresDatabase(store), harness.queue, "", work, prepare=prepare)
-    assert await worker._handle(Entry(TENANT, planted)) is None
+    async with harness.database.session() as records:
+        await records.jobs.add(TENANT, planted, new_id(), "compact", CompactRequest().as_json())
+    claim = await harness.leases.claim()
+    assert claim is not None
+    database = PostgresDatabase(harness.database.store)
+    await Worker(database, harness.leases, "", work, prepare=prepare)._run(claim)
     assert done == [planted]
+    assert await harness.leases.claim() is None
     assert (await words_of(harness, planted) > 0) is (failure is None)
     assert ("search_not_prepared" in caplog.messages) is (failure is not None)
     assert "zebra" not in caplog.text

@@ -48,7 +48,7 @@ def harness(database: PostgresDatabase) -> Harness:
 @pytest.fixture
 def service(harness: Harness) -> UsageService:
     """The service of that process."""
-    return UsageService(harness.database, harness.resolver, harness.queue, harness.active, new_id)
+    return UsageService(harness.database, harness.resolver, harness.active, new_id)
 
 
 def policy(window: int = 20_000, output: int = 1_000, **leaves: Any) -> dict[str, Any]:
@@ -203,9 +203,7 @@ async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
     """Without any model nobody knows whose tokens they are (J4)."""
     harness = Harness(WatchedDatabase(database))
     harness.resolver.default_model = None
-    service = UsageService(
-        harness.database, harness.resolver, harness.queue, harness.active, new_id
-    )
+    service = UsageService(harness.database, harness.resolver, harness.active, new_id)
     cid = await harness.conversation(policy())
     with pytest.raises(ValidationError) as caught:
         await report(service, cid, chat(5))
@@ -436,7 +434,6 @@ async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageS
     assert again.should_compact
     assert [kind for kind, _ in await harness.told(cid)] == ["due"]
     async with harness.database.session() as records:
-        assert await records.jobs.list_due(10) == [(TENANT, cid)]
         found = await records.conversations.find(TENANT, cid, MODEL)
         assert found is not None
         assert await is_due_as_reported(records, await harness.resolver.of(found), found)
@@ -579,7 +576,6 @@ async def test_a_report_is_taken_in_whole_or_not_at_all(
     broken = UsageService(
         cast(Any, FailingSentence(harness.database, sentence)),
         harness.resolver,
-        harness.queue,
         harness.active,
         new_id,
     )
@@ -590,16 +586,11 @@ async def test_a_report_is_taken_in_whole_or_not_at_all(
     assert (await report(service, cid, usage)).is_calibrated
 
 
-async def test_a_lost_queue_does_not_matter(harness: Harness) -> None:
-    """The due mark is the promise: a worker that cannot be woken finds it (25, E11)."""
-
-    class LostQueue:
-        async def enqueue(self, *_: Any) -> bool:
-            raise ServiceUnavailable("The database does not answer")
-
-    service = UsageService(harness.database, harness.resolver, LostQueue(), harness.active, new_id)
+async def test_a_lost_notification_does_not_matter(harness: Harness, service: UsageService) -> None:
+    """A compaction that workers are not notified of is due all the same (E11)."""
     cid = await talk(harness)
-    assert (await report(service, cid, chat(18_000))).should_compact
+    with harness.database.failing("notify", ServiceUnavailable("The database does not answer")):
+        assert (await report(service, cid, chat(18_000))).should_compact
     assert await is_due(harness, cid)
 
 

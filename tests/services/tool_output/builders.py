@@ -170,7 +170,6 @@ class Process:
         self.log = LogService(
             self.database,
             resolver,
-            self.harness.queue,
             self.outputs,
             self.harness.active,
             new_id,

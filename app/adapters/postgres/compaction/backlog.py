@@ -1,4 +1,4 @@
-"""How much background work waits in the database, for whoever watches it (E6)."""
+"""How much background work waits in the database, for the metrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ MAX_COUNTED = 10_000
 COUNT_WAITING = Statement(
     """
         WITH due AS (
-            SELECT due_at AS since FROM heads
-            WHERE due_at IS NOT NULL AND due_at <= now()
-            ORDER BY due_at
+            SELECT h.due_at AS since FROM heads h
+            WHERE h.due_at <= now() AND NOT EXISTS (
+                SELECT FROM compaction_leases busy
+                WHERE busy.conversation_id = h.conversation_id AND busy.expires_at > now()
+            )
+            ORDER BY h.due_at
             LIMIT CAST(:most AS bigint)
         ), asked AS (
             SELECT created_at AS since FROM jobs
@@ -32,7 +35,7 @@ COUNT_WAITING = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits: conversations that are due, jobs a caller asked for, seconds of the oldest."""
+    """Conversations that wait for a compaction, jobs that have not ended, seconds of the oldest."""
 
     due: int
     asked: int
@@ -40,7 +43,7 @@ class Waiting:
 
 
 class Backlog:
-    """Asks the database, over all tenants, for `seconds` at most."""
+    """Counts over all tenants, for `seconds` at most."""
 
     def __init__(self, store: Store, seconds: float = 1.0) -> None:
         self._store = store

@@ -1,38 +1,99 @@
-"""Work in the background: due marks, leases, the jobs that callers poll (E6, decision 25).
+"""Background work in PostgreSQL: due compactions, jobs of callers, and the leases on both.
 
-1. What is to be done is written here; the queue only wakes workers. What the queue loses, a
-   sweep over the due marks and over the jobs that have not ended puts there again.
-2. A lease is a row with a time. Past it the row belongs to nobody, so a holder that dies needs no
-   clearing up.
-3. A job that has ended stays as it ended: work runs at least once, and its first end counts.
+1. The queue is what is stored anyway: `heads.due_at` of a conversation whose compaction is due, and
+   the rows of `jobs` that have not ended. A worker claims the oldest of them with
+   `FOR UPDATE SKIP LOCKED`, jobs of callers first.
+2. A claim is a lease on the conversation, a row of `compaction_leases` with an expiry. One process
+   at a time compacts a conversation, for a worker, a build or a request. An expired lease is free.
+3. Work stays in the queue until it is done, so work of a worker that died is claimed again.
+   `attempts` counts the claims since a lease was last released; `retry_at` delays the next one.
+4. NOTIFY on `CHANNEL` tells workers of new work. They also poll, because a notification can be
+   lost.
+5. A job that has ended keeps its first result.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement, Store
-from app.domain.common import json_text
-from app.domain.conversations.records import Failure, Job
+import asyncpg
 
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.common import json_text
+from app.domain.conversations.records import Claim, Failure, Job
+
+CHANNEL = "context_work"
+_CONNECT_SECONDS = 5
 _FAILURE_TIMES = ("failed_at", "failures", "retry_at")
 
-LIST_DUE = Statement(
-    """
-        SELECT c.tenant_id, c.conversation_id
-        FROM heads h
-        JOIN conversations c ON c.conversation_id = h.conversation_id
-        WHERE h.due_at IS NOT NULL AND h.due_at <= now()
-        ORDER BY h.due_at
-        LIMIT CAST(:limit AS bigint)
+_FREE = """NOT EXISTS (
+                SELECT FROM compaction_leases busy
+                WHERE busy.conversation_id = {of}.conversation_id
+                    AND (busy.expires_at > now() OR busy.retry_at > now())
+            )"""
+
+# The locks order a claim with a deletion of the conversation. A row that is locked is skipped:
+# another worker claims it, or an append changes it, and the next look finds it. `attempts` is NULL
+# where another worker took the lease after this statement began.
+CLAIM = Statement(
+    f"""
+        WITH asked AS (
+            SELECT j.conversation_id, j.job_id
+            FROM jobs j
+            JOIN heads h ON h.conversation_id = j.conversation_id
+            WHERE j.status IN ('queued', 'running') AND {_FREE.format(of="j")}
+            ORDER BY j.created_at
+            LIMIT 1
+            FOR NO KEY UPDATE OF j SKIP LOCKED
+            FOR KEY SHARE OF h SKIP LOCKED
+        ), due AS (
+            SELECT h.conversation_id
+            FROM heads h
+            WHERE NOT EXISTS (SELECT FROM asked) AND h.due_at <= now() AND {_FREE.format(of="h")}
+            ORDER BY h.due_at
+            LIMIT 1
+            FOR NO KEY UPDATE OF h SKIP LOCKED
+        ), found AS (
+            SELECT conversation_id, job_id FROM asked
+            UNION ALL
+            SELECT conversation_id, NULL FROM due
+        ), claimed AS (
+            INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
+            SELECT conversation_id, CAST(:holder AS uuid),
+                now() + make_interval(secs => CAST(:seconds AS double precision)), 1
+            FROM found
+            ON CONFLICT (conversation_id) DO UPDATE
+            SET holder = excluded.holder, expires_at = excluded.expires_at,
+                attempts = lease.attempts + 1, retry_at = NULL
+            WHERE lease.expires_at <= now()
+            RETURNING lease.conversation_id, lease.attempts
+        ), running AS (
+            UPDATE jobs j SET status = 'running', updated_at = clock_timestamp()
+            FROM asked, claimed
+            WHERE j.conversation_id = asked.conversation_id AND j.job_id = asked.job_id
+                AND claimed.conversation_id = asked.conversation_id
+        )
+        SELECT c.tenant_id, found.conversation_id, found.job_id, claimed.attempts
+        FROM found
+        JOIN conversations c ON c.conversation_id = found.conversation_id
+        LEFT JOIN claimed ON claimed.conversation_id = found.conversation_id
         """
 )
-MARK_DUE = Statement(
+RETRY_LATER = Statement(
+    """
+        UPDATE compaction_leases
+        SET expires_at = now(),
+            retry_at = now() + make_interval(secs => CAST(:seconds AS double precision))
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND holder = CAST(:holder AS uuid)
+        """
+)
+NOTIFY = Statement(f"SELECT pg_notify('{CHANNEL}', '')")
+
+SET_DUE = Statement(
     """
         UPDATE heads SET due_at = now()
         WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at IS NULL
@@ -42,6 +103,7 @@ CLEAR_DUE = Statement(
     """
         UPDATE heads SET due_at = NULL
         WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at <= now()
+            AND head_seq = CAST(:head_seq AS bigint)
         """
 )
 POSTPONE = Statement(
@@ -52,7 +114,6 @@ POSTPONE = Statement(
         WHERE conversation_id = CAST(:conversation_id AS uuid)
         """
 )
-
 RECORD_FAILURE = Statement(
     """
         UPDATE heads SET last_failure = CAST(:failure AS text), failed_at = now()
@@ -68,8 +129,8 @@ FIND_FAILURE = Statement(
         """
 )
 
-# The lock orders it with a deletion, and appends do not wait for it. Nobody else can be at work on
-# a conversation that is not there: whoever asks finds that out by himself.
+# The lock orders it with a deletion, and appends do not wait for it. The lease on a conversation
+# that does not exist is granted without a row: its holder finds that out at the next statement.
 TAKE_LEASE = Statement(
     """
         WITH alive AS (
@@ -97,7 +158,7 @@ RELEASE_LEASE = Statement(
 )
 
 ADD_JOB = Statement(
-    """
+    f"""
         WITH alive AS (
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
@@ -106,6 +167,7 @@ ADD_JOB = Statement(
         SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
             CAST(:kind AS text), CAST(:ask AS text)
         FROM alive
+        RETURNING pg_notify('{CHANNEL}', '')
         """
 )
 FIND_JOB = Statement(
@@ -123,63 +185,57 @@ CHANGE_JOB = Statement(
             AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
         """
 )
-LIST_OPEN_JOBS = Statement(
-    """
-        SELECT tenant_id, conversation_id, job_id FROM jobs
-        WHERE status IN ('queued', 'running')
-        ORDER BY created_at
-        LIMIT CAST(:limit AS bigint)
-        """
-)
-FORGET_ENDED = Statement("DELETE FROM pgqueuer_log WHERE created < now() - interval '7 days'")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What the queue holds: a conversation to look at, and the job if a caller waits for one.
-
-    `attempts` counts how often it has come again.
-    """
-
-    tenant_id: str
-    conversation_id: str
-    job_id: str | None = None
-    attempts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast workers notice: entries where nobody tells them, and other workers' deaths."""
-
-    poll_seconds: float = 5.0
-    heartbeat_timeout_seconds: float = 20.0
 
 
 class JobRepository:
-    """Sentences about work in the background."""
+    """Statements about work in the background; the port has their contract."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def list_due(self, limit: int) -> list[tuple[str, str]]:
-        """Return the tenant and conversation ids whose due mark has come, the oldest first."""
-        rows = await self._session.all(LIST_DUE, limit=limit)
-        return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
+    async def claim(self, holder: str, seconds: float) -> Claim | None:
+        """Take the lease on the conversation whose work waits longest, None where none waits."""
+        while True:
+            row = await self._session.first(CLAIM, holder=UUID(holder), seconds=seconds)
+            if row is None:
+                return None
+            if row["attempts"] is not None:
+                break
+        return Claim(
+            row["tenant_id"],
+            str(row["conversation_id"]),
+            str(row["job_id"]) if row["job_id"] is not None else None,
+            holder,
+            row["attempts"],
+        )
 
-    async def mark_due(self, conversation_id: str) -> bool:
-        """Set the due mark; False when it was set already."""
-        return await self._session.run(MARK_DUE, conversation_id=UUID(conversation_id)) == 1
+    async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
+        """Release a lease; workers claim the conversation again after so many seconds."""
+        await self._session.run(
+            RETRY_LATER,
+            conversation_id=UUID(conversation_id),
+            holder=UUID(holder),
+            seconds=seconds,
+        )
 
-    async def clear_due(self, conversation_id: str) -> None:
-        """Take a due mark whose time has come away: somebody looks at the conversation now."""
-        await self._session.run(CLEAR_DUE, conversation_id=UUID(conversation_id))
+    async def notify(self) -> None:
+        """Tell workers that there is work."""
+        await self._session.run(NOTIFY)
+
+    async def set_due(self, conversation_id: str) -> bool:
+        """Make a compaction due; False when it is due already."""
+        return await self._session.run(SET_DUE, conversation_id=UUID(conversation_id)) == 1
+
+    async def clear_due(self, conversation_id: str, head_seq: int) -> None:
+        """Note that no compaction is due, unless messages were appended after `head_seq`."""
+        await self._session.run(CLEAR_DUE, conversation_id=UUID(conversation_id), head_seq=head_seq)
 
     async def postpone(self, conversation_id: str, seconds: float) -> None:
-        """Count a failure, and set the due mark for later."""
+        """Count a failure, and make the compaction due later."""
         await self._session.run(POSTPONE, conversation_id=UUID(conversation_id), seconds=seconds)
 
     async def record_failure(self, conversation_id: str, failure: str) -> None:
-        """Keep why a compaction failed, in the place of the failure before."""
+        """Store why a compaction failed, in place of the failure before."""
         await self._session.run(
             RECORD_FAILURE, conversation_id=UUID(conversation_id), failure=failure
         )
@@ -193,14 +249,14 @@ class JobRepository:
         return Failure(**told, **{name: row[name] for name in _FAILURE_TIMES})
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
-        """Take, or as its holder renew, the right to compact; False while another has it."""
+        """Take, or as its holder renew, the lease; False while another process has it."""
         row = await self._session.first(
             TAKE_LEASE, conversation_id=UUID(conversation_id), holder=UUID(holder), seconds=seconds
         )
         return row is not None and row["is_held"]
 
     async def release_lease(self, conversation_id: str, holder: str) -> None:
-        """Give the right to compact back."""
+        """Release the lease, unless another process took it over."""
         await self._session.run(
             RELEASE_LEASE, conversation_id=UUID(conversation_id), holder=UUID(holder)
         )
@@ -208,7 +264,7 @@ class JobRepository:
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, ask: str
     ) -> None:
-        """Store a job that a caller waits for, unless its conversation is gone."""
+        """Store a job and tell workers of it, unless its conversation was deleted."""
         await self._session.run(
             ADD_JOB,
             tenant_id=tenant_id,
@@ -232,7 +288,7 @@ class JobRepository:
         result: str | None = None,
         error: str | None = None,
     ) -> None:
-        """Store how far a job has come, unless it has ended already (rule 3)."""
+        """Store the state of a job, unless it has ended (rule 5)."""
         await self._session.run(
             CHANGE_JOB,
             conversation_id=UUID(conversation_id),
@@ -242,43 +298,27 @@ class JobRepository:
             error=error,
         )
 
-    async def list_open(self, limit: int) -> list[tuple[str, str, str]]:
-        """Return tenant, conversation and job ids of jobs that have not ended, the oldest first."""
-        rows = await self._session.all(LIST_OPEN_JOBS, limit=limit)
-        return [(row["tenant_id"], str(row["conversation_id"]), str(row["job_id"])) for row in rows]
 
+@asynccontextmanager
+async def listening(
+    url: str, notified: Callable[[], None], closed: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Call `notified` at each notification, on a connection of its own until it is `closed`.
 
-class PostgresQueue:
-    """Fulfils the services' `JobQueue`; loads PgQueuer when it is first used."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._is_loaded = False
-
-    async def enqueue(
-        self, tenant_id: str, conversation_id: str, job_id: str | None = None
-    ) -> bool:
-        """Ask for a conversation to be compacted; False when that is asked for already."""
-        return await self.enqueue_all([Entry(tenant_id, conversation_id, job_id)]) == 1
-
-    async def enqueue_all(self, entries: Sequence[Entry]) -> int:
-        """Ask for several, and return how many of them nobody had asked for."""
-        if not self._is_loaded:
-            await load_queue()
-            self._is_loaded = True
-        from app.adapters.postgres.compaction import queue
-
-        return await queue.put(self._store, entries)
-
-    async def forget_ended(self) -> None:
-        """Delete what the queue noted of entries that ended a week ago."""
-        async with self._store.session() as session:
-            await session.run(FORGET_ENDED)
-
-
-async def load_queue() -> None:
-    """Import `app.adapters.postgres.compaction.queue` beside the event loop."""
-    await asyncio.to_thread(import_module, "app.adapters.postgres.compaction.queue")
+    LISTEN belongs to a session, which a pooler in transaction mode does not give.
+    """
+    connection = await asyncpg.connect(
+        url,
+        timeout=_CONNECT_SECONDS,
+        command_timeout=_CONNECT_SECONDS,
+        server_settings={"application_name": "context-service-worker"},
+    )
+    try:
+        connection.add_termination_listener(lambda _: closed())
+        await connection.add_listener(CHANNEL, lambda *_: notified())
+        yield
+    finally:
+        connection.terminate()
 
 
 def _job_from(row: Any) -> Job:
