@@ -22,12 +22,13 @@ from sqlalchemy.pool import NullPool
 from app.adapters.postgres.migrate import LIMITS, alone
 from app.adapters.postgres.tables import metadata
 
-QUEUE_TABLES = ("pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics")
+UNUSED_TABLES = ("pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics")
+"""Of the queue before; a release after the one with 0011 drops them."""
 
 
 def is_ours(name: str | None, kind: str, _parents: Mapping[Any, str | None]) -> bool:
-    """Tell whether a thing in the database is ours: the queue's tables are PgQueuer's."""
-    return kind != "table" or name not in QUEUE_TABLES
+    """Tell whether the service uses a thing in the database."""
+    return kind != "table" or name not in UNUSED_TABLES
 
 
 def run(connection: Connection) -> None:

@@ -10,12 +10,15 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import asyncpg
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from app.adapters.postgres.common.connections import Store
+from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import MIGRATIONS, MigrationError, head, is_current, migrate
 from tests.commands import environment
@@ -78,6 +81,17 @@ def value(url: str, statement: str) -> object:
             await connection.close()
 
     return asyncio.run(ask())
+
+
+def run(url: str, statements: str) -> None:
+    """Run several statements."""
+
+    async def ask() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(statements)
+        await connection.close()
+
+    asyncio.run(ask())
 
 
 def test_migrates_once(url: str, migrations: Path) -> None:
@@ -183,7 +197,7 @@ def test_who_waits_to_migrate_holds_nothing_up(url: str, migrations: Path) -> No
     assert value(url, "SELECT to_regclass('one_by_id')::text") == "one_by_id"
 
 
-# What the queue's library brings is its own matter, and stays as it is.
+# PgQueuer's tables are unused, and stay as they are until a later release drops them.
 COLUMNS = """
     SELECT c.table_name, c.column_name, c.data_type, c.is_generated
     FROM information_schema.columns c
@@ -317,6 +331,56 @@ def test_every_version_can_be_left_and_reached_again(url: str) -> None:
 
 
 def test_the_tables_of_the_service_are_those_of_its_migrations(url: str) -> None:
-    """`alembic check` finds nothing to change, and leaves the queue's own tables alone."""
+    """`alembic check` finds nothing to change, and leaves PgQueuer's tables alone."""
     migrate(url)
     assert "No new upgrade operations" in alembic(url, "check")
+
+
+AT_0010 = """
+    INSERT INTO conversations (conversation_id, tenant_id)
+    SELECT CAST(lpad(n::text, 32, '0') AS uuid), 't' FROM generate_series(1, 6) AS n;
+    INSERT INTO heads (conversation_id, counter, due_at)
+    SELECT conversation_id, 'bytes_4', NULL FROM conversations;
+    UPDATE heads SET due_at = now() WHERE right(conversation_id::text, 1) = '1';
+    UPDATE heads SET due_at = now() + interval '1 h', failures = 1
+    WHERE right(conversation_id::text, 1) = '5';
+    INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, status)
+    SELECT conversation_id, conversation_id, 't', 'compact', 'running' FROM conversations
+    WHERE right(conversation_id::text, 1) = '3';
+    INSERT INTO pgqueuer (priority, status, entrypoint, dedupe_key)
+    SELECT 0, CAST(status AS pgqueuer_status), 'compact',
+        kind || ':' || CAST(lpad(n, 32, '0') AS uuid)
+    FROM (VALUES
+        ('1', 'compact', 'queued'), ('2', 'compact', 'picked'), ('3', 'job', 'picked'),
+        ('4', 'compact', 'successful'), ('5', 'compact', 'queued'), ('7', 'compact', 'queued')
+    ) AS entry (n, kind, status)
+"""
+"""Work as the release with PgQueuer leaves it.
+
+1 waits, 2 is worked on, 3 has a job that is worked on, 4 is done, 5 rests after a failure, 6 was
+never due, and 7 was deleted.
+"""
+GIVEN_BACK = """
+    INSERT INTO pgqueuer (priority, status, entrypoint, dedupe_key) VALUES
+        (0, 'picked', 'compact', 'compact:00000000-0000-0000-0000-000000000006');
+    UPDATE pgqueuer SET status = 'queued' WHERE dedupe_key LIKE '%6'
+"""
+
+
+def test_work_in_pgqueuers_tables_is_claimed_after_the_upgrade(url: str) -> None:
+    """0011: what waits and what is worked on is due, and so is what an old worker gives back."""
+
+    async def claimed() -> set[tuple[str, bool]]:
+        store, found = Store(url), set()
+        async with PostgresDatabase(store).session() as records:
+            while claim := await records.jobs.claim(str(uuid4()), 60):
+                found.add((claim.conversation_id[-1], claim.job_id is not None))
+        await store.close()
+        return found
+
+    alembic(url, "upgrade", "0010")
+    run(url, AT_0010)
+    alembic(url, "upgrade", "head")
+    assert asyncio.run(claimed()) == {("1", False), ("2", False), ("3", True)}
+    run(url, GIVEN_BACK)
+    assert asyncio.run(claimed()) == {("6", False)}

@@ -24,7 +24,7 @@ async def test_migrations_make_what_the_tables_describe(database_url: str) -> No
     async with engine.connect() as connection:
         found = await connection.run_sync(differences)
     await engine.dispose()
-    others = ("alembic_version", "pgqueuer")  # Alembic's own table, and the queue's
+    others = ("alembic_version", "pgqueuer")  # Alembic's own table, and those no longer used
     assert [change for change in found if not any(name in str(change) for name in others)] == []
 
 
