@@ -37,13 +37,13 @@ GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
 def statements() -> Mapping[str, Statement]:
     """Return every statement of the adapter, by module and name."""
     found: dict[str, Statement] = {}
-    for module in pkgutil.iter_modules(postgres.__path__):
-        loaded = importlib.import_module(f"{postgres.__name__}.{module.name}")
-        for name, held in vars(loaded).items():
+    for module in pkgutil.walk_packages(postgres.__path__, f"{postgres.__name__}."):
+        own = module.name.rpartition(".")[2]
+        for name, held in vars(importlib.import_module(module.name)).items():
             for part, statement in _within(held):
                 known = next((key for key, it in found.items() if it is statement), None)
                 if known is None:
-                    found[f"{module.name}.{name}{part}"] = statement
+                    found[f"{own}.{name}{part}"] = statement
     return found
 
 
@@ -183,15 +183,15 @@ SPREAD = {
     "snapshots.LIST_OF_CONVERSATION": "its snapshots, and the other parts of each",
     "snapshots.PARTS": "a snapshot of an agent has a part for each conversation",
     "snapshots.REMOVE": "a snapshot of an agent has a part for each conversation",
-    "snapshots.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
-    "storage.MEASURE": "what a tenant stores, once a second at most and only under a limit",
-    "storage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
+    "snapshot_removal.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
+    "storage_usage.MEASURE": "what a tenant stores, once a second at most and only under a limit",
+    "storage_usage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
     "transcripts.CONVERSATIONS": "a page of an agent's transcript",
     "transcripts.OF_AGENT": "a page of an agent's transcript",
     "transcripts.PINNED": "a page of a transcript, its conversations given as a list",
-    "windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
-    "windows.CLEAR_ALL": "clearing an agent: all its conversations",
+    "active_windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
+    "active_windows.CLEAR_ALL": "clearing an agent: all its conversations",
 }
 """The statements that touch several conversations, and what each is for."""
 
@@ -299,7 +299,9 @@ async def test_an_agents_status_is_all_that_looks_further(
     ran.clear()
     await live(recorded, path)
     names = {statement.sql: name.partition("[")[0] for name, statement in statements().items()}
-    assert {names[sql] for sql in ran if sql in names} & set(SPREAD) == {"windows.ACTIVITIES"}
+    assert {names[sql] for sql in ran if sql in names} & set(SPREAD) == {
+        "active_windows.ACTIVITIES"
+    }
 
 
 def test_the_guide_places_every_table_once() -> None:
