@@ -82,7 +82,7 @@ class ConversationState:
     Results up to `trimmed_through` were cleared, `mentions` are the own tools that cut ones name.
     `promoted` are the tools that searches found in the turn `promoted_turn` (H2).
     Until the log has `resume_at` tokens nothing is compacted in the background (decision 24).
-    `is_due` tells of the due mark, `failures` counts compactions that failed in a row, and
+    `is_due` says that a compaction is due, `failures` counts compactions that failed in a row, and
     `is_resting` says that the next attempt has to wait. `became_due` is the append's own word.
     """
 

@@ -1,10 +1,11 @@
-"""Ports for background compactions."""
+"""Ports for background work."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from app.domain.conversations.records import (
+    Claim,
     Failure,
     Job,
 )

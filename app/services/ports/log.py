@@ -43,7 +43,7 @@ class LogRepository(Protocol):
     ) -> Conversation | None:
         """Store a batch if the head still allows it, and return the conversation after it.
 
-        Sets the due mark where the batch takes the head over the line (decision 25). A message
+        Makes a compaction due where the batch takes the head over the line. A message
         that gives no time is from `now` (B2). `blobs` are stored with it; with `as_held` only if
         the settings are still those this process holds.
 

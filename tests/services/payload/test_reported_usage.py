@@ -91,7 +91,7 @@ async def last(harness: Harness, cid: str) -> UsageReport:
 
 
 async def is_due(harness: Harness, cid: str) -> bool:
-    """Whether the due mark is set."""
+    """Whether a compaction of the conversation is due."""
     return (await harness.stored(cid)).state.is_due
 
 
