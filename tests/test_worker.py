@@ -1,4 +1,4 @@
-"""The worker: runs everything at least once, whatever is killed, lost or away (E6, A8)."""
+"""The worker: work survives errors, kills, lost notifications and database outages."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
 
 
 class Place:
-    """One database, with whatever the tests do to it."""
+    """The database of a test, and what the tests do with it."""
 
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
@@ -151,7 +151,7 @@ class Place:
         return job
 
     async def is_idle(self) -> bool:
-        """Tell whether nothing waits and nobody works."""
+        """Tell whether no work waits or runs."""
         rows = await execute(
             self.url,
             "SELECT conversation_id FROM heads WHERE due_at <= now()"
@@ -168,7 +168,7 @@ async def place(database_url: str, store: Store) -> Place:
 
 
 async def test_what_is_due_is_worked_on_once(place: Place) -> None:
-    """E6: of two workers on one database, one does each piece of work, and once."""
+    """Of two workers on one database, one does each piece of work once [compaction.background]."""
     work = place.work()
     async with place.worker(work).running(), place.worker(work).running():
         asked = [await place.due() for _ in range(20)]
@@ -177,7 +177,7 @@ async def test_what_is_due_is_worked_on_once(place: Place) -> None:
 
 
 async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> None:
-    """While its work runs a job waits, and what is due is not claimed again."""
+    """A job waits while other work on its conversation runs [compaction.one-at-a-time]."""
     work = place.work()
     work.release.clear()
     async with place.worker(work).running(), place.worker(work).running():
@@ -215,7 +215,7 @@ async def test_no_more_at_once_than_allowed(place: Place, concurrency: int) -> N
 async def test_a_worker_collects_now_and_then(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F7: the collection runs on its schedule, and again after one that failed."""
+    """The collection runs on its schedule, and again after one that failed."""
     outcomes: list[int | Exception] = [ServiceUnavailable("away"), ValueError("secret words"), 3]
     done = asyncio.Event()
 
@@ -239,7 +239,7 @@ async def test_a_worker_collects_now_and_then(
 async def test_a_worker_forgets_from_the_start_on(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Operation: what has had its time goes by itself; a failure ends nothing and quotes nobody."""
+    """Expired rows are deleted; a failure ends no worker and logs no content."""
     given = Settings(database_url=place.url, retention_conversation_days=1)
     conversation_id = await place.conversation()
     age = "UPDATE conversations SET updated_at = now() - interval '2 days'"
@@ -260,7 +260,7 @@ async def test_a_worker_forgets_from_the_start_on(
 
 
 async def test_the_settings_worker_collects_uploads(place: Place) -> None:
-    """F7: an upload that no message refers to is gone once its time is over."""
+    """An upload that no message refers to is gone once its time is over."""
     given = Settings(database_url=place.url, blob_gc_seconds=0.05, blob_upload_ttl_seconds=0.05)
     parts = compose(given)
     conversation_id = await place.conversation()
@@ -297,7 +297,7 @@ async def test_a_shutdown_lets_work_end_within_its_grace(place: Place) -> None:
 
 
 async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """A8: what cannot end in time is cancelled, and another worker does it at once."""
+    """Work that cannot end in time is cancelled and released [operation.shutdown]."""
     work = place.work()
     work.release.clear()
     stack = AsyncExitStack()
@@ -318,7 +318,7 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
 
 
 async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """E9: whatever a piece of work raises, it comes again, and the log has no words of it."""
+    """Work that raised any error runs again, and the log does not quote the error."""
     secret = "what somebody said"
     work = place.work(ValueError(secret))
     with caplog.at_level(logging.INFO):
@@ -333,7 +333,7 @@ async def test_a_failed_attempt_comes_again(place: Place, caplog: pytest.LogCapt
 
 @pytest.mark.parametrize("attempts", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
 async def test_what_fails_again_and_again_is_given_up(place: Place, attempts: int) -> None:
-    """E9: no error loops for ever, nor work that kills its process."""
+    """Attempts are bounded, also those that killed their process."""
     work = place.work(*(ValueError() for _ in range(2)))
     due = await place.due()
     job = await place.job(await place.conversation())
@@ -355,7 +355,7 @@ async def test_what_fails_again_and_again_is_given_up(place: Place, attempts: in
 
 
 async def test_long_work_keeps_its_lease(place: Place) -> None:
-    """E6: work that takes longer than a dead worker is waited for is not taken by another."""
+    """Work that takes longer than a lease is not claimed by another worker."""
     work = place.work()
     work.release.clear()
     await place.due()
@@ -372,7 +372,7 @@ async def test_long_work_keeps_its_lease(place: Place) -> None:
 
 
 async def test_work_is_found_without_a_notification(place: Place) -> None:
-    """Where no notification arrives, polling has to do: also for what a retry delays."""
+    """Polling finds work without a notification, and retries."""
     work = place.work(ValueError())
     async with place.worker(work).running():
         await until(lambda: listens(place.url), "the worker found nothing to do")
@@ -384,7 +384,7 @@ async def test_work_is_found_without_a_notification(place: Place) -> None:
 
 
 async def test_work_starts_when_it_is_notified(place: Place) -> None:
-    """E6: a worker need not poll for new work."""
+    """A worker need not poll for new work."""
     work = place.work()
     async with place.worker(work, poll_seconds=60).running():
         await until(lambda: listens(place.url), "the worker listens")
@@ -421,7 +421,7 @@ async def listens(url: str) -> bool:
 async def test_a_closed_connection_is_opened_again(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A8: a worker whose connection is closed goes on with another, and says so once."""
+    """A worker whose connection is closed connects again, and logs it once."""
     work = place.work()
     with caplog.at_level(logging.INFO):
         async with place.worker(work, poll_seconds=60).running():
@@ -455,7 +455,7 @@ async def database_running(data_dir: Path) -> AsyncIterator[str]:
 async def test_a_worker_outlives_its_database(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A8: it starts without a database, works when there is one, and again after a restart."""
+    """It starts without a database, works when there is one, and again after a restart."""
 
     def said(event: str, times: int) -> bool:
         return [record.getMessage() for record in caplog.records].count(event) == times
@@ -516,7 +516,7 @@ async def working_elsewhere(url: str) -> AsyncIterator[asyncio.subprocess.Proces
 
 
 async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
-    """E6, A8: after a kill -9 in the middle of the work, another worker does it."""
+    """After a kill -9 another worker does the work again [compaction.at-most-once]."""
     work, conversation_id = place.work(), await place.due()
     async with working_elsewhere(place.url) as process:
         assert process.stdout is not None
@@ -533,7 +533,7 @@ async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
 
 
 async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> None:
-    """Decision 35: it listens past the pooler, and does what the compaction service does."""
+    """It listens past the pooler, and does what the compaction service does."""
     direct = "postgresql://nobody@127.0.0.1:1/none"
     for given in (settings, Settings(database_url=direct, direct_database_url=place.url)):
         parts = compose(given)
@@ -542,7 +542,7 @@ async def test_the_worker_of_the_settings(place: Place, settings: Settings) -> N
 
 
 def test_the_command_explains_itself() -> None:
-    """api.md: `context-service worker --help` names its variables; serve can do without one."""
+    """`worker --help` names its variables; `serve` runs without one [operation.worker]."""
     told = CliRunner().invoke(cli, ["worker", "--help"], terminal_width=200)
     assert told.exit_code == 0
     assert "CONTEXT_DATABASE_URL" in told.output
@@ -570,7 +570,7 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals) -> None:
-    """Decision 33: it brings its database with it, and leaves within 10 s in good order."""
+    """It brings its database with it, and leaves within 10 s in good order."""
     process = command(tmp_path / "data")
     asked = monotonic()
     process.send_signal(number)
@@ -583,7 +583,7 @@ def test_the_command_from_start_to_signal(tmp_path: Path, number: signal.Signals
 
 
 def test_the_command_joins_a_running_database(tmp_path: Path) -> None:
-    """Decision 33: beside a service on the same data directory it uses that one's database."""
+    """Beside a service on the same data directory it uses that one's database."""
     with running(tmp_path / "data") as url:
         migrate(url)
         process = command(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""Due compactions, jobs, leases and claims, over a real database (E6)."""
+"""Due compactions, jobs, leases and claims, over a real database."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_due_compaction_is_claimed_until_it_is_cleared(
 async def test_a_failure_postpones_and_is_counted(
     database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
 ) -> None:
-    """E9: what failed is not due again before its time, and failures are counted."""
+    """What failed is not due again before its time, and failures are counted."""
     async with database.session() as records:
         await records.jobs.set_due(conversation_id)
         await records.jobs.postpone(conversation_id, 60)
@@ -178,7 +178,7 @@ async def test_workers_are_notified(
 
 
 async def test_a_lease_has_one_holder(database: PostgresDatabase, conversation_id: str) -> None:
-    """E6: of many who ask at once one gets the lease; it renews it, and only it gives it back."""
+    """Of many who ask at once one gets the lease; it renews it, and only it gives it back."""
     holders = [new_id() for _ in range(8)]
 
     async def take(holder: str) -> bool:
@@ -199,7 +199,7 @@ async def test_a_lease_has_one_holder(database: PostgresDatabase, conversation_i
 async def test_an_expired_lease_belongs_to_nobody(
     database: PostgresDatabase, conversation_id: str
 ) -> None:
-    """E6: a holder that died loses the lease to the next who asks, and cannot renew it then."""
+    """A holder that died loses the lease to the next who asks, and cannot renew it then."""
     dead, next_holder = new_id(), new_id()
     async with database.session() as records:
         assert await records.jobs.take_lease(conversation_id, dead, -1)
@@ -210,7 +210,7 @@ async def test_an_expired_lease_belongs_to_nobody(
 async def test_no_lease_is_left_behind_without_its_conversation(
     database: PostgresDatabase, connection: asyncpg.Connection
 ) -> None:
-    """A7: nobody competes for a conversation that is not there, and no row is written for it."""
+    """Nobody competes for a conversation that is not there, and no row is written for it."""
     async with database.session() as records:
         gone = new_id()
         assert await records.jobs.take_lease(gone, new_id(), 30)
@@ -223,7 +223,7 @@ async def test_no_lease_is_left_behind_without_its_conversation(
 async def test_a_lease_does_not_wait_for_an_append(
     database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
 ) -> None:
-    """E6: appends go on meanwhile; a head locked by one does not keep a lease waiting."""
+    """Appends go on meanwhile; a head locked by one does not keep a lease waiting."""
     async with connection.transaction():
         await connection.execute("UPDATE heads SET tokens = tokens + 1")
         async with asyncio.timeout(5), database.session() as records:
@@ -231,7 +231,7 @@ async def test_a_lease_does_not_wait_for_an_append(
 
 
 async def test_a_job_stays_as_it_ended(database: PostgresDatabase, conversation_id: str) -> None:
-    """E6: a job is found by its tenant only, moves on, and its first end is its last."""
+    """A job is found by its tenant only, moves on, and its first end is its last."""
     job_id = new_id()
     async with database.session() as records:
         jobs = records.jobs

@@ -1,4 +1,4 @@
-"""Jobs and leases as the services use them, over a real database (E6)."""
+"""Jobs and leases as the services use them, over a real database."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def forget_leases(url: str, holder: str | None = None) -> None:
 async def test_one_at_a_time(
     watched: Watched, database: PostgresDatabase, conversation_id: str
 ) -> None:
-    """E6: while one holds the lease another does not; afterwards it does."""
+    """While one holds the lease another does not; afterwards it does."""
     one, two = Leases(watched, new_id), Leases(database, new_id)
     async with one.held(conversation_id) as is_mine:
         assert is_mine
@@ -86,7 +86,7 @@ async def test_one_at_a_time(
 
 
 async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
-    """E9: whatever the body raises comes out as it is, and the lease is free at once."""
+    """Whatever the body raises comes out as it is, and the lease is free at once."""
     leases = Leases(watched, new_id)
     for error in (KeyError("mine"), TimeoutError("mine too")):
         with pytest.raises(type(error)) as caught:
@@ -98,7 +98,7 @@ async def test_an_error_gives_the_lease_back(watched: Watched, conversation_id: 
 
 
 async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id: str) -> None:
-    """Decision 33: work that is cancelled by a shutdown leaves no lease behind."""
+    """Work that is cancelled by a shutdown leaves no lease behind."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
 
     async def work() -> None:
@@ -118,7 +118,7 @@ async def test_cancelling_gives_the_lease_back(watched: Watched, conversation_id
 async def test_a_lease_outlives_its_time_while_work_goes_on(
     watched: Watched, conversation_id: str
 ) -> None:
-    """E6: a holder at work renews its lease, holding no connection meanwhile."""
+    """A holder at work renews its lease, holding no connection meanwhile."""
     leases = Leases(watched, new_id, seconds=0.3)
     async with leases.held(conversation_id) as is_mine:
         assert is_mine
@@ -135,7 +135,7 @@ async def test_a_lease_outlives_its_time_while_work_goes_on(
 async def test_losing_the_lease_ends_the_work(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
-    """E6: when another took the lease over, the body ends; the other keeps it."""
+    """When another took the lease over, the body ends; the other keeps it."""
     leases = Leases(watched, new_id, seconds=0.3)
     other = new_id()
     with pytest.raises(Conflict):
@@ -149,7 +149,7 @@ async def test_losing_the_lease_ends_the_work(
 async def test_a_lease_that_cannot_be_renewed_ends_the_work(
     watched: Watched, conversation_id: str
 ) -> None:
-    """A8: without a database the body ends when the lease does, before another may start."""
+    """Without a database the body ends when the lease does, before another may start."""
     leases = Leases(watched, new_id, seconds=0.3)
     with pytest.raises(ServiceUnavailable):
         async with asyncio.timeout(5), leases.held(conversation_id):
@@ -160,7 +160,7 @@ async def test_a_lease_that_cannot_be_renewed_ends_the_work(
 async def test_a_short_absence_of_the_database_is_survived(
     watched: Watched, conversation_id: str
 ) -> None:
-    """A8: one renewal may fail, the next one counts."""
+    """One renewal may fail, the next one counts."""
     leases = Leases(watched, new_id, seconds=0.6)
     async with asyncio.timeout(10), leases.held(conversation_id) as is_mine:
         assert is_mine
@@ -171,7 +171,7 @@ async def test_a_short_absence_of_the_database_is_survived(
 
 
 async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str) -> None:
-    """Decision 15: a forced compaction waits for a running one, and no connection with it."""
+    """A forced compaction waits for a running one, and no connection with it."""
     leases, waiting, done = Leases(watched, new_id), asyncio.Event(), asyncio.Event()
 
     async def force() -> None:
@@ -192,7 +192,7 @@ async def test_waiting_for_another_to_end(watched: Watched, conversation_id: str
 
 
 async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> None:
-    """E9: whoever waits too long is told to come again."""
+    """Whoever waits too long is told to come again."""
     leases = Leases(watched, new_id)
     async with leases.held(conversation_id):
         with pytest.raises(ServiceUnavailable) as caught:
@@ -202,7 +202,7 @@ async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> Non
 
 
 async def test_an_unknown_conversation_is_nobodys(watched: Watched) -> None:
-    """E7: who waits for a conversation that is not there finds that out by himself, at once."""
+    """Who waits for a conversation that is not there finds that out by himself, at once."""
     async with asyncio.timeout(5), Leases(watched, new_id).wait(new_id(), 60):
         pass
 
@@ -272,7 +272,7 @@ async def test_failed_work_is_claimed_again_later(
 
 
 async def test_starting_a_job(watched: Watched, conversation_id: str) -> None:
-    """E6: a job is stored, its tenant can read it, and a worker can claim it."""
+    """A job is stored, its tenant can read it, and a worker can claim it."""
     jobs = JobService(watched, new_id)
     job = await jobs.start(TENANT, conversation_id, "compact", '{"dry_run": false}')
     assert (job.status, job.kind, job.tenant_id) == ("queued", "compact", TENANT)
@@ -284,7 +284,7 @@ async def test_starting_a_job(watched: Watched, conversation_id: str) -> None:
 async def test_no_job_for_what_is_not_there(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
-    """Section M: another tenant's conversation and job are not found, and nothing is stored."""
+    """Another tenant's conversation and job are not found, and nothing is stored."""
     jobs = JobService(watched, new_id)
     with pytest.raises(NotFound):
         await jobs.start("another", conversation_id, "compact", "{}")
