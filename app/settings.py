@@ -177,7 +177,8 @@ class WorkerSettings(BaseModel):
         4, ge=1, le=256, description="Maximum concurrent background jobs per process."
     )
     sweep_seconds: Seconds = Field(
-        5.0, description="Interval at which a worker looks for jobs that the queue lost."
+        5.0,
+        description="Interval at which a worker polls for background work, in case a notification is lost.",
     )
 
 
