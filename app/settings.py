@@ -178,7 +178,8 @@ class WorkerSettings(BaseModel):
     )
     sweep_seconds: Seconds = Field(
         5.0,
-        description="Interval at which a worker polls for background work, in case a notification is lost.",
+        description="Interval at which a worker polls for background work, in case a notification"
+        " is lost.",
     )
 
 
