@@ -206,11 +206,14 @@ def _run_all(scenarios: Sequence[Scenario], port: int) -> Iterator[list[str]]:
             talk.close()
         return talk.lines
 
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
+    pool = ThreadPoolExecutor(CONNECTIONS)
+    try:
         for number, lines in enumerate(pool.map(run, scenarios), 1):
             if number % 20 == 0:
                 print(f"{number} of {len(scenarios)} scenarios", file=sys.stderr, flush=True)
             yield lines
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

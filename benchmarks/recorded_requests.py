@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,13 +35,13 @@ ITEMS = {
 FORMATS = tuple(MODELS)
 REDUCING = ("sandwich", "retain_summary", "tree_summary", "chain")
 STRATEGIES = (*REDUCING, "sliding_window", "full_history")
-SAMPLE = 60
+SAMPLE = 30
 """Conversations that are taken, at even distances."""
 LONG = 60
 """Messages from which on a conversation runs under three strategies."""
 MOST_MESSAGES = 120
 STEPS = 6
-JOB_SECONDS = 20
+JOB_SECONDS = 12
 _TOO_LONG = {"error": {"code": "context_length_exceeded", "message": "The prompt is too long."}}
 
 
@@ -338,15 +340,15 @@ def assembled(trace: Trace, sender: Sender) -> None:
     agent = str(uuid5(NAMESPACE_URL, sender.name))
     kinds = ("base", "rules", "memories", "docs", "skill", "scratchpad", "status")
     sections = [{"name": kind, "kind": kind, "content": f"The {kind}. " * 20} for kind in kinds]
-    body = {"agent_id": agent, "name": "A", "model": "gpt-4.1", "sections": sections}
-    sender.send(
-        "POST", "/v1/agents", {**body, "tools": [tool(n) for n in range(60)]}, "create agent"
-    )
+    body = {"agent_id": agent, "name": "A", "sections": sections, "rolling_window_seconds": None}
+    body["tools"] = [tool(number) for number in range(60)]
+    sender.send("POST", "/v1/agents", body, "create agent")
+    at = {"timestamp": "2026-01-05T09:30:00Z"}  # which `recall` shows
     for position in ("tail", "system", "before_window"):
         leaves = {"tool_deferral_threshold": 0.05, "dynamic_position": position}
         own = settings(trace, agent_id=agent, policy=policy(24_000, **leaves))
         chat = Chat.create(sender, position, **own)
-        batches = list(trace.batches(5))
+        batches = [[{**message, **at} for message in batch] for batch in trace.batches(5)]
         chat.append(batches[0])
         chat.build_all()
         for format in FORMATS:
@@ -478,35 +480,47 @@ def background(traces: Sequence[Trace]) -> list[Scenario]:
 
 
 def jobs(trace: Trace, strategy: str, sender: Sender) -> None:
-    """Compact by jobs, those that appends make due and those that are asked for."""
+    """Compact by jobs, those that messages and builds make due and those that are asked for."""
     own = policy(16_000, strategy, compaction={"mode": "background"})
     chat = Chat.create(sender, **settings(trace, policy=own))
+    worker = Worker(chat)
     for batch in trace.batches(8):
         chat.append(batch)
-        _wait_for_due(chat)
-        chat.build_all()
-    job = chat.send("POST", "/compact?wait=false", {"target_tokens": 3000}, "start job")
-    path = f"/v1/jobs/{(job or {}).get('job_id')}"
-    _wait_until(
-        lambda: '"queued"' not in (text := sender.ask("GET", path)[1]) and '"running"' not in text
-    )
+        worker.wait()
+        for format in FORMATS:
+            chat.build(format)
+            worker.wait()
+    job = chat.send("POST", "/compact?wait=false", {"target_tokens": 3000}, "start job") or {}
+    path = f"/v1/jobs/{job.get('job_id')}"
+    _wait_until(lambda: json.loads(sender.ask("GET", path)[1]).get("status") in ("done", "failed"))
     sender.send("GET", path, label="job")
     chat.build_all()
     chat.look()
 
 
-def _wait_for_due(chat: Chat) -> None:
-    """Wait until as many compactions have ended as became due; one may also end without a trace."""
+class Worker:
+    """Tells from a conversation's events whether the worker has work to do."""
 
-    def has_ended() -> bool:
-        _, text = chat.sender.ask("GET", f"{chat.path}/events?follow=false")
-        ended = text.count("event: compacted") + text.count("event: failed")
-        return text.count("event: due") <= ended
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._from = self._events().partition("id: ")[2].split()[0]
+        self._without_trace = 0
 
-    _wait_until(has_ended)
+    def wait(self) -> None:
+        """Wait until as many compactions have ended as became due; one may end without a trace."""
+        if not _wait_until(lambda: self._open() <= self._without_trace):
+            self._without_trace = self._open()
+
+    def _open(self) -> int:
+        text = self._events(f"&last_event_id={self._from}")
+        return text.count("event: due") - len(re.findall("event: (?:compacted|failed)", text))
+
+    def _events(self, more: str = "") -> str:
+        return self._chat.sender.ask("GET", f"{self._chat.path}/events?follow=false{more}")[1]
 
 
-def _wait_until(holds: Callable[[], bool]) -> None:
+def _wait_until(holds: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + JOB_SECONDS
-    while not holds() and time.monotonic() < deadline:
+    while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return held
