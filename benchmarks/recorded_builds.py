@@ -8,10 +8,11 @@
    alone. So any version can be recorded that answers the same requests.
 2. The requests are those of `recorded_requests`: scenarios over recorded conversations. Scenarios
    run side by side, the requests of one scenario one after another.
-3. Each line of a recording is one answer: label, status, SHA-256 and body as text. Three things in
+3. Each line of a recording is one answer: label, status, SHA-256 and body as text. Four things in
    a body differ from run to run, and are replaced before it is hashed: UUIDs of version 7, which
    the service makes, become `<id N>` by their first appearance in the scenario; the values of the
-   fields of `_TIME` become `<time>`; `duration_ms` becomes 0. Nothing else is changed.
+   fields of `_TIME` and the time before each excerpt of `recall` become `<time>`; `duration_ms`
+   becomes 0. Nothing else is changed.
 4. The model that summarises is a stand-in whose answer depends on every byte of the prompt: another
    prompt leads to another payload.
 """
@@ -49,6 +50,7 @@ CONNECTIONS = 2
 _START_SECONDS, _ANSWER_SECONDS = 60, 120
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _TIME = re.compile(r'"(\w+_at|timestamp|window_start|window_end)":"\d{4}-\d\d-\d\dT[^"]*"')
+_EXCERPT = re.compile(r"(#\d+ [^\\]{1,90}?) \d{4}-\d\d-\d\d \d\d:\d\d: ")
 _DURATION = re.compile(r'"duration_ms":\d+')
 
 
@@ -65,7 +67,7 @@ class Talk:
         """Send a request, record the answer under a label, and return its body."""
         status, text = self.ask(method, path, body)
         shown = _DURATION.sub('"duration_ms":0', _TIME.sub(r'"\1":"<time>"', text))
-        shown = _ID.sub(self._numbered, shown)
+        shown = _ID.sub(self._numbered, _EXCERPT.sub(r"\1 <time>: ", shown))
         line = {
             "label": f"{self.name} {len(self.lines):03} {label or method}",
             "status": status,

@@ -343,12 +343,11 @@ def assembled(trace: Trace, sender: Sender) -> None:
     body = {"agent_id": agent, "name": "A", "sections": sections, "rolling_window_seconds": None}
     body["tools"] = [tool(number) for number in range(60)]
     sender.send("POST", "/v1/agents", body, "create agent")
-    at = {"timestamp": "2026-01-05T09:30:00Z"}  # which `recall` shows
     for position in ("tail", "system", "before_window"):
         leaves = {"tool_deferral_threshold": 0.05, "dynamic_position": position}
         own = settings(trace, agent_id=agent, policy=policy(24_000, **leaves))
         chat = Chat.create(sender, position, **own)
-        batches = [[{**message, **at} for message in batch] for batch in trace.batches(5)]
+        batches = list(trace.batches(5))
         chat.append(batches[0])
         chat.build_all()
         for format in FORMATS:
