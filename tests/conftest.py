@@ -9,15 +9,19 @@ themselves, and those marked `direct`, do not.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import asyncpg
@@ -43,9 +47,41 @@ __all__ = ["fake_llm"]
 hypothesis_settings.register_profile("service", deadline=None)
 hypothesis_settings.load_profile("service")
 
+LONGEST = (
+    "test_all_checks_find_nothing",
+    "test_nothing_is_compacted_twice_and_nothing_lost",
+    "test_real_conversations_build_valid_payloads",
+)
+"""Tests that take so long that a worker which begins one at the end is waited for."""
+
 POOLER = Pooler(os.environ.get("CONTEXT_TEST_POOLER", "none"))
 
 _names = count(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give a session of root a temporary folder of its own.
+
+    There PostgreSQL runs as another user. The next session of pytest to start takes the access of
+    others to the folder that sessions share away, and with it the running server's files.
+    """
+    is_worker = hasattr(config, "workerinput")
+    if os.geteuid() == 0 and config.option.basetemp is None and not is_worker:
+        config.option.basetemp = mkdtemp(prefix="context-tests-")
+        config.add_cleanup(partial(shutil.rmtree, config.option.basetemp, ignore_errors=True))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, after they were shuffled; the rest fills the workers' time."""
+    items.sort(key=lambda item: not item.name.startswith(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected, which stays to the end, out of garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

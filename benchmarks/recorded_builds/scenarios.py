@@ -1,8 +1,8 @@
-"""The requests of `recorded_builds`: scenarios over recorded conversations, always the same.
+"""The scenarios of a recording: always the same requests.
 
 1. A scenario has conversations, agents and models of its own, under ids made from its name. So none
    depends on another, nor on the order in which they run.
-2. Each asks for `status` itself where it builds, for the service's own names the time.
+2. Each build gives its `status`. The one that the service makes by itself holds the time.
 3. Most scenarios run without a worker. Those of `background` wait for the end of each job.
 """
 
@@ -11,174 +11,36 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-SUMMARISER = "openai/summariser"
-MODELS = {
-    "openai_chat": "gpt-4.1",
-    "anthropic": "claude-sonnet-4-5",
-    "openai_responses": "gpt-5.4",
-    "gemini": "gemini-2.5-pro",
-}
-ITEMS = {
-    "openai_chat": "messages",
-    "anthropic": "messages",
-    "openai_responses": "input",
-    "gemini": "contents",
-}
-"""Where a payload has its items."""
-FORMATS = tuple(MODELS)
+from benchmarks.recorded_builds.chat import (
+    FORMATS,
+    ITEMS,
+    MODELS,
+    SUMMARISER,
+    Chat,
+    Scenario,
+    Trace,
+    policy,
+    settings,
+)
+from benchmarks.recorded_builds.recorder import Recorder
+
 REDUCING = ("sandwich", "retain_summary", "tree_summary", "chain")
 STRATEGIES = (*REDUCING, "sliding_window", "full_history")
-SAMPLE = 30
-"""Conversations that are taken, at even distances."""
 LONG = 60
 """Messages from which on a conversation runs under three strategies."""
-MOST_MESSAGES = 120
-STEPS = 6
 JOB_SECONDS = 12
 _TOO_LONG = {"error": {"code": "context_length_exceeded", "message": "The prompt is too long."}}
 
 
-class Sender(Protocol):
-    """Sends requests and records the answers."""
-
-    name: str
-
-    def send(self, method: str, path: str, body: object = None, label: str = "") -> Any:
-        """Send a request, record the answer under a label, and return its body."""
-
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, str]:
-        """Send a request that is not recorded; return the status and the text of the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A recorded conversation in the OpenAI chat format, its system messages as sections."""
-
-    name: str
-    sections: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    messages: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, name: str, raw: Mapping[str, Any]) -> Trace:
-        """Return the conversation of one line of a file, cut to the most messages taken."""
-        sections: list[dict[str, Any]] = []
-        messages = raw["messages"]
-        while messages and messages[0]["role"] in ("system", "developer"):
-            content = messages[0]["content"]
-            if not isinstance(content, str):
-                content = "\n".join(part.get("text", "") for part in content or [])
-            sections.append({"name": f"system-{len(sections)}", "content": content})
-            messages = messages[1:]
-        return cls(name, sections, raw.get("tools") or [], messages[:MOST_MESSAGES])
-
-    def batches(self, steps: int = STEPS) -> Iterator[list[dict[str, Any]]]:
-        """Yield the messages in so many batches at most."""
-        size = max(4, -(-len(self.messages) // steps))
-        for start in range(0, len(self.messages), size):
-            yield self.messages[start : start + size]
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """Requests that depend on each other alone."""
-
-    name: str
-    run: Callable[[Sender], None]
-
-
-@dataclass(slots=True)
-class Chat:
-    """A stored conversation; `last` is the newest build of each format."""
-
-    sender: Sender
-    path: str
-    key: str
-    last: dict[str, Any] = field(default_factory=dict)
-    appended: list[dict[str, Any]] = field(default_factory=list)
-
-    @classmethod
-    def create(cls, sender: Sender, key: str = "", **body: Any) -> Chat:
-        """Create a conversation under an id made from the scenario's name and a key."""
-        cid = str(uuid5(NAMESPACE_URL, f"{sender.name} {key}"))
-        sender.send("POST", "/v1/conversations", {"conversation_id": cid, **body}, "create")
-        return cls(sender, f"/v1/conversations/{cid}", cid)
-
-    def send(self, method: str, path: str, body: object = None, label: str = "") -> Any:
-        """Send a request about this conversation."""
-        return self.sender.send(method, self.path + path, body, label or f"{method} {path}")
-
-    def append(self, messages: Sequence[Mapping[str, Any]], format: str = "openai_chat") -> Any:
-        """Append messages, where it can be under ids of their own."""
-        count = len(self.appended)
-        if format in ("openai_chat", "anthropic"):
-            ids = (
-                str(uuid5(NAMESPACE_URL, f"{self.key} {count + at}")) for at in range(len(messages))
-            )
-            messages = [{**message, "id": id} for message, id in zip(messages, ids, strict=True)]
-        body = {"messages": messages, "format": format}
-        answer = self.send("POST", "/messages", body, f"append {format}")
-        self.appended += (answer or {}).get("messages", [])
-        return answer
-
-    def build(self, format: str, **body: Any) -> Any:
-        """Build a payload, under the format's model unless another is given."""
-        asked = {"format": format, "model": MODELS[format], "status": "", **body}
-        label = f"build {format}{' delta' if body.get('known') else ''}"
-        built = self.send("POST", "/context", asked, label) or {}
-        if "payload" in built and "known" not in body:
-            self.last[format] = built
-        return built
-
-    def build_all(self, **body: Any) -> None:
-        """Build a payload in each format."""
-        for format in FORMATS:
-            self.build(format, **body)
-
-    def delta(self, format: str) -> None:
-        """Build what is new since the last whole payload of a format."""
-        if held := self.last.get(format):
-            self.build(
-                format, known={name: held[name] for name in ("epoch", "through_seq", "build_id")}
-            )
-
-    def compactions(self) -> list[dict[str, Any]]:
-        """Return the receipts, the newest first."""
-        found = self.send("GET", "/compactions") or {}
-        return list(found.get("data", []))
-
-    def look(self) -> None:
-        """Read all that can be read about it."""
-        for path in ("/state", "/budget", "/messages?limit=1000&content=view", "/messages?q=error"):
-            self.send("GET", path)
-        for receipt in self.compactions()[:2]:
-            self.send("GET", f"/compactions/{receipt['compaction_id']}/messages", label="expand")
-        for format, built in self.last.items():
-            self.send("GET", f"/context?as_of={built['build_id']}", label=f"build again {format}")
-
-
-def policy(window: int, strategy: str = "sandwich", **leaves: Any) -> dict[str, Any]:
-    """Return a policy that compacts inside the build; leaves of `compaction` may be given."""
-    compaction = {"mode": "inline", "model": "extractive", **leaves.pop("compaction", {})}
-    budget = {"context_window": window, "max_output_tokens": 1024}
-    return {"strategy": strategy, "budget": budget, "compaction": compaction, **leaves}
-
-
-def settings(trace: Trace, **body: Any) -> dict[str, Any]:
-    """Return the settings of a conversation with the trace's sections and tools."""
-    return {"model": "gpt-4.1", "sections": trace.sections, "tools": trace.tools, **body}
-
-
-def grow(trace: Trace, strategy: str, window: int, sender: Sender, **leaves: Any) -> None:
+def grow(trace: Trace, strategy: str, window: int, recorder: Recorder, **leaves: Any) -> None:
     """Append step by step; after each build two formats and a delta, in the end all."""
-    chat = Chat.create(sender, **settings(trace, policy=policy(window, strategy, **leaves)))
+    chat = Chat.create(recorder, **settings(trace, policy=policy(window, strategy, **leaves)))
     for step, batch in enumerate(trace.batches()):
         chat.append(batch)
         chat.delta(FORMATS[step % 4])
@@ -188,7 +50,7 @@ def grow(trace: Trace, strategy: str, window: int, sender: Sender, **leaves: Any
     chat.look()
 
 
-def summarised(trace: Trace, sender: Sender) -> None:
+def summarised(trace: Trace, recorder: Recorder) -> None:
     """Grow with summaries of a model, under directives of the policy's own."""
     strategy = REDUCING[len(trace.messages) % len(REDUCING)]
     own = {
@@ -197,18 +59,18 @@ def summarised(trace: Trace, sender: Sender) -> None:
         "summary_directives": ["Short."],
     }
     leaves = {"summary_role": "system", "preserve_user_messages": len(trace.messages) % 3 == 0}
-    grow(trace, strategy, 8_000, sender, compaction=own, **leaves)
+    grow(trace, strategy, 8_000, recorder, compaction=own, **leaves)
 
 
-def other_formats(trace: Trace, sender: Sender) -> None:
+def other_formats(trace: Trace, recorder: Recorder) -> None:
     """Append what was built in one format to a conversation of that format."""
     whole = policy(1_000_000, "full_history", tool_output={"enabled": False})
-    source = Chat.create(sender, **settings(trace, policy=whole))
+    source = Chat.create(recorder, **settings(trace, policy=whole))
     source.append(trace.messages)
     source.build_all()
     for format in FORMATS[1:]:
         made = source.last.get(format, {"payload": {}})["payload"].get(ITEMS[format], [])
-        chat = Chat.create(sender, format, **settings(trace, policy=policy(16_000)))
+        chat = Chat.create(recorder, format, **settings(trace, policy=policy(16_000)))
         for start in range(0, len(made), 40):
             chat.append(made[start : start + 40], format)
             chat.build(format)
@@ -216,13 +78,13 @@ def other_formats(trace: Trace, sender: Sender) -> None:
         chat.delta(format)
 
 
-def tool_output(trace: Trace, sender: Sender) -> None:
+def tool_output(trace: Trace, recorder: Recorder) -> None:
     """Keep results outside, clear old ones, and read them in every way."""
     own = {"offload_threshold_bytes": 1024, "max_message_bytes": 3000, "max_line_length": 200}
     own |= {"context_budget_tokens": 1500, "clear_at_least": 300}
     for view in ("truncate", "reference"):
-        leaves = {"tool_output": {**own, "view": view}}
-        chat = Chat.create(sender, view, **settings(trace, policy=policy(64_000, **leaves)))
+        leaves: dict[str, Any] = {"tool_output": {**own, "view": view}}
+        chat = Chat.create(recorder, view, **settings(trace, policy=policy(64_000, **leaves)))
         for step, batch in enumerate(trace.batches(6)):
             chat.append(batch)
             chat.build(FORMATS[step % 4])
@@ -247,9 +109,11 @@ def called(chat: Chat, name: str, arguments: str) -> None:
     chat.send("POST", "/tool-calls", {"tool_call": call}, f"call {name}")
 
 
-def overflow(trace: Trace, sender: Sender) -> None:
+def overflow(trace: Trace, recorder: Recorder) -> None:
     """Recover from refusals of a provider, again and again."""
-    chat = Chat.create(sender, **settings(trace, policy=policy(48_000, compaction={"auto": False})))
+    chat = Chat.create(
+        recorder, **settings(trace, policy=policy(48_000, compaction={"auto": False}))
+    )
     chat.append(trace.messages)
     chat.build_all()
     for format in (*FORMATS, *FORMATS):
@@ -262,10 +126,10 @@ def overflow(trace: Trace, sender: Sender) -> None:
     chat.build_all()
 
 
-def pins(trace: Trace, sender: Sender) -> None:
+def pins(trace: Trace, recorder: Recorder) -> None:
     """Pin, compact by force under each strategy, undo, unpin."""
     strategy = REDUCING[len(trace.messages) % len(REDUCING)]
-    chat = Chat.create(sender, **settings(trace, policy=policy(24_000, strategy)))
+    chat = Chat.create(recorder, **settings(trace, policy=policy(24_000, strategy)))
     *first, last = trace.batches(4)
     for batch in first:
         chat.append(batch)
@@ -288,20 +152,20 @@ def pins(trace: Trace, sender: Sender) -> None:
     chat.look()
 
 
-def snapshots(trace: Trace, sender: Sender) -> None:
+def snapshots(trace: Trace, recorder: Recorder) -> None:
     """Save, clear, restore, import and fork the conversations of an agent."""
-    agent = str(uuid5(NAMESPACE_URL, sender.name))
+    agent = str(uuid5(NAMESPACE_URL, recorder.name))
     made = settings(
         trace, policy=policy(16_000), agent_id=agent, name="A", rolling_window_seconds=None
     )
-    sender.send("POST", "/v1/agents", made, "create agent")
-    chat, other = (Chat.create(sender, key, agent_id=agent) for key in ("own", "other"))
+    recorder.send("POST", "/v1/agents", made, "create agent")
+    chat, other = (Chat.create(recorder, key, agent_id=agent) for key in ("own", "other"))
     half = len(trace.messages) // 2
     chat.append(trace.messages[:half])
     chat.build_all()
     saved = chat.send("POST", "/snapshots", {"description": "half"}, "save") or {}
     session = f"/v1/snapshots/{saved.get('session_id')}"
-    file = sender.send("GET", f"{session}?download=true", label="download")
+    file = recorder.send("GET", f"{session}?download=true", label="download")
     chat.append(trace.messages[half:])
     chat.build_all()
     chat.send("POST", "/clear")
@@ -309,19 +173,19 @@ def snapshots(trace: Trace, sender: Sender) -> None:
     chat.build_all()
     other.append([{"role": "user", "content": "Where were we?"}])
     for target in (chat, other):
-        sender.send("POST", f"{session}/restore", {"conversation_id": target.key}, "restore")
+        recorder.send("POST", f"{session}/restore", {"conversation_id": target.key}, "restore")
         target.build_all()
-    file = {**(file or {}), "session_id": str(uuid5(NAMESPACE_URL, f"{sender.name} import"))}
-    sender.send("POST", "/v1/snapshots", file, "import")
-    sender.send("POST", f"/v1/snapshots/{file['session_id']}/restore", {}, "restore import")
+    file = {**(file or {}), "session_id": str(uuid5(NAMESPACE_URL, f"{recorder.name} import"))}
+    recorder.send("POST", "/v1/snapshots", file, "import")
+    recorder.send("POST", f"/v1/snapshots/{file['session_id']}/restore", {}, "restore import")
     for at_seq in (1, half or 1, None):
-        fork = str(uuid5(NAMESPACE_URL, f"{sender.name} fork {at_seq}"))
+        fork = str(uuid5(NAMESPACE_URL, f"{recorder.name} fork {at_seq}"))
         chat.send("POST", "/fork", {"conversation_id": fork, "at_seq": at_seq}, "fork")
-        forked = Chat(sender, f"/v1/conversations/{fork}", fork)
+        forked = Chat(recorder, f"/v1/conversations/{fork}", fork)
         forked.build_all()
         forked.look()
-    sender.send("GET", f"/v1/agents/{agent}/snapshots", label="snapshots")
-    sender.send("GET", f"/v1/agents/{agent}/messages?limit=1000", label="transcript")
+    recorder.send("GET", f"/v1/agents/{agent}/snapshots", label="snapshots")
+    recorder.send("GET", f"/v1/agents/{agent}/messages?limit=1000", label="transcript")
 
 
 def tool(number: int) -> dict[str, Any]:
@@ -335,18 +199,18 @@ def tool(number: int) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def assembled(trace: Trace, sender: Sender) -> None:
+def assembled(trace: Trace, recorder: Recorder) -> None:
     """Put prompts together from an agent, a conversation and each request."""
-    agent = str(uuid5(NAMESPACE_URL, sender.name))
+    agent = str(uuid5(NAMESPACE_URL, recorder.name))
     kinds = ("base", "rules", "memories", "docs", "skill", "scratchpad", "status")
     sections = [{"name": kind, "kind": kind, "content": f"The {kind}. " * 20} for kind in kinds]
     body = {"agent_id": agent, "name": "A", "sections": sections, "rolling_window_seconds": None}
     body["tools"] = [tool(number) for number in range(60)]
-    sender.send("POST", "/v1/agents", body, "create agent")
+    recorder.send("POST", "/v1/agents", body, "create agent")
     for position in ("tail", "system", "before_window"):
-        leaves = {"tool_deferral_threshold": 0.05, "dynamic_position": position}
+        leaves: dict[str, Any] = {"tool_deferral_threshold": 0.05, "dynamic_position": position}
         own = settings(trace, agent_id=agent, policy=policy(24_000, **leaves))
-        chat = Chat.create(sender, position, **own)
+        chat = Chat.create(recorder, position, **own)
         batches = list(trace.batches(5))
         chat.append(batches[0])
         chat.build_all()
@@ -372,7 +236,7 @@ def assembled(trace: Trace, sender: Sender) -> None:
         chat.build_all()
 
 
-def oversized(trace: Trace, sender: Sender) -> None:
+def oversized(trace: Trace, recorder: Recorder) -> None:
     """Build with texts that are larger than the window."""
     text = "\n".join(str(message.get("content")) for message in trace.messages)
     text = (text + "\n") * (60_000 // max(1, len(text)) + 1)
@@ -384,7 +248,7 @@ def oversized(trace: Trace, sender: Sender) -> None:
         for offloads in (True, False):
             leaves = {"messages": {"offload_oversized": offloads}}
             own = settings(trace, policy=policy(12_000, strategy, **leaves))
-            chat = Chat.create(sender, f"{strategy} {offloads}", **own)
+            chat = Chat.create(recorder, f"{strategy} {offloads}", **own)
             chat.append(messages)
             chat.build_all()
             chat.append(
@@ -394,39 +258,39 @@ def oversized(trace: Trace, sender: Sender) -> None:
             chat.look()
 
 
-def stateless(trace: Trace, sender: Sender) -> None:
+def stateless(trace: Trace, recorder: Recorder) -> None:
     """Build, compress, count and validate without stored state."""
     asked: dict[str, Any] = {"max_context_tokens": 4_000, "preserve_top": 2, "preserve_bottom": 3}
     state = None
     for end in range(10, len(trace.messages) + 10, 10):
         body = {**asked, "messages": trace.messages[:end]}
-        sender.send("POST", "/v1/context/needs-compression", body)
-        built = sender.send(
+        recorder.send("POST", "/v1/context/needs-compression", body)
+        built = recorder.send(
             "POST", "/v1/context/build", {**body, "cached_state": state}, "stateless build"
         )
         state = (built or {}).get("new_state") or state
     for model in ("extractive", SUMMARISER):
         body = {"messages": trace.messages[:40], "model": model}
-        sender.send("POST", "/v1/context/compress", body, "compress")
+        recorder.send("POST", "/v1/context/compress", body, "compress")
     for counter in ("tokenizer", "bytes_4", "chars_4", "chars_2_5"):
         body = {"messages": trace.messages[:40], "tools": trace.tools, "counter": counter}
-        sender.send("POST", "/v1/tokens/count", body, "count")
-    chat = Chat.create(sender, **settings(trace, policy=policy(16_000)))
+        recorder.send("POST", "/v1/tokens/count", body, "count")
+    chat = Chat.create(recorder, **settings(trace, policy=policy(16_000)))
     chat.append(trace.messages)
     chat.build_all()
     for format, built in chat.last.items():
         payload, key = built["payload"], ITEMS[format]
         for items in (payload[key], payload[key][1:], payload[key][:-1], payload[key][::-1]):
             check = {"format": format, "payload": {**payload, key: items}, "previous": payload}
-            sender.send("POST", "/v1/context/validate", check, f"validate {format}")
+            recorder.send("POST", "/v1/context/validate", check, f"validate {format}")
 
 
-def usage(trace: Trace, sender: Sender) -> None:
+def usage(trace: Trace, recorder: Recorder) -> None:
     """Build for a model whose provider reports more tokens than were counted."""
-    model = f"own-{uuid5(NAMESPACE_URL, sender.name)}"
+    model = f"own-{uuid5(NAMESPACE_URL, recorder.name)}"
     entry = {"context_window": 64_000, "max_output_tokens": 4_096}
-    sender.send("PUT", f"/v1/models/{model}", entry, "put model")
-    chat = Chat.create(sender, **settings(trace, policy=policy(24_000)))
+    recorder.send("PUT", f"/v1/models/{model}", entry, "put model")
+    chat = Chat.create(recorder, **settings(trace, policy=policy(24_000)))
     for batch in trace.batches(6):
         chat.append(batch)
         built = chat.build("openai_chat", model=model)
@@ -478,10 +342,10 @@ def background(traces: Sequence[Trace]) -> list[Scenario]:
     ]
 
 
-def jobs(trace: Trace, strategy: str, sender: Sender) -> None:
+def jobs(trace: Trace, strategy: str, recorder: Recorder) -> None:
     """Compact by jobs, those that messages and builds make due and those that are asked for."""
     own = policy(16_000, strategy, compaction={"mode": "background"})
-    chat = Chat.create(sender, **settings(trace, policy=own))
+    chat = Chat.create(recorder, **settings(trace, policy=own))
     worker = Worker(chat)
     for batch in trace.batches(8):
         chat.append(batch)
@@ -491,8 +355,10 @@ def jobs(trace: Trace, strategy: str, sender: Sender) -> None:
             worker.wait()
     job = chat.send("POST", "/compact?wait=false", {"target_tokens": 3000}, "start job") or {}
     path = f"/v1/jobs/{job.get('job_id')}"
-    _wait_until(lambda: json.loads(sender.ask("GET", path)[1]).get("status") in ("done", "failed"))
-    sender.send("GET", path, label="job")
+    _wait_until(
+        lambda: json.loads(recorder.ask("GET", path)[1]).get("status") in ("done", "failed")
+    )
+    recorder.send("GET", path, label="job")
     chat.build_all()
     chat.look()
 
@@ -515,7 +381,7 @@ class Worker:
         return text.count("event: due") - len(re.findall("event: (?:compacted|failed)", text))
 
     def _events(self, more: str = "") -> str:
-        return self._chat.sender.ask("GET", f"{self._chat.path}/events?follow=false{more}")[1]
+        return self._chat.recorder.ask("GET", f"{self._chat.path}/events?follow=false{more}")[1]
 
 
 def _wait_until(holds: Callable[[], bool]) -> bool:
