@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -240,6 +240,7 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
+@cache
 def app_version() -> str:
     """Return the version that is installed, `0` in a checkout that is not."""
     try:

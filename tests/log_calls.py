@@ -14,7 +14,10 @@ LOGGERS = {"_log", "logger"}
 def calls() -> Iterator[tuple[str, ast.Call]]:
     """Yield every call of a logger in the app, with its place."""
     for path in sorted(APP.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(f"{name}." in text for name in LOGGERS):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 holder = node.func.value
                 name = holder.id if isinstance(holder, ast.Name) else ""

@@ -15,11 +15,19 @@ from pathlib import Path
 
 from benchmarks.recorded_builds.chat import SUMMARISER, Scenario, Trace
 from benchmarks.recorded_builds.comparison import compare, kind_of
-from benchmarks.recorded_builds.recorder import Recorder
+from benchmarks.recorded_builds.recorder import ANSWER_SECONDS, Recorder
 from benchmarks.recorded_builds.scenarios import background, foreground
 from benchmarks.recorded_builds.service import served, summariser
 
 ROOT = Path(__file__).parents[2]
+PATIENT = (
+    "DATABASE_CONNECT",
+    "DATABASE_STATEMENT",
+    "DATABASE_LONG_STATEMENT",
+    "SUMMARIZER_TIMEOUT",
+    "SUMMARIZER_DEADLINE",
+)
+"""Deadlines that are raised, so that no answer depends on how busy the machine is."""
 TRACES = ROOT / "tests" / "conversations"
 """Where conversations are taken from without CONTEXT_TRACES_DIR."""
 CONNECTIONS = 2
@@ -41,6 +49,7 @@ def record(out: Path, checkout: Path, python: str, traces: Path) -> None:
             "CONTEXT_SUMMARIZER_API_BASE": api_base,
             "CONTEXT_SUMMARIZER_API_KEY": "none",
             "CONTEXT_SUMMARIZER_CALLS_PER_HOUR": "1000000",
+            **{f"CONTEXT_{name}_SECONDS": str(ANSWER_SECONDS) for name in PATIENT},
         }
         parts: tuple[tuple[list[Scenario], list[str]], ...] = (
             (foreground(conversations), ["--no-worker"]),

@@ -8,7 +8,7 @@ from hashlib import sha256
 from http.client import HTTPConnection
 from typing import Any
 
-ANSWER_SECONDS = 120
+ANSWER_SECONDS = 600
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 TIME = re.compile(r'"(\w+_at|timestamp|window_start|window_end)":"\d{4}-\d\d-\d\dT[^"]*"')
 _EXCERPT = re.compile(r"(#\d+ [^\\]{1,90}?) \d{4}-\d\d-\d\d \d\d:\d\d: ")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -420,6 +421,11 @@ def compile_patterns(patterns: Sequence[str]) -> SecretPatterns:
     Raises ValueError for what RE2 cannot match in linear time, such as look-around and
     back-references, and for a pattern that matches the empty text.
     """
+    return _compiled(tuple(patterns))
+
+
+@lru_cache(maxsize=8)
+def _compiled(patterns: tuple[str, ...]) -> SecretPatterns:
     options = re2.Options()
     options.log_errors = False
     compiled = []
