@@ -348,11 +348,9 @@ def jobs(trace: Trace, strategy: str, recorder: Recorder) -> None:
     chat = Chat.create(recorder, **settings(trace, policy=own))
     worker = Worker(chat)
     for batch in trace.batches(8):
-        chat.append(batch)
-        worker.wait()
+        worker.wait(chat.append(batch))
         for format in FORMATS:
-            chat.build(format)
-            worker.wait()
+            worker.wait(chat.build(format))
     job = chat.send("POST", "/compact?wait=false", {"target_tokens": 3000}, "start job") or {}
     path = f"/v1/jobs/{job.get('job_id')}"
     _wait_until(
@@ -364,21 +362,29 @@ def jobs(trace: Trace, strategy: str, recorder: Recorder) -> None:
 
 
 class Worker:
-    """Tells from a conversation's events whether the worker has work to do."""
+    """Tells from a conversation's events when the worker has done its work."""
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
         self._from = self._events().partition("id: ")[2].split()[0]
-        self._without_trace = 0
+        self._ended = 0
+        self._is_idle = False
 
-    def wait(self) -> None:
-        """Wait until as many compactions have ended as became due; one may end without a trace."""
-        if not _wait_until(lambda: self._open() <= self._without_trace):
-            self._without_trace = self._open()
+    def wait(self, answer: Any) -> None:
+        """Wait for the compaction that an answer's pressure makes due.
 
-    def _open(self) -> int:
+        One may end without a trace. The worker then leaves the conversation as it is.
+        """
+        is_due = (answer or {}).get("pressure") not in (None, "ok")
+        if is_due and not self._is_idle:
+            self._is_idle = not _wait_until(lambda: self._count() > self._ended)
+        ended = self._count()
+        if ended > self._ended:
+            self._ended, self._is_idle = ended, False
+
+    def _count(self) -> int:
         text = self._events(f"&last_event_id={self._from}")
-        return text.count("event: due") - len(re.findall("event: (?:compacted|failed)", text))
+        return len(re.findall("event: (?:compacted|failed)", text))
 
     def _events(self, more: str = "") -> str:
         return self._chat.recorder.ask("GET", f"{self._chat.path}/events?follow=false{more}")[1]
