@@ -66,11 +66,14 @@ def record(out: Path, checkout: Path, python: str, traces: Path) -> None:
 
 
 def _traces(folder: Path) -> list[Trace]:
+    """Return a sample of the Chat conversations in `.json` and `.jsonl` files."""
     found = []
-    for path in sorted(folder.glob("*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*.jsonl")]):
+        text = path.read_text(encoding="utf-8")
+        for number, line in enumerate([text] if path.suffix == ".json" else text.splitlines()):
             raw = json.loads(line)
-            if isinstance(raw.get("messages"), list):
+            is_chat = raw.get("format", "openai_chat") == "openai_chat"
+            if is_chat and isinstance(raw.get("messages"), list):
                 found.append(Trace.of(f"{path.stem}:{number}", raw))
     if not found:
         raise SystemExit(f"No conversations in {folder}; set CONTEXT_TRACES_DIR")
