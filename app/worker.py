@@ -26,7 +26,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.composition import Parts, compose
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.conversations.records import Claim
+from app.domain.conversations.job import Claim
 from app.services.compaction.leases import Leases
 from app.settings import Settings
 

@@ -24,7 +24,7 @@ from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.migrate import migrate
 from app.composition import utc_now
-from app.domain.conversations.records import Settings
+from app.domain.conversations.settings import Settings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.log import Append, LogService
 from app.services.prompt.settings_resolver import SettingsResolver

@@ -23,8 +23,9 @@ from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import CompactResult
 from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import Cursor
-from app.domain.conversations.records import Compaction, Conversation
 from app.domain.formats import parse_tool
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.prompt.resolved_settings import RequestSettings

@@ -26,7 +26,7 @@ from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
 from app.adapters.postgres.tenancy.retention import RetentionRepository
 from app.adapters.postgres.tenancy.storage_usage import StorageRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
-from app.domain.conversations.records import Conversation
+from app.domain.conversations.conversation import Conversation
 
 
 class PostgresRepositories:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from app.api.http.fields import Answered, Asked, ModelName, Strategy, Tokens
 from app.api.http.pages import Page
 from app.domain.common.policy import StrategyName
-from app.domain.conversations.records import Trigger
+from app.domain.conversations.compaction_receipt import Trigger
 
 
 class CompactionRequest(Asked):

@@ -14,7 +14,7 @@ from app.api.http.fields import UUID
 from app.api.http.routing import WireRoute
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.conversations.records import Job
+from app.domain.conversations.job import Job
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
 

@@ -49,7 +49,8 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.conversations.records import Agent, Versioned
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.settings import Versioned
 from app.services.conversations import agents as service
 from app.services.prompt.settings_inheritance import OwnSettings, Patch
 

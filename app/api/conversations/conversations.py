@@ -49,7 +49,8 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.conversations.records import Conversation, Versioned
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.settings import Versioned
 from app.services.conversations import conversations as service
 from app.services.prompt.settings_inheritance import OwnSettings, Patch
 

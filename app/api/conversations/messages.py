@@ -47,8 +47,9 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import is_sendable
 from app.domain.common.pages import Page
-from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search import MAX_QUERY
+from app.domain.conversations.stored_message import StoredMessage
 from app.services.conversations.log import Append
 from app.services.conversations.transcripts import Listed, Shown
 from app.services.tool_output.stored_results import Content

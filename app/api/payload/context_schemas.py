@@ -25,7 +25,7 @@ from app.api.payload.budget_schemas import BUDGET, Budget, Estimate
 from app.api.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
-from app.domain.conversations.records import Trigger
+from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.models.budget import Pressure
 
 _HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

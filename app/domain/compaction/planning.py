@@ -23,7 +23,8 @@ from app.domain.compaction.strategies import (
     SlidingCut,
 )
 from app.domain.compaction.summaries import EXTRACTIVE
-from app.domain.conversations.records import Compaction, Conversation, ConversationState, Trigger
+from app.domain.conversations.compaction_receipt import Compaction, Trigger
+from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import (
     SUMMARY_PREFIX,

@@ -33,7 +33,7 @@ from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import File, FormatName, Message, Part, Role, Text, ToolCall
 from app.domain.conversations.log import parse_stored
-from app.domain.conversations.records import StoredMessage
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.preview import RECALL
 

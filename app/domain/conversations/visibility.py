@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from app.domain.common.messages import Role
 from app.domain.conversations.active_window import Restored
-from app.domain.conversations.records import Compaction
+from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry
 from app.domain.conversations.view import (
     Span,

@@ -16,7 +16,8 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.compaction.text_shortening import SHORTENED
-from app.domain.conversations.records import ConversationState, Epoch
+from app.domain.conversations.conversation import ConversationState
+from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.view import View, minus, view_from
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import (

@@ -20,7 +20,8 @@ from typing import Any, assert_never
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionPolicy, StrategyName
-from app.domain.conversations.records import ConversationState, Epoch
+from app.domain.conversations.conversation import ConversationState
+from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import Limits, Pressure, read_pressure
 from app.domain.payload.epochs import OWN_WINDOW, Start
 from app.domain.prompt.resolved_settings import ResolvedSettings

@@ -17,7 +17,8 @@ from datetime import datetime
 
 from app.domain.compaction.planning import kept_of
 from app.domain.conversations.active_window import TICK, ActiveWindow, Restored, after_clear
-from app.domain.conversations.records import Compaction, ConversationState
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, overlap, spans_through
 from app.domain.tool_output.blobs import Blob

@@ -55,14 +55,9 @@ from app.domain.compaction.summaries import SummaryRequest
 from app.domain.compaction.text_shortening import oversized
 from app.domain.compaction.tool_result_clearing import excluded_seqs, with_excluded
 from app.domain.compaction.truncation import TRIMMED
+from app.domain.conversations.compaction_receipt import Compaction, Trigger, VisibleState
+from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import (
-    Compaction,
-    Conversation,
-    ConversationState,
-    Trigger,
-    VisibleState,
-)
 from app.domain.conversations.turns import Entry, never_cleared
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.domain.common.errors import NotFound
-from app.domain.conversations.records import Job
+from app.domain.conversations.job import Job
 from app.services.ports import Database
 
 

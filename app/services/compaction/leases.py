@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from app.domain.common.errors import Conflict, ServiceUnavailable
-from app.domain.conversations.records import Claim
+from app.domain.conversations.job import Claim
 from app.services.ports import Database
 
 LEASE_SECONDS = 20.0

@@ -22,12 +22,8 @@ from app.domain.conversations.active_window import (
     marker_of,
     still_restored,
 )
-from app.domain.conversations.records import (
-    Compaction,
-    Conversation,
-    ConversationState,
-    VisibleState,
-)
+from app.domain.conversations.compaction_receipt import Compaction, VisibleState
+from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, count_in, overlap, spans_through
 from app.services.ports import Database, Repositories

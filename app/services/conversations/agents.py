@@ -12,7 +12,8 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
-from app.domain.conversations.records import Agent, Settings, Versioned
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.settings import Settings, Versioned
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_inheritance import (

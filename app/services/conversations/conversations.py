@@ -11,7 +11,8 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import CounterName
-from app.domain.conversations.records import Conversation, ConversationState, Settings, Versioned
+from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.settings import Settings, Versioned
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_inheritance import (

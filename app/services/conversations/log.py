@@ -20,9 +20,10 @@ from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.planning import NO_THRESHOLD, CompactionThreshold, compaction_threshold
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log import NO_TERMS, BatchShape, Draft, draft, fold_batch, unpaired
-from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.formats import FORMATS, as_given, gather
 from app.domain.models.budget import ContextBudget
 from app.domain.prompt.resolved_settings import digest

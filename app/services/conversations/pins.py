@@ -9,8 +9,8 @@ from __future__ import annotations
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ValidationError
 from app.domain.compaction.planning import base_view, newly_kept
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import Conversation
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver

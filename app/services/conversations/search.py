@@ -17,7 +17,7 @@ from typing import Any
 
 from app.domain.common.errors import NotFound
 from app.domain.common.pages import Bound, Page
-from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search import (
     MAX_RECALLED,
     Candidate,
@@ -33,6 +33,7 @@ from app.domain.conversations.search import (
     recall_terms,
     weights,
 )
+from app.domain.conversations.stored_message import StoredMessage
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver

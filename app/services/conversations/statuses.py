@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from cachetools import TTLCache
 
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
-from app.domain.conversations.records import Conversation
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.status import MAX_LOOKED_AT, MAX_TOLD, Activity, status_text
 from app.services.ports import Database
 

@@ -17,7 +17,9 @@ from app.domain.common.messages import Role
 from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import base_view
-from app.domain.conversations.records import Compaction, Conversation, StoredMessage
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import Span, View
 from app.domain.conversations.visibility import NOT_SLID, Slid, Visibility, last_from, visibilities

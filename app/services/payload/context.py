@@ -72,8 +72,9 @@ from app.domain.compaction.truncation import (
     newest_request,
     truncate_with_note,
 )
+from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.log import LogRow
-from app.domain.conversations.records import ContextRead, Conversation, ConversationState, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import (
     ENDLESS,

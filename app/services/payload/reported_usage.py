@@ -11,8 +11,9 @@ from app.domain.common import json_text
 from app.domain.common.errors import ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionMode, StrategyName
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import Conversation, Epoch
 from app.domain.models.budget import ContextBudget, measure, read_pressure
 from app.domain.models.calibration import Estimate, doubt, estimate_of
 from app.domain.models.limits import INEXACT_MARGIN

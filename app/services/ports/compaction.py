@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from app.domain.conversations.records import (
-    Claim,
-    Failure,
-    Job,
-)
+from app.domain.conversations.compaction_receipt import Failure
+from app.domain.conversations.job import Claim, Job
 
 
 class JobRepository(Protocol):

@@ -7,15 +7,12 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.records import (
-    Agent,
-    Compaction,
-    Conversation,
-    Settings,
-    StoredMessage,
-    Versioned,
-)
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
+from app.domain.conversations.settings import Settings, Versioned
+from app.domain.conversations.stored_message import StoredMessage
 
 
 class ConversationRepository(Protocol):

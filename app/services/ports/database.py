@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from app.domain.conversations.records import (
-    Conversation,
-)
+from app.domain.conversations.conversation import Conversation
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,

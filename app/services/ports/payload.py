@@ -7,13 +7,9 @@ from typing import Protocol
 
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.compaction_receipt import Compaction, VisibleState
+from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.log import LogRow
-from app.domain.conversations.records import (
-    Compaction,
-    ContextRead,
-    Epoch,
-    VisibleState,
-)
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View
 from app.domain.models.calibration import Calibration

@@ -7,9 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.records import (
-    ConversationState,
-)
+from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span
 from app.domain.snapshots.snapshots import Imported, Snapshot, SnapshotPart
 from app.domain.tool_output.blobs import Blob

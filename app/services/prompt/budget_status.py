@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.domain.common.errors import ContextError
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import own_mentions, own_tools_cost
-from app.domain.conversations.records import Conversation
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, overlap
 from app.domain.conversations.visibility import last_from
 from app.domain.models.budget import (

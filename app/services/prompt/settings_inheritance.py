@@ -14,7 +14,9 @@ from typing import Any, TypeVar, assert_never
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, Problem, ValidationError
 from app.domain.common.policy import DEFAULTS, merge
-from app.domain.conversations.records import Agent, Conversation, Settings, Versioned
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.settings import Settings, Versioned
 from app.domain.formats import parse_tool
 from app.domain.prompt.resolved_settings import digest
 from app.services.ports import Repositories

@@ -19,7 +19,8 @@ from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSou
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName, OnUnknownModel, Policy, as_json, effective
 from app.domain.compaction.strategies import STRATEGIES
-from app.domain.conversations.records import Conversation, Epoch
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.epoch import Epoch
 from app.domain.formats import ToolDefinition
 from app.domain.models.budget import Limits, limits_for
 from app.domain.models.calibration import Calibration, safety_margin

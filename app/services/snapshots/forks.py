@@ -20,7 +20,8 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.active_window import ActiveWindow
-from app.domain.conversations.records import Compaction, Conversation, ConversationState
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.view import spans_through
 from app.domain.prompt.resolved_settings import digest
 from app.domain.snapshots.forks import (

@@ -25,8 +25,9 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import Bound, Page
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, count_in, minus, spans_of, spans_through
 from app.domain.snapshots.snapshots import (
     Snapshot,

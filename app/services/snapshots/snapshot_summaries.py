@@ -16,7 +16,7 @@ from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message, Role, Text
 from app.domain.compaction.extractive import recap
 from app.domain.compaction.summaries import SummaryRequest
-from app.domain.conversations.records import Conversation
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
 from app.domain.snapshots.snapshots import (
     FAILED_SUMMARY,

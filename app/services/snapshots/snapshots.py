@@ -18,7 +18,8 @@ from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import sendable
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.active_window import marker_of
-from app.domain.conversations.records import Agent, Conversation
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.snapshots import (
     FORGOTTEN_SUMMARY,

@@ -25,9 +25,10 @@ from app.domain.common.errors import Conflict, Gone, NotFound, PayloadTooLarge, 
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy
 from app.domain.compaction.text_shortening import text_of
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log import parse_stored
-from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.tool_output.blobs import (
     CHUNK_BYTES,
     TEXT,

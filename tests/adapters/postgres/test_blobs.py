@@ -21,7 +21,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.tool_output import blobs as sentences
 from app.adapters.postgres.tool_output.blobs import BLOB_CTES, append_parameters
 from app.domain.common.errors import NotFound
-from app.domain.conversations.records import Settings
+from app.domain.conversations.settings import Settings
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk, blob_id
 
 TENANT = "default"

@@ -12,7 +12,7 @@ import pytest_asyncio
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.conversations.events import Cursor
-from app.domain.conversations.records import Settings
+from app.domain.conversations.settings import Settings
 from tests.conftest import execute
 
 TENANT = "default"

@@ -11,7 +11,8 @@ from uuid_utils import uuid7
 
 from app.adapters.postgres.compaction.jobs import CLAIM, listening
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.conversations.records import Claim, Settings
+from app.domain.conversations.job import Claim
+from app.domain.conversations.settings import Settings
 from tests.conftest import execute
 
 TENANT = "default"

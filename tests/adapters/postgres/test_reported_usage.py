@@ -18,7 +18,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.payload.contexts import READ
 from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
 from app.domain.common.messages import FormatName
-from app.domain.conversations.records import Settings
+from app.domain.conversations.settings import Settings
 from app.domain.conversations.view import WHOLE, Span
 from app.domain.models.calibration import Calibration, Tally
 from app.domain.payload.reported_usage import TokenUsage, UsageReport

@@ -19,8 +19,8 @@ from app.adapters.postgres.conversations.search import (
     UNINDEXED,
 )
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.conversations.records import Settings
 from app.domain.conversations.search import MAX_LEXEMES, Postings, Query, Term, lexemes, query_from
+from app.domain.conversations.settings import Settings
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, new_id
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 from app.adapters.postgres.database import PostgresDatabase
 from app.composition import new_id
 from app.domain.common import json_text
-from app.domain.conversations.records import Job
+from app.domain.conversations.job import Job
 from app.main import create_app
 from app.services.compaction.compaction import CompactRequest
 from app.settings import Settings

@@ -55,7 +55,9 @@ from app.domain.compaction.planning import (
     with_note,
 )
 from app.domain.compaction.strategies import CompactionPlan, NoCompaction, next_fold
-from app.domain.conversations.records import Compaction, Conversation, ConversationState, Settings
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.settings import Settings
 from app.domain.conversations.turns import (
     Entry,
     entry,

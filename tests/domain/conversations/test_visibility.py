@@ -17,7 +17,7 @@ from app.domain.compaction.planning import as_shown, chunks_for, view_after, wit
 from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget, next_fold
 from app.domain.compaction.tool_result_clearing import plan_clearing
 from app.domain.conversations.active_window import ActiveWindow
-from app.domain.conversations.records import Compaction, Trigger
+from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, never_cleared
 from app.domain.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_beside
 from app.domain.conversations.visibility import Slid, State, Visibility, last_from, visibilities

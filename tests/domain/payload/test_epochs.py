@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
-from app.domain.conversations.records import ConversationState, Epoch
+from app.domain.conversations.conversation import ConversationState
+from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_beside
 from app.domain.models.budget import Limits
 from app.domain.payload.epochs import (

@@ -24,7 +24,8 @@ from openai.types.responses.response_usage import InputTokensDetails, OutputToke
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionPolicy
-from app.domain.conversations.records import ConversationState, Epoch
+from app.domain.conversations.conversation import ConversationState
+from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.reported_usage import (
     CallUsage,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.conversations.active_window import NO_LIMIT, ActiveWindow, Restored
-from app.domain.conversations.records import ConversationState
+from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import (
     ENDLESS,
     WHOLE,

@@ -12,7 +12,7 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.compaction.planning import CompactResult
-from app.domain.conversations.records import Job
+from app.domain.conversations.job import Job
 from app.services.compaction.compaction import CompactRequest
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.compaction.summaries import EXTRACTIVE, SummaryRequest
-from app.domain.conversations.records import Compaction
+from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.compaction import CompactRequest

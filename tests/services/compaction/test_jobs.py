@@ -13,7 +13,8 @@ from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase, PostgresRepositories
 from app.composition import new_id
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.domain.conversations.records import Claim, Settings
+from app.domain.conversations.job import Claim
+from app.domain.conversations.settings import Settings
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases
 from tests.conftest import execute

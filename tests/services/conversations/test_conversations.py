@@ -15,7 +15,7 @@ from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
-from app.domain.conversations.records import Versioned
+from app.domain.conversations.settings import Versioned
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.ports import Repositories

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.policy import DEFAULTS
-from app.domain.conversations.records import Agent, Settings, Versioned, Versions
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.settings import Settings, Versioned, Versions
 from app.services.prompt.settings_inheritance import (
     Listed,
     OwnSettings,

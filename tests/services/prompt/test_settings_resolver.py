@@ -12,7 +12,8 @@ import pytest
 from app.domain.common.errors import ContextLimitUnknown, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName
-from app.domain.conversations.records import Conversation, ConversationState, Settings
+from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.settings import Settings
 from app.domain.models.calibration import Calibration
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.prompt.settings_resolver import SettingsResolver

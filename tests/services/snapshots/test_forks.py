@@ -32,7 +32,8 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import as_shown, base_view
-from app.domain.conversations.records import ConversationState, Settings
+from app.domain.conversations.conversation import ConversationState
+from app.domain.conversations.settings import Settings
 from app.domain.conversations.view import Span, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import BlobStore

@@ -11,17 +11,13 @@ from cachetools import LRUCache
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.active_window import window_from
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log import LogRow
-from app.domain.conversations.records import (
-    Agent,
-    Compaction,
-    Conversation,
-    ConversationState,
-    Epoch,
-    Settings,
-    StoredMessage,
-    Versions,
-)
+from app.domain.conversations.settings import Settings, Versions
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
 from app.domain.models.calibration import Calibration
 

@@ -23,7 +23,8 @@ import asyncpg
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.common import json_text
-from app.domain.conversations.records import Claim, Failure, Job
+from app.domain.conversations.compaction_receipt import Failure
+from app.domain.conversations.job import Claim, Job
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.common import json_text
-from app.domain.conversations.records import ConversationState
+from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
 from app.domain.tool_output.offloading import output_from

@@ -20,7 +20,9 @@ from app.adapters.postgres.common.rows import (
 )
 from app.adapters.postgres.conversations.snapshot_removal import forget_agent, forget_conversation
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.records import Agent, Conversation, Settings, Versioned, Versions
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.settings import Settings, Versioned, Versions
 
 # The lists of a layer that was just made, as rows; one that was not given has no version.
 _FIRST_LISTS = """

@@ -25,8 +25,9 @@ from app.domain.common.messages import Role
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.planning import CompactionThreshold
 from app.domain.conversations.active_window import OUT_OF_DATE
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log import BatchShape, Draft, Times, times_of
-from app.domain.conversations.records import Conversation, StoredMessage
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry, entry, pinned_seqs
 from app.domain.tool_output.blobs import Blob, StoredChunk
 

@@ -23,8 +23,8 @@ from app.adapters.postgres.common.rows import stored_message_from
 from app.adapters.postgres.conversations.log import STORED_COLUMNS, bounded_messages
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.records import StoredMessage
 from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
+from app.domain.conversations.stored_message import StoredMessage
 
 BLOCK = 1024
 """Messages whose lexemes have one key."""

@@ -18,7 +18,9 @@ from app.adapters.postgres.common.rows import (
 )
 from app.adapters.postgres.conversations.log import STORED_COLUMNS, bounded_messages
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.records import Compaction, Conversation, StoredMessage
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.stored_message import StoredMessage
 
 _TIME = "coalesce(m.at, m.created_at)"
 _AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.rows import epoch_from
 from app.domain.common.messages import FormatName
-from app.domain.conversations.records import Epoch
+from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
 from app.domain.models.limits import INEXACT_MARGIN

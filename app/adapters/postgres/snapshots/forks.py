@@ -14,7 +14,7 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.common.errors import NotFound
-from app.domain.conversations.records import ConversationState
+from app.domain.conversations.conversation import ConversationState
 from app.domain.tool_output.blobs import Blob
 
 COPIED = {
