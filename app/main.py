@@ -44,6 +44,7 @@ from app.services.conversations.agents import AgentService
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.events import EventService
 from app.services.conversations.log import Append, LogService
+from app.services.conversations.own_settings import OwnSettings
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.conversations.transcripts import TranscriptService
@@ -54,7 +55,6 @@ from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
 from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.validation import ValidationService
-from app.services.prompt.settings_inheritance import OwnSettings
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.forks import ForkService
 from app.services.snapshots.restores import RestoreService
@@ -286,7 +286,7 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
     async def make(
         tenant_id: str, conversation_id: str, agent_id: str | None, model: str | None
     ) -> None:
-        new = NewConversation(conversation_id, agent_id, OwnSettings(model=model))
+        new = NewConversation(conversation_id, agent_id, settings=OwnSettings(model=model))
         await parts.conversations.create(tenant_id, new)
 
     database, resolver = parts.database, parts.resolver

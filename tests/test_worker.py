@@ -29,7 +29,7 @@ from app.composition import compose, new_id
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.conversations.job import Job
-from app.domain.conversations.settings import Settings as Layer
+from app.domain.conversations.settings import StoredSettings as Layer
 from app.services.compaction.leases import Leases
 from app.settings import Settings
 from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of

@@ -48,7 +48,7 @@ from app.services.ports import (
     LogRepository,
     Repositories,
 )
-from app.services.prompt.settings_inheritance import OwnSettings, Patch
+from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 
@@ -314,7 +314,7 @@ class Harness:
         """Create a conversation and return its id."""
         own = OwnSettings(None, policy or {}, sections, tools)
         new = NewConversation(conversation_id, agent_id, settings=own)
-        return (await self.conversations.create(TENANT, new)).conversation.conversation_id
+        return (await self.conversations.create(TENANT, new)).resource.conversation_id
 
     async def agent(
         self,
@@ -326,10 +326,10 @@ class Harness:
         new = NewAgent(
             "Agent",
             agent_id,
-            OwnSettings(None, policy or {}),
+            settings=OwnSettings(None, policy or {}),
             rolling_window_seconds=rolling_window_seconds,
         )
-        return (await self.agents.create(TENANT, new)).agent.agent_id
+        return (await self.agents.create(TENANT, new)).resource.agent_id
 
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""

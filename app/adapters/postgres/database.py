@@ -9,11 +9,8 @@ from app.adapters.postgres.common.connections import Session, Store
 from app.adapters.postgres.common.rows import Layers
 from app.adapters.postgres.compaction.jobs import JobRepository
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
-from app.adapters.postgres.conversations.conversations import (
-    AgentRepository,
-    ConversationRepository,
-    TenantRepository,
-)
+from app.adapters.postgres.conversations.agents import AgentRepository
+from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
 from app.adapters.postgres.conversations.log import LogRepository
 from app.adapters.postgres.conversations.search import SearchRepository
@@ -25,6 +22,7 @@ from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
 from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
 from app.adapters.postgres.tenancy.retention import RetentionRepository
 from app.adapters.postgres.tenancy.storage_usage import StorageRepository
+from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
 

@@ -1,4 +1,4 @@
-"""`/v1/agents`: the settings that several conversations share (B1)."""
+"""`/v1/agents`: settings that several conversations share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from app.api.conversations.agent_schemas import (
     ClearedAgent,
     ShownAgent,
 )
+from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
+from app.api.conversations.settings_schemas import effective_settings, listed_settings
 from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
@@ -28,37 +30,19 @@ from app.api.http.errors import problems_of
 from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
-from app.api.prompt.policy_schemas import given_policy
-from app.api.prompt.section_schemas import (
-    SectionList,
-    ShownSections,
-    ShownTools,
-    ToolList,
-    Version,
-    given,
-    shown,
-    shown_sections,
-    shown_tools,
-)
-from app.domain.common import json_text
 from app.domain.common.errors import (
     Conflict,
-    NotFound,
     PayloadTooLarge,
     Problem,
     ServiceUnavailable,
     ValidationError,
 )
 from app.domain.conversations.agent import Agent
-from app.domain.conversations.settings import Versioned
-from app.services.conversations import agents as service
-from app.services.prompt.settings_inheritance import OwnSettings, Patch
+from app.services.conversations.agents import NewAgent
+from app.services.conversations.configurable_resources import Configured
 
 router = APIRouter(route_class=WireRoute, tags=["agents"])
 page_router = APIRouter(route_class=PageRoute, tags=["agents"])
-
-_READ = problems_of(NotFound, ServiceUnavailable)
-_WRITE = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
 
 
 @router.post(
@@ -78,22 +62,15 @@ async def create_agent(
 
     `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
     """
-    new = service.NewAgent(
+    new = NewAgent(
         name=body.name,
         agent_id=body.agent_id,
-        settings=OwnSettings(
-            model=body.model,
-            policy=given_policy(body.policy) or {},
-            sections=given(body.sections),
-            tools=body.tools,
-        ),
-        metadata=body.metadata,
-        idempotency_key=idempotency_key,
-        request=body.model_dump(exclude_unset=True),
         rolling_window_seconds=body.rolling_window_seconds,
+        idempotency_key=idempotency_key,
+        **body.creation(),
     )
     made = await services(request).agents.create(tenant_of(request), new)
-    return Json(_full(made), 201, headers={"Location": f"/v1/agents/{made.agent.agent_id}"})
+    return Json(_full(made), 201, headers={"Location": f"/v1/agents/{made.resource.agent_id}"})
 
 
 @page_router.get(
@@ -119,7 +96,7 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     operation_id="get_agent",
     summary="Read an agent",
     response_model=ShownAgent,
-    responses=_READ,
+    responses=READ_ERRORS,
 )
 async def get_agent(request: Request, agent_id: AgentPath) -> Response:
     """Return an agent with the effective value of every setting."""
@@ -133,24 +110,17 @@ async def get_agent(request: Request, agent_id: AgentPath) -> Response:
     operation_id="change_agent",
     summary="Change an agent",
     response_model=ShownAgent,
-    responses=_WRITE,
+    responses=WRITE_ERRORS,
 )
 async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) -> Response:
     """Change name, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
 
-    Conversations of the agent see the change with their next append or build.
+    Conversations of the agent use the new settings from their next append or build.
     """
     if body.name is None and "name" in body.model_fields_set:
-        places = (Problem("/name", "An agent has a name"),)
+        places = (Problem("/name", "must not be null"),)
         raise ValidationError("The name cannot be null", problems=places)
-    patch = Patch(
-        given=frozenset(body.model_fields_set),
-        name=body.name or "",
-        model=body.model,
-        policy=given_policy(body.policy),
-        metadata=body.metadata,
-        rolling_window_seconds=body.rolling_window_seconds,
-    )
+    patch = body.patch(name=body.name or "", rolling_window_seconds=body.rolling_window_seconds)
     known_id = agent_id_from(agent_id)
     return Json(_full(await services(request).agents.change(tenant_of(request), known_id, patch)))
 
@@ -160,10 +130,10 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
     operation_id="delete_agent",
     summary="Delete an agent",
     response_model=Deleted,
-    responses=_READ,
+    responses=READ_ERRORS,
 )
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
-    """Delete an agent with all its conversations, and say how much that was."""
+    """Delete an agent with all its conversations, and return the deleted rows by table."""
     known_id = agent_id_from(agent_id)
     return Json({"deleted": await services(request).agents.remove(tenant_of(request), known_id)})
 
@@ -173,13 +143,13 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     operation_id="clear_agent",
     summary="Clear an agent",
     response_model=ClearedAgent,
-    responses=_READ,
+    responses=READ_ERRORS,
 )
 async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
-    """Have all conversations of the agent start anew: payloads show nothing from before.
+    """Empty the active windows of all conversations of the agent.
 
-    Nothing is deleted: transcripts, search and snapshots still have all of it. Summaries and
-    running compactions of what came before are dropped.
+    Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and
+    snapshots still contain them. Summaries and running compactions of them are dropped.
     """
     known_id = agent_id_from(agent_id)
     cleared = await services(request).agents.clear(tenant_of(request), known_id)
@@ -192,99 +162,21 @@ async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
     )
 
 
-@router.get(
-    "/v1/agents/{agent_id}/sections",
-    operation_id="get_agent_sections",
-    summary="Read an agent's sections",
-    response_model=ShownSections,
-    responses=_READ | problems_of(ValidationError),
-)
-async def get_sections(request: Request, agent_id: AgentPath, version: Version = None) -> Response:
-    """Return the agent's sections."""
-    known_id = agent_id_from(agent_id)
-    found = await services(request).agents.get_list(
-        tenant_of(request), known_id, Versioned.SECTIONS, version
-    )
-    return Json(shown_sections(found.body, found.version))
+def _agent_id(agent_id: AgentPath) -> str:
+    return agent_id_from(agent_id)
 
 
-@router.put(
-    "/v1/agents/{agent_id}/sections",
-    operation_id="set_agent_sections",
-    summary="Replace an agent's sections",
-    response_model=ShownSections,
-    responses=_WRITE | problems_of(Conflict),
-)
-async def put_sections(request: Request, agent_id: AgentPath, body: SectionList) -> Response:
-    """Replace the agent's sections; the next build of its conversations starts a new epoch.
-
-    They become a new version unless they are those there are; earlier ones stay readable. `409`
-    when `expected_version` is not the newest.
-    """
-    known_id = agent_id_from(agent_id)
-    found = await services(request).agents.set_sections(
-        tenant_of(request), known_id, given(body.sections), body.expected_version
-    )
-    return Json(shown_sections(found.body, found.version))
+add_list_routes(router, "/v1/agents/{agent_id}", "agent", _agent_id, lambda found: found.agents)
 
 
-@router.get(
-    "/v1/agents/{agent_id}/tools",
-    operation_id="get_agent_tools",
-    summary="Read an agent's tools",
-    response_model=ShownTools,
-    responses=_READ | problems_of(ValidationError),
-)
-async def get_tools(request: Request, agent_id: AgentPath, version: Version = None) -> Response:
-    """Return the agent's tools as they were given."""
-    known_id = agent_id_from(agent_id)
-    found = await services(request).agents.get_list(
-        tenant_of(request), known_id, Versioned.TOOLS, version
-    )
-    return Json(shown_tools(found.body, found.version))
-
-
-@router.put(
-    "/v1/agents/{agent_id}/tools",
-    operation_id="set_agent_tools",
-    summary="Replace an agent's tools",
-    response_model=ShownTools,
-    responses=_WRITE | problems_of(Conflict),
-)
-async def put_tools(request: Request, agent_id: AgentPath, body: ToolList) -> Response:
-    """Replace the agent's tools; the next build of its conversations starts a new epoch.
-
-    They become a new version unless they are those there are; earlier ones stay readable. `409`
-    when `expected_version` is not the newest.
-    """
-    known_id = agent_id_from(agent_id)
-    found = await services(request).agents.set_tools(
-        tenant_of(request), known_id, body.tools, body.expected_version
-    )
-    return Json(shown_tools(found.body, found.version))
-
-
-def _item(found: Agent) -> dict[str, Any]:
+def _item(agent: Agent) -> dict[str, Any]:
     return {
-        "agent_id": found.agent_id,
-        "name": found.name,
-        "model": found.settings.model,
-        "metadata": json_text.loads(found.metadata),
-        "rolling_window_seconds": found.rolling_window_seconds,
-        "last_cleared_at": found.last_cleared_at,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
+        "agent_id": agent.agent_id,
+        "name": agent.name,
+        "last_cleared_at": agent.last_cleared_at,
+        **listed_settings(agent),
     }
 
 
-def _full(found: service.ShownAgent) -> dict[str, Any]:
-    settings = found.agent.settings
-    return _item(found.agent) | {
-        "effective_model": found.model,
-        "policy": found.policy,
-        "policy_overrides": json_text.loads(settings.policy),
-        "sections": shown(json_text.loads(settings.sections)),
-        "sections_version": found.agent.versions.sections,
-        "tools": json_text.loads(settings.tools),
-        "tools_version": found.agent.versions.tools,
-    }
+def _full(configured: Configured[Agent]) -> dict[str, Any]:
+    return _item(configured.resource) | effective_settings(configured)

@@ -7,21 +7,15 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from app.api.http.fields import (
-    AgentId,
-    Answered,
-    AnyObject,
-    AnyTool,
-    Asked,
-    ConversationId,
-    Metadata,
-    ModelName,
-    StoredTools,
+from app.api.conversations.settings_schemas import (
+    EFFECTIVE_SETTINGS,
+    EffectiveSettings,
+    ListedSettings,
+    SettingsCreate,
+    SettingsPatch,
 )
+from app.api.http.fields import AgentId, Answered, ConversationId
 from app.api.http.pages import Page
-from app.api.prompt.policy_schemas import PolicyPatch, ShownPolicy
-from app.api.prompt.section_schemas import ShownSection, StoredSections
-from app.domain.common.policy import DEFAULTS
 
 _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 _ITEM: dict[str, Any] = {
@@ -40,18 +34,13 @@ _ITEM: dict[str, Any] = {
 }
 CONVERSATION: dict[str, Any] = {
     **_ITEM,
-    "effective_model": "gpt-4o",
-    "policy": dict(DEFAULTS),
+    **EFFECTIVE_SETTINGS,
     "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
-    "sections": [],
-    "sections_version": 0,
-    "tools": [],
-    "tools_version": 0,
 }
-"""An example, for what has more to show of one as well."""
+"""An example of a conversation with all its settings."""
 
 
-class ConversationCreate(Asked):
+class ConversationCreate(SettingsCreate):
     """A new conversation."""
 
     model_config = ConfigDict(
@@ -69,19 +58,10 @@ class ConversationCreate(Asked):
 
     conversation_id: ConversationId | None = None
     agent_id: AgentId | None = Field(default=None, description="The agent it belongs to.")
-    model: ModelName | None = Field(
-        default=None, description="Model whose window counts; the agent's by default."
-    )
-    policy: PolicyPatch | None = Field(default=None, description="Its own settings.")
-    sections: StoredSections = Field(
-        default_factory=list, description="Its own parts of the system prompt."
-    )
-    tools: StoredTools = Field(default_factory=list, description="Its own tools.")
-    metadata: Metadata = Field(default_factory=dict)
 
 
-class ConversationPatch(Asked):
-    """A change; what is left out stays."""
+class ConversationPatch(SettingsPatch):
+    """A change; omitted fields stay unchanged."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -89,37 +69,26 @@ class ConversationPatch(Asked):
         }
     )
 
-    model: ModelName | None = Field(default=None, description="null goes back to the agent's.")
-    policy: PolicyPatch | None = Field(
-        default=None,
-        description="Merged leaf by leaf: a null leaf inherits again, a null policy resets all.",
-    )
-    metadata: Metadata = Field(default_factory=dict, description="Replaces the metadata there are.")
 
-
-class ConversationItem(Answered):
+class ConversationItem(ListedSettings):
     """A conversation in a list."""
 
     conversation_id: str = Field(description="UUID of the conversation.")
     agent_id: str | None = Field(description="The agent it belongs to.")
-    model: str | None = Field(description="Its own model; null inherits.")
-    metadata: Metadata = Field(description="As the caller gave it.")
     head_seq: int = Field(description="Seq of the newest message; 0 for an empty log.")
     turns: int = Field(description="User messages so far.")
     message_count: int = Field(description="Messages in the log.")
     tokens: int = Field(description="Tokens of the whole log, by the conversation's counter.")
     rolling_window_seconds: int | None = Field(
-        description="The agent's: how old a message may be that is shown; null is no limit."
+        description="The agent's: maximum age of the messages shown; null is no limit."
     )
     last_cleared_at: datetime | None = Field(
-        description="When it was cleared last, alone or with its agent; null if never."
+        description="When it was last cleared, alone or with its agent; null if it never was."
     )
-    created_at: datetime = Field(description="When it was created.")
-    updated_at: datetime = Field(description="When its settings last changed.")
 
 
 class ClearedConversation(Answered):
-    """A conversation that starts anew."""
+    """A conversation that was cleared."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -134,8 +103,8 @@ class ClearedConversation(Answered):
     )
 
     conversation_id: str = Field(description="UUID of the conversation.")
-    last_cleared_at: datetime = Field(description="Nothing from before is shown any more.")
-    head_seq: int = Field(description="Seq of the last message that is not shown any more.")
+    last_cleared_at: datetime = Field(description="Payloads show no message from before.")
+    head_seq: int = Field(description="Seq of the newest message that was cleared.")
 
 
 class ConversationPage(Page[ConversationItem]):
@@ -146,15 +115,7 @@ class ConversationPage(Page[ConversationItem]):
     )
 
 
-class ShownConversation(ConversationItem):
+class ShownConversation(EffectiveSettings, ConversationItem):
     """A conversation with all its settings."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [CONVERSATION]})
-
-    effective_model: str | None = Field(description="The model after inheriting.")
-    policy: ShownPolicy = Field(description="The effective policy, every setting.")
-    policy_overrides: AnyObject = Field(description="The settings of its own layer.")
-    sections: list[ShownSection] = Field(description="Its own parts of the system prompt.")
-    sections_version: int = Field(description="Version of the sections, 0 for none.")
-    tools: list[AnyTool] = Field(description="Its own tools, as they were given.")
-    tools_version: int = Field(description="Version of the tools, 0 for none.")

@@ -13,6 +13,8 @@ from app.api.conversations.conversation_schemas import (
     ConversationPatch,
     ShownConversation,
 )
+from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
+from app.api.conversations.settings_schemas import effective_settings, listed_settings
 from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
@@ -29,36 +31,18 @@ from app.api.http.fields import AgentId
 from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
-from app.api.prompt.policy_schemas import given_policy
-from app.api.prompt.section_schemas import (
-    SectionList,
-    ShownSections,
-    ShownTools,
-    ToolList,
-    Version,
-    given,
-    shown,
-    shown_sections,
-    shown_tools,
-)
-from app.domain.common import json_text
 from app.domain.common.errors import (
     Conflict,
-    NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
     ValidationError,
 )
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.settings import Versioned
-from app.services.conversations import conversations as service
-from app.services.prompt.settings_inheritance import OwnSettings, Patch
+from app.services.conversations.configurable_resources import Configured
+from app.services.conversations.conversations import NewConversation
 
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
-
-_READ = problems_of(NotFound, ServiceUnavailable)
-_WRITE = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
 
 
 @router.post(
@@ -74,26 +58,18 @@ _WRITE = problems_of(NotFound, ValidationError, MalformedJson, PayloadTooLarge, 
 async def create_conversation(
     request: Request, body: ConversationCreate, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Create an empty conversation, with settings of its own over its agent's.
+    """Create an empty conversation; its own settings override those of its agent.
 
     `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
     """
-    conversation_id = body.conversation_id.lower() if body.conversation_id else None
-    new = service.NewConversation(
-        conversation_id=conversation_id,
+    new = NewConversation(
+        conversation_id=body.conversation_id.lower() if body.conversation_id else None,
         agent_id=body.agent_id,
-        settings=OwnSettings(
-            model=body.model,
-            policy=given_policy(body.policy) or {},
-            sections=given(body.sections),
-            tools=body.tools,
-        ),
-        metadata=body.metadata,
         idempotency_key=idempotency_key,
-        request=body.model_dump(exclude_unset=True),
+        **body.creation(),
     )
     made = await services(request).conversations.create(tenant_of(request), new)
-    location = f"/v1/conversations/{made.conversation.conversation_id}"
+    location = f"/v1/conversations/{made.resource.conversation_id}"
     return Json(shown_conversation(made), 201, headers={"Location": location})
 
 
@@ -128,7 +104,7 @@ async def list_conversations(
     operation_id="get_conversation",
     summary="Read a conversation",
     response_model=ShownConversation,
-    responses=_READ,
+    responses=READ_ERRORS,
 )
 async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Return a conversation with the effective value of every setting."""
@@ -143,7 +119,7 @@ async def get_conversation(request: Request, conversation_id: ConversationPath) 
     operation_id="change_conversation",
     summary="Change a conversation",
     response_model=ShownConversation,
-    responses=_WRITE | problems_of(Conflict),
+    responses=WRITE_ERRORS | problems_of(Conflict),
 )
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
@@ -152,16 +128,10 @@ async def change_conversation(
 
     `409` for another token counter once there are messages, since their counts are stored.
     """
-    patch = Patch(
-        given=frozenset(body.model_fields_set),
-        model=body.model,
-        policy=given_policy(body.policy),
-        metadata=body.metadata,
-    )
     known_id = conversation_id_from(conversation_id)
     return Json(
         shown_conversation(
-            await services(request).conversations.change(tenant_of(request), known_id, patch)
+            await services(request).conversations.change(tenant_of(request), known_id, body.patch())
         )
     )
 
@@ -171,10 +141,10 @@ async def change_conversation(
     operation_id="delete_conversation",
     summary="Delete a conversation",
     response_model=Deleted,
-    responses=_READ,
+    responses=READ_ERRORS,
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
-    """Delete a conversation with everything derived from it, and say how much that was."""
+    """Delete a conversation with all derived data, and return the deleted rows by table."""
     known_id = conversation_id_from(conversation_id)
     return Json(
         {"deleted": await services(request).conversations.remove(tenant_of(request), known_id)}
@@ -186,13 +156,13 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     operation_id="clear_conversation",
     summary="Clear a conversation",
     response_model=ClearedConversation,
-    responses=_READ,
+    responses=READ_ERRORS,
 )
 async def clear_conversation(request: Request, conversation_id: ConversationPath) -> Response:
-    """Have the conversation start anew: payloads show nothing from before.
+    """Empty the active window of the conversation.
 
-    Nothing is deleted: the transcript, search and snapshots still have all of it. A summary and a
-    running compaction of what came before are dropped.
+    Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and
+    snapshots still contain them. A summary and a running compaction of them are dropped.
     """
     known_id = conversation_id_from(conversation_id)
     state = await services(request).conversations.clear(tenant_of(request), known_id)
@@ -205,113 +175,33 @@ async def clear_conversation(request: Request, conversation_id: ConversationPath
     )
 
 
-@router.get(
-    "/v1/conversations/{conversation_id}/sections",
-    operation_id="get_conversation_sections",
-    summary="Read a conversation's sections",
-    response_model=ShownSections,
-    responses=_READ | problems_of(ValidationError),
+def _conversation_id(conversation_id: ConversationPath) -> str:
+    return conversation_id_from(conversation_id)
+
+
+add_list_routes(
+    router,
+    "/v1/conversations/{conversation_id}",
+    "conversation",
+    _conversation_id,
+    lambda found: found.conversations,
 )
-async def get_sections(
-    request: Request, conversation_id: ConversationPath, version: Version = None
-) -> Response:
-    """Return the conversation's own sections, without its agent's."""
-    known_id = conversation_id_from(conversation_id)
-    found = await services(request).conversations.get_list(
-        tenant_of(request), known_id, Versioned.SECTIONS, version
-    )
-    return Json(shown_sections(found.body, found.version))
 
 
-@router.put(
-    "/v1/conversations/{conversation_id}/sections",
-    operation_id="set_conversation_sections",
-    summary="Replace a conversation's sections",
-    response_model=ShownSections,
-    responses=_WRITE | problems_of(Conflict),
-)
-async def put_sections(
-    request: Request, conversation_id: ConversationPath, body: SectionList
-) -> Response:
-    """Replace the conversation's own sections; the next build starts a new epoch.
-
-    They become a new version unless they are those there are; earlier ones stay readable. `409`
-    when `expected_version` is not the newest.
-    """
-    known_id = conversation_id_from(conversation_id)
-    found = await services(request).conversations.set_sections(
-        tenant_of(request), known_id, given(body.sections), body.expected_version
-    )
-    return Json(shown_sections(found.body, found.version))
-
-
-@router.get(
-    "/v1/conversations/{conversation_id}/tools",
-    operation_id="get_conversation_tools",
-    summary="Read a conversation's tools",
-    response_model=ShownTools,
-    responses=_READ | problems_of(ValidationError),
-)
-async def get_tools(
-    request: Request, conversation_id: ConversationPath, version: Version = None
-) -> Response:
-    """Return the conversation's own tools as they were given, without its agent's."""
-    known_id = conversation_id_from(conversation_id)
-    found = await services(request).conversations.get_list(
-        tenant_of(request), known_id, Versioned.TOOLS, version
-    )
-    return Json(shown_tools(found.body, found.version))
-
-
-@router.put(
-    "/v1/conversations/{conversation_id}/tools",
-    operation_id="set_conversation_tools",
-    summary="Replace a conversation's tools",
-    response_model=ShownTools,
-    responses=_WRITE | problems_of(Conflict),
-)
-async def put_tools(
-    request: Request, conversation_id: ConversationPath, body: ToolList
-) -> Response:
-    """Replace the conversation's own tools; the next build starts a new epoch.
-
-    They become a new version unless they are those there are; earlier ones stay readable. `409`
-    when `expected_version` is not the newest.
-    """
-    known_id = conversation_id_from(conversation_id)
-    found = await services(request).conversations.set_tools(
-        tenant_of(request), known_id, body.tools, body.expected_version
-    )
-    return Json(shown_tools(found.body, found.version))
-
-
-def _item(found: Conversation) -> dict[str, Any]:
-    state = found.state
+def _item(conversation: Conversation) -> dict[str, Any]:
+    state = conversation.state
     return {
-        "conversation_id": found.conversation_id,
-        "agent_id": found.agent_id,
-        "model": found.settings.model,
-        "metadata": json_text.loads(found.metadata),
+        "conversation_id": conversation.conversation_id,
+        "agent_id": conversation.agent_id,
         "head_seq": state.head_seq,
         "turns": state.turns,
         "message_count": state.head_seq,
         "tokens": state.tokens,
-        "rolling_window_seconds": found.rolling_window_seconds,
-        "last_cleared_at": found.state.cleared_at,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
+        "last_cleared_at": state.cleared_at,
+        **listed_settings(conversation),
     }
 
 
-def shown_conversation(found: service.ShownConversation) -> dict[str, Any]:
-    """Return a conversation with all its settings, as `ShownConversation` describes it."""
-    settings = found.conversation.settings
-    return _item(found.conversation) | {
-        "effective_model": found.model,
-        "policy": found.policy,
-        "policy_overrides": json_text.loads(settings.policy),
-        "sections": shown(json_text.loads(settings.sections)),
-        "sections_version": found.conversation.versions.sections,
-        "tools": json_text.loads(settings.tools),
-        "tools_version": found.conversation.versions.tools,
-    }
+def shown_conversation(configured: Configured[Conversation]) -> dict[str, Any]:
+    """Return the fields of `ShownConversation`."""
+    return _item(configured.resource) | effective_settings(configured)

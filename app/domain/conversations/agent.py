@@ -6,24 +6,29 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
-from app.domain.conversations.settings import NO_VERSIONS, Settings, Versions
+from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A stored agent (B1); without `rolling_window_seconds` its windows have no limit of time."""
+    """A stored agent; `rolling_window_seconds` is None for active windows without a time limit."""
 
     agent_id: str
     name: str
-    settings: Settings
+    settings: StoredSettings
     metadata: str
     created_at: datetime
     updated_at: datetime
-    versions: Versions = NO_VERSIONS
+    versions: ListVersions = NO_VERSIONS
     rolling_window_seconds: int | None = DEFAULT_ROLLING_WINDOW_SECONDS
     cleared_at: datetime | None = None
 
     @property
+    def model(self) -> str | None:
+        """The model of its conversations, unless they have their own."""
+        return self.settings.model
+
+    @property
     def last_cleared_at(self) -> datetime:
-        """When it was cleared last; by default, when it was created (B1)."""
+        """When it was last cleared; if it never was, when it was created."""
         return self.cleared_at or self.created_at

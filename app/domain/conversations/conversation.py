@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.conversations.active_window import NO_LIMIT, ActiveWindow, has_to_move
-from app.domain.conversations.settings import NO_VERSIONS, Settings, Versions
+from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
 from app.domain.models.calibration import Calibration
 
@@ -84,14 +84,14 @@ class Conversation:
     conversation_id: str
     agent_id: str | None
     counter: str
-    settings: Settings
-    agent: Settings
+    settings: StoredSettings
+    agent: StoredSettings
     metadata: str
     created_at: datetime
     updated_at: datetime
     state: ConversationState
     model_entry: str | None = None
-    versions: Versions = NO_VERSIONS
+    versions: ListVersions = NO_VERSIONS
     calibration: Calibration | None = None
     rolling_window_seconds: int | None = None
 

@@ -10,8 +10,8 @@ from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """One layer: an agent's or a conversation's own settings, as JSON text."""
+class StoredSettings:
+    """The own settings of an agent or a conversation, without those it inherits."""
 
     model: str | None = None
     policy: str = "{}"
@@ -19,19 +19,19 @@ class Settings:
     tools: str = "[]"
 
 
-class Versioned(StrEnum):
-    """The lists of a layer whose earlier versions are kept (G1)."""
+class SettingsList(StrEnum):
+    """The lists of which earlier versions are stored."""
 
     SECTIONS = "sections"
     TOOLS = "tools"
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
-    """Which version each list of a layer has: 1 is the first that was given, 0 is none."""
+class ListVersions:
+    """The newest version of each list: 1 is the first list that was set, 0 is none."""
 
     sections: int = 0
     tools: int = 0
 
 
-NO_VERSIONS = Versions()
+NO_VERSIONS = ListVersions()

@@ -3,6 +3,7 @@
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
+    ConfigurableRepository,
     ConversationRepository,
     SearchRepository,
     TranscriptRepository,
@@ -28,6 +29,7 @@ __all__ = [
     "BlobRepository",
     "BlobStore",
     "BlobWriter",
+    "ConfigurableRepository",
     "ContextRepository",
     "ConversationRepository",
     "Database",

@@ -4,19 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
-from app.domain.conversations.settings import Settings, Versioned
+from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.conversations.stored_message import StoredMessage
 
+_Resource = TypeVar("_Resource", bound=Agent | Conversation, contravariant=True)
 
-class ConversationRepository(Protocol):
-    """Sentences about conversations and their settings."""
+
+class ConfigurableRepository(Protocol[_Resource]):
+    """Stores the settings of agents, or of conversations."""
+
+    async def change(self, tenant_id: str, resource: _Resource) -> None:
+        """Store the settings of a resource that exists."""
+        ...
+
+    async def add_version(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int, body: str
+    ) -> None:
+        """Store a version of a list; call it in the transaction that makes it the newest."""
+        ...
+
+    async def find_version(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
+    ) -> str | None:
+        """Return a version of a list as it was given, None for an unknown version."""
+        ...
+
+
+class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
+    """Stores conversations and their settings."""
 
     async def add(
         self,
@@ -24,7 +46,7 @@ class ConversationRepository(Protocol):
         conversation_id: str,
         agent_id: str | None,
         counter: str,
-        settings: Settings,
+        settings: StoredSettings,
         metadata: str,
     ) -> bool:
         """Create one with an empty log; False when the id is taken."""
@@ -52,20 +74,6 @@ class ConversationRepository(Protocol):
         """Return a page, newest first; `before` is the creation time and id it starts after."""
         ...
 
-    async def change(self, tenant_id: str, conversation: Conversation) -> None:
-        """Store its settings as they are in `conversation`."""
-        ...
-
-    async def add_version(
-        self, conversation_id: str, kind: Versioned, version: int, body: str
-    ) -> None:
-        """Keep a version of a list; call it in the transaction that makes it the newest."""
-        ...
-
-    async def find_version(self, conversation_id: str, kind: Versioned, version: int) -> str | None:
-        """Return a version of a list as it was given, None where there is none."""
-        ...
-
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
         """Return the ids of an agent's conversations."""
         ...
@@ -75,8 +83,8 @@ class ConversationRepository(Protocol):
         ...
 
 
-class AgentRepository(Protocol):
-    """Sentences about agents."""
+class AgentRepository(ConfigurableRepository[Agent], Protocol):
+    """Stores agents."""
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
         """Create one; False when the id is taken."""
@@ -96,24 +104,8 @@ class AgentRepository(Protocol):
         """Return a page, newest first; `before` is the creation time and id it starts after."""
         ...
 
-    async def change(self, tenant_id: str, agent: Agent) -> None:
-        """Store its settings as they are in `agent`."""
-        ...
-
     async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
         """Move its marker to this time, or leave it where that is later; returns where it is."""
-        ...
-
-    async def add_version(
-        self, tenant_id: str, agent_id: str, kind: Versioned, version: int, body: str
-    ) -> None:
-        """Keep a version of a list; call it in the transaction that makes it the newest."""
-        ...
-
-    async def find_version(
-        self, tenant_id: str, agent_id: str, kind: Versioned, version: int
-    ) -> str | None:
-        """Return a version of a list as it was given, None where there is none."""
         ...
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:

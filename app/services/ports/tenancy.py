@@ -14,11 +14,11 @@ from app.domain.tenancy.retention import RetainedKind
 class TenantRepository(Protocol):
     """Model entries and creation keys of a tenant."""
 
-    async def kept_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
+    async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the resource id kept under an idempotency key."""
         ...
 
-    async def keep_creation(
+    async def add_creation(
         self, tenant_id: str, key: str, request_hash: str, resource_id: str
     ) -> bool:
         """Store a key for 24 hours; False when an equal request stored it first."""

@@ -35,8 +35,8 @@ from app.domain.snapshots.forks import (
 )
 from app.domain.tool_output.blobs import Blob
 from app.services.conversations.active_windows import ActiveWindows, shown_of, with_window
+from app.services.conversations.idempotent_creation import claim_key
 from app.services.ports import BlobStore, Database, Repositories
-from app.services.prompt.settings_inheritance import taken_by
 from app.services.prompt.settings_resolver import SettingsResolver
 
 PIECE_MESSAGES = 20_000
@@ -149,7 +149,7 @@ class ForkService:
         if new.idempotency_key is None:
             return None
         async with self._database.session() as records:
-            kept = await records.tenants.kept_creation(tenant_id, new.idempotency_key)
+            kept = await records.tenants.find_creation(tenant_id, new.idempotency_key)
             if kept is None or kept[0] != digest(json_text.dumps(_asked(conversation_id, new))):
                 return None
             return await self._replayed(records, tenant_id, conversation_id, kept[1])
@@ -249,7 +249,7 @@ class ForkService:
         fork, source = plan.fork, plan.source
         async with self._database.transaction() as records:
             if new.idempotency_key is not None:
-                first = await taken_by(
+                first = await claim_key(
                     records,
                     tenant_id,
                     new.idempotency_key,

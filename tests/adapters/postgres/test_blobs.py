@@ -21,7 +21,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.tool_output import blobs as sentences
 from app.adapters.postgres.tool_output.blobs import BLOB_CTES, append_parameters
 from app.domain.common.errors import NotFound
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk, blob_id
 
 TENANT = "default"
@@ -67,7 +67,9 @@ async def conversation(database: PostgresDatabase) -> str:
     """Make a conversation and return its id."""
     made = new_id()
     async with database.session() as records:
-        assert await records.conversations.add(TENANT, made, None, "bytes_4", Settings(), "{}")
+        assert await records.conversations.add(
+            TENANT, made, None, "bytes_4", StoredSettings(), "{}"
+        )
     return made
 
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.conversations.events import Cursor
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from tests.conftest import execute
 
 TENANT = "default"
@@ -27,7 +27,7 @@ async def conversations(database: PostgresDatabase) -> None:
     async with database.session() as records:
         for conversation_id in (CID, OTHER):
             await records.conversations.add(
-                TENANT, conversation_id, None, "tokenizer", Settings(), "{}"
+                TENANT, conversation_id, None, "tokenizer", StoredSettings(), "{}"
             )
 
 
@@ -86,7 +86,7 @@ async def test_a_deleted_conversation_stores_nothing(database: PostgresDatabase)
     await late
     async with database.session() as records:
         assert await records.events.page(TENANT, CID, BEGINNING, 10) is None
-        await records.conversations.add(TENANT, CID, None, "tokenizer", Settings(), "{}")
+        await records.conversations.add(TENANT, CID, None, "tokenizer", StoredSettings(), "{}")
     assert await numbers(database) == []
 
 

@@ -12,7 +12,7 @@ from uuid_utils import uuid7
 from app.adapters.postgres.compaction.jobs import CLAIM, listening
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.conversations.job import Claim
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from tests.conftest import execute
 
 TENANT = "default"
@@ -28,7 +28,7 @@ async def conversation_id(database: PostgresDatabase) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as records:
-        assert await records.conversations.add(TENANT, made, None, "bytes_4", Settings(), "{}")
+        assert await records.conversations.add(TENANT, made, None, "bytes_4", StoredSettings(), "{}")
     return made
 
 
@@ -92,7 +92,7 @@ async def test_jobs_come_first_and_then_the_oldest(
     jobs = [new_id() for _ in range(2)]
     async with database.session() as records:
         for age, each in enumerate(made):
-            await records.conversations.add(TENANT, each, None, "bytes_4", Settings(), "{}")
+            await records.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
             await records.jobs.postpone(each, -age - 1)
         for job_id in jobs:
             await records.jobs.add(TENANT, made[1], job_id, "compact", "{}")
@@ -112,7 +112,7 @@ async def test_workers_at_once_claim_different_work(database: PostgresDatabase) 
     made = [new_id() for _ in range(12)]
     async with database.session() as records:
         for number, each in enumerate(made):
-            await records.conversations.add(TENANT, each, None, "bytes_4", Settings(), "{}")
+            await records.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
             if number % 2:
                 await records.jobs.add(TENANT, each, new_id(), "compact", "{}")
             await records.jobs.set_due(each)
@@ -126,7 +126,7 @@ async def test_a_claim_waits_for_nobody(
     """What an append or another claim has locked is skipped."""
     other = new_id()
     async with database.session() as records:
-        await records.conversations.add(TENANT, other, None, "bytes_4", Settings(), "{}")
+        await records.conversations.add(TENANT, other, None, "bytes_4", StoredSettings(), "{}")
         await records.jobs.postpone(conversation_id, -2)
         await records.jobs.postpone(other, -1)
         async with connection.transaction():

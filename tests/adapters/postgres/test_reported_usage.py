@@ -18,7 +18,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.payload.contexts import READ
 from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
 from app.domain.common.messages import FormatName
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from app.domain.conversations.view import WHOLE, Span
 from app.domain.models.calibration import Calibration, Tally
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
@@ -70,7 +70,9 @@ async def test_reports_come_back_as_they_were(database: PostgresDatabase) -> Non
     async with database.session() as records:
         assert not await records.usage.add(conversation_id, full)
         assert await records.usage.newest(conversation_id) is None
-        await records.conversations.add("t", conversation_id, None, "tokenizer", Settings(), "{}")
+        await records.conversations.add(
+            "t", conversation_id, None, "tokenizer", StoredSettings(), "{}"
+        )
         for report in (full, bare):
             assert await records.usage.add(conversation_id, report)
             found = await records.usage.newest(conversation_id)

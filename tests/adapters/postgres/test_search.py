@@ -20,7 +20,7 @@ from app.adapters.postgres.conversations.search import (
 )
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.conversations.search import MAX_LEXEMES, Postings, Query, Term, lexemes, query_from
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, new_id
 
@@ -56,7 +56,9 @@ async def talk(database: PostgresDatabase) -> str:
     """Create a conversation whose log is empty: words need no messages."""
     made = new_id()
     async with database.session() as records:
-        assert await records.conversations.add(TENANT, made, None, "bytes_4", Settings(), "{}")
+        assert await records.conversations.add(
+            TENANT, made, None, "bytes_4", StoredSettings(), "{}"
+        )
     return made
 
 

@@ -57,7 +57,7 @@ from app.domain.compaction.planning import (
 from app.domain.compaction.strategies import CompactionPlan, NoCompaction, next_fold
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation, ConversationState
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from app.domain.conversations.turns import (
     Entry,
     entry,
@@ -795,7 +795,7 @@ class Talk:
     @property
     def situation(self) -> CompactionInput:
         """What a compaction is planned on now."""
-        settings = Settings()
+        settings = StoredSettings()
         conversation = Conversation(
             "c", None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
         )

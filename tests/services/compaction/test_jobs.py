@@ -14,7 +14,7 @@ from app.adapters.postgres.database import PostgresDatabase, PostgresRepositorie
 from app.composition import new_id
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.conversations.job import Claim
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases
 from tests.conftest import execute
@@ -56,7 +56,7 @@ async def conversation_id(database: PostgresDatabase) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as records:
-        assert await records.conversations.add(TENANT, made, None, "bytes_4", Settings(), "{}")
+        assert await records.conversations.add(TENANT, made, None, "bytes_4", StoredSettings(), "{}")
     return made
 
 

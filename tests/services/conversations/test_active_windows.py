@@ -15,7 +15,7 @@ from app.domain.compaction.summaries import Completion, ModelCall
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.prompt.settings_inheritance import Patch
+from app.services.conversations.own_settings import Patch
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,

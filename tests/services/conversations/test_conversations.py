@@ -15,11 +15,11 @@ from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
-from app.domain.conversations.settings import Versioned
+from app.domain.conversations.settings import SettingsList
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import ConversationService, NewConversation
+from app.services.conversations.own_settings import ListVersion, OwnSettings, Patch
 from app.services.ports import Repositories
-from app.services.prompt.settings_inheritance import Listed, OwnSettings, Patch
 from app.services.prompt.settings_resolver import SettingsResolver
 from tests.conftest import execute
 from tests.services.fakes import Clock
@@ -66,7 +66,7 @@ async def test_the_services_policy_is_the_weakest_layer(
 ) -> None:
     """Decision 22: service, agent and conversation layers add up in this order."""
     policy = {"sandwich": {"preserve_top": 2, "preserve_bottom": 2}}
-    await agents.create("t", NewAgent("A", "a", OwnSettings(policy=policy)))
+    await agents.create("t", NewAgent("A", "a", settings=OwnSettings(policy=policy)))
     own = OwnSettings(policy={"sandwich": {"preserve_bottom": 1}})
     made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
     assert made.policy["sandwich"] == {
@@ -81,10 +81,10 @@ async def test_the_services_policy_is_the_weakest_layer(
 async def test_ids_and_times_come_from_outside(conversations: ConversationService) -> None:
     """Decision 7: an id is made only where the caller gives none."""
     made = await conversations.create("t", NewConversation())
-    assert made.conversation.conversation_id.endswith("000000000001")
+    assert made.resource.conversation_id.endswith("000000000001")
     own_id = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
     made = await conversations.create("t", NewConversation(own_id))
-    assert made.conversation.conversation_id == own_id
+    assert made.resource.conversation_id == own_id
     with pytest.raises(Conflict):
         await conversations.create("t", NewConversation(own_id))
 
@@ -95,7 +95,7 @@ async def test_tenants_do_not_see_each_other(
     """Decision 7: another tenant's conversation and agent are not there."""
     made = await conversations.create("one", NewConversation())
     await agents.create("one", NewAgent("A", "a"))
-    conversation_id = made.conversation.conversation_id
+    conversation_id = made.resource.conversation_id
     for attempt in (
         conversations.get("two", conversation_id),
         conversations.change("two", conversation_id, Patch(frozenset())),
@@ -110,7 +110,7 @@ async def test_tenants_do_not_see_each_other(
         await conversations.create("two", NewConversation(agent_id="a"))
     assert await conversations.list("two", None, 10, None) == []
     await agents.create("two", NewAgent("Other", "a"))
-    assert (await agents.get("one", "a")).agent.name == "A"
+    assert (await agents.get("one", "a")).resource.name == "A"
 
 
 async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> None:
@@ -119,7 +119,7 @@ async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> No
     first = await conversations.create("one", new)
     assert await conversations.create("one", new) == first
     other = await conversations.create("two", new)
-    assert other.conversation.conversation_id != first.conversation.conversation_id
+    assert other.resource.conversation_id != first.resource.conversation_id
     with pytest.raises(Conflict):
         await conversations.create("one", NewConversation(idempotency_key="k", request={"a": 2}))
     assert len(await conversations.list("one", None, 10, None)) == 1
@@ -128,7 +128,7 @@ async def test_keys_belong_to_a_tenant(conversations: ConversationService) -> No
 async def test_a_refused_change_leaves_no_trace(conversations: ConversationService) -> None:
     """Decision 22: a patch that could never work stores nothing of itself."""
     made = await conversations.create("t", NewConversation())
-    conversation_id = made.conversation.conversation_id
+    conversation_id = made.resource.conversation_id
     patch = Patch(frozenset({"model", "policy"}), model="m", policy={"budget": {"hard_block": 0.1}})
     with pytest.raises(ValidationError) as caught:
         await conversations.change("t", conversation_id, patch)
@@ -152,7 +152,7 @@ async def test_removing_says_how_much(
 
 # --- versions -------------------------------------------------------------------------------
 
-SECTIONS, TOOLS = Versioned.SECTIONS, Versioned.TOOLS
+SECTIONS, TOOLS = SettingsList.SECTIONS, SettingsList.TOOLS
 Owner = tuple[ConversationService | AgentService, str]
 
 
@@ -170,13 +170,13 @@ async def owner(
         await agents.create("t", NewAgent("A", "a"))
         return agents, "a"
     made = await conversations.create("t", NewConversation())
-    return conversations, made.conversation.conversation_id
+    return conversations, made.resource.conversation_id
 
 
 async def test_every_version_stays_readable(owner: Owner) -> None:
     """G1: each list that was given can be read again by its number, as it was given."""
     service, owner_id = owner
-    assert await service.get_list("t", owner_id, SECTIONS) == Listed("[]", 0)
+    assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
     for number in range(1, 4):
         made = await service.set_sections("t", owner_id, [section(f"\x00{number}")])
         assert made.version == number
@@ -187,7 +187,7 @@ async def test_every_version_stays_readable(owner: Owner) -> None:
         found = await service.get_list("t", owner_id, SECTIONS, number)
         assert found.version == number
         assert json_text.loads(found.body) == [section(f"\x00{number}")]
-    assert await service.get_list("t", owner_id, SECTIONS, 4) == Listed("[]", 4)
+    assert await service.get_list("t", owner_id, SECTIONS, 4) == ListVersion("[]", 4)
     for kind, missing in ((SECTIONS, 5), (SECTIONS, 0), (TOOLS, 2)):
         with pytest.raises(NotFound):
             await service.get_list("t", owner_id, kind, missing)
@@ -215,7 +215,7 @@ async def test_one_of_two_editors_wins(owner: Owner) -> None:
         *(service.set_sections("t", owner_id, [section(str(n))], 1) for n in range(6)),
         return_exceptions=True,
     )
-    (won,) = [answer for answer in answers if isinstance(answer, Listed)]
+    (won,) = [answer for answer in answers if isinstance(answer, ListVersion)]
     lost = [answer for answer in answers if isinstance(answer, Conflict)]
     assert len(lost) == 5
     assert all(error.facts["version"] == 2 for error in lost)
@@ -240,14 +240,16 @@ async def test_creations_with_lists_are_version_one(
     """G1: what a creation brings is the first version; what it leaves out has none."""
     own = OwnSettings(sections=[section("x")])
     made = await conversations.create("t", NewConversation(settings=own))
-    assert made.conversation.versions.sections == 1
-    assert made.conversation.versions.tools == 0
-    conversation_id = made.conversation.conversation_id
+    assert made.resource.versions.sections == 1
+    assert made.resource.versions.tools == 0
+    conversation_id = made.resource.conversation_id
     await conversations.set_sections("t", conversation_id, [])
     found = await conversations.get_list("t", conversation_id, SECTIONS, 1)
     assert json_text.loads(found.body) == [section("x")]
-    shown = await agents.create("t", NewAgent("A", "a", OwnSettings(tools=[{"name": "t"}])))
-    assert (shown.agent.versions.sections, shown.agent.versions.tools) == (0, 1)
+    shown = await agents.create(
+        "t", NewAgent("A", "a", settings=OwnSettings(tools=[{"name": "t"}]))
+    )
+    assert (shown.resource.versions.sections, shown.resource.versions.tools) == (0, 1)
     await agents.set_tools("t", "a", [])
     assert json_text.loads((await agents.get_list("t", "a", TOOLS, 1)).body) == [{"name": "t"}]
 
@@ -278,9 +280,9 @@ async def test_removals_count_versions(
 ) -> None:
     """A7: versions go with their agent or conversation, counted, and never come back."""
     own = OwnSettings(sections=[section("x")], tools=[{"name": "t"}])
-    await agents.create("t", NewAgent("A", "a", own))
+    await agents.create("t", NewAgent("A", "a", settings=own))
     made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
-    conversation_id = made.conversation.conversation_id
+    conversation_id = made.resource.conversation_id
     await agents.set_tools("t", "a", [])
     deleted = await agents.remove("t", "a")
     assert (deleted["agent_versions"], deleted["conversation_versions"]) == (3, 2)
@@ -331,7 +333,7 @@ async def test_a_version_is_stored_whole_or_not_at_all(
     with pytest.raises(ServiceUnavailable):
         await service.set_sections("t", owner_id, [section("x")])
     service._database = real
-    assert await service.get_list("t", owner_id, SECTIONS) == Listed("[]", 0)
+    assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
     with pytest.raises(NotFound):
         await service.get_list("t", owner_id, SECTIONS, 1)
     assert (await service.set_sections("t", owner_id, [section("x")])).version == 1

@@ -13,7 +13,7 @@ from app.domain.common.errors import ContextLimitUnknown, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName
 from app.domain.conversations.conversation import Conversation, ConversationState
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from app.domain.models.calibration import Calibration
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -32,21 +32,23 @@ def settings(
     policy: dict[str, Any] | None = None,
     sections: list[dict[str, Any]] | None = None,
     tools: list[dict[str, Any]] | None = None,
-) -> Settings:
+) -> StoredSettings:
     """Return a stored layer."""
-    return Settings(
+    return StoredSettings(
         model, json.dumps(policy or {}), json.dumps(sections or []), json.dumps(tools or [])
     )
 
 
-def conversation(own: Settings | None = None, agent: Settings | None = None) -> Conversation:
+def conversation(
+    own: StoredSettings | None = None, agent: StoredSettings | None = None
+) -> Conversation:
     """Return a conversation with these layers."""
     return Conversation(
         conversation_id="c",
         agent_id="a",
         counter="tokenizer",
-        settings=own or Settings(),
-        agent=agent or Settings(),
+        settings=own or StoredSettings(),
+        agent=agent or StoredSettings(),
         metadata="{}",
         created_at=NOW,
         updated_at=NOW,
@@ -54,7 +56,9 @@ def conversation(own: Settings | None = None, agent: Settings | None = None) -> 
     )
 
 
-async def resolved(ask: RequestSettings | None = None, **layers: Settings) -> ResolvedSettings:
+async def resolved(
+    ask: RequestSettings | None = None, **layers: StoredSettings
+) -> ResolvedSettings:
     """Return the frame of a conversation with these layers."""
     return await resolver().of(conversation(**layers), ask)
 

@@ -33,7 +33,7 @@ from app.domain.common.errors import (
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import as_shown, base_view
 from app.domain.conversations.conversation import ConversationState
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from app.domain.conversations.view import Span, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import BlobStore
@@ -879,7 +879,7 @@ async def of_another_tenant(harness: Harness) -> str:
     """Return a conversation of another tenant."""
     own = new_id()
     async with harness.database.session() as records:
-        await records.conversations.add("another", own, None, "tokenizer", Settings(), "{}")
+        await records.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
     return own
 
 

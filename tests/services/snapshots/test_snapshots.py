@@ -16,7 +16,7 @@ from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY, Source
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.log import Append
-from app.services.prompt.settings_inheritance import OwnSettings
+from app.services.conversations.own_settings import OwnSettings
 from app.services.snapshots.restores import RestoreService, in_batches
 from app.services.snapshots.snapshot_summaries import (
     FIRST_MESSAGES,
@@ -90,7 +90,7 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
     async def make(
         tenant_id: str, conversation_id: str, agent_id: str | None, model: str | None
     ) -> None:
-        new = NewConversation(conversation_id, agent_id, OwnSettings(model=model))
+        new = NewConversation(conversation_id, agent_id, settings=OwnSettings(model=model))
         await harness.conversations.create(tenant_id, new)
 
     restores = RestoreService(

@@ -26,7 +26,7 @@ from app.domain.tool_output.preview import TOOL_NAMES
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.log import INLINE, Append, Appended
-from app.services.prompt.settings_inheritance import OwnSettings, Patch
+from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.tool_output.stored_results import Content
 from tests.services.fakes import ANTHROPIC, TENANT, asks, new_id, result, says, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused
@@ -188,7 +188,7 @@ async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: 
     )
     await agents.create(TENANT, NewAgent("Agent", "agent"))
     new = NewConversation(None, "agent", settings=OwnSettings(None, {}))
-    cid = (await rows.harness.conversations.create(TENANT, new)).conversation.conversation_id
+    cid = (await rows.harness.conversations.create(TENANT, new)).resource.conversation_id
     for policy, offloaded in ((None, True), (OFF, False), ({"tool_output": None}, True)):
         if policy is not None:
             await agents.change(TENANT, "agent", Patch(frozenset({"policy"}), policy=policy))

@@ -16,7 +16,7 @@ from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log import LogRow
-from app.domain.conversations.settings import Settings, Versions
+from app.domain.conversations.settings import ListVersions, StoredSettings
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
 from app.domain.models.calibration import Calibration
@@ -86,7 +86,7 @@ def agent_from(row: Any) -> Agent:
     return Agent(
         agent_id=row["agent_id"],
         name=row["name"],
-        settings=Settings(row["model"], row["policy"], row["sections"], row["tools"]),
+        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
         metadata=row["metadata"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
@@ -189,16 +189,16 @@ class Layers:
 
 def conversation_from(row: Any) -> Conversation:
     """Read a conversation with its head and layers, all of which the row holds."""
-    agent = Settings()
+    agent = StoredSettings()
     if row["agent_policy"] is not None:
-        agent = Settings(
+        agent = StoredSettings(
             row["agent_model"], row["agent_policy"], row["agent_sections"], row["agent_tools"]
         )
     return Conversation(
         conversation_id=str(row["conversation_id"]),
         agent_id=row["agent_id"],
         counter=row["counter"],
-        settings=Settings(row["model"], row["policy"], row["sections"], row["tools"]),
+        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
         agent=agent,
         metadata=row["metadata"],
         created_at=row["created_at"],
@@ -211,8 +211,8 @@ def conversation_from(row: Any) -> Conversation:
     )
 
 
-def _versions_from(row: Any) -> Versions:
-    return Versions(row["sections_version"], row["tools_version"])
+def _versions_from(row: Any) -> ListVersions:
+    return ListVersions(row["sections_version"], row["tools_version"])
 
 
 def _calibration_from(row: Any) -> Calibration | None:

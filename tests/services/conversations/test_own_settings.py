@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.policy import DEFAULTS
 from app.domain.conversations.agent import Agent
-from app.domain.conversations.settings import Settings, Versioned, Versions
-from app.services.prompt.settings_inheritance import (
-    Listed,
+from app.domain.conversations.settings import ListVersions, SettingsList, StoredSettings
+from app.services.conversations.own_settings import (
+    ListVersion,
     OwnSettings,
     Patch,
-    in_policy,
-    listed,
-    sections_text,
-    shown_policy,
-    tools_text,
-    with_list,
-    without_empty,
+    below_policy,
+    effective_policy,
+    newest_version,
+    sections_json,
+    tools_json,
+    with_version,
+    without_empty_objects,
 )
 
 leaves = st.dictionaries(
@@ -36,7 +36,7 @@ layers = st.fixed_dictionaries({}, optional={"sandwich": leaves})
 def patched(policy: str, patch: Any) -> str:
     """Return the policy that a stored one becomes."""
     change = Patch(frozenset({"policy"}), policy=patch)
-    return change.applied(Settings(policy=policy)).policy
+    return change.applied(StoredSettings(policy=policy)).policy
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_patches_of_policies(stored: str, patch: Any, expected: str) -> None:
 def test_a_patch_shows_what_it_sets(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Decision 22: after a patch each of its leaves has its value, or the inherited one."""
     stored = json.loads(patched(patched("{}", first), second))
-    shown = shown_policy(stored)
+    shown = effective_policy(stored)
     for name, value in second.get("sandwich", {}).items():
         expected = DEFAULTS["sandwich"][name] if value is None else value
         assert shown["sandwich"][name] == expected
-    assert without_empty(stored) == stored
+    assert without_empty_objects(stored) == stored
     assert shown.keys() == DEFAULTS.keys()
 
 
 def test_a_patch_changes_only_what_is_given() -> None:
     """Decision 22: what a patch does not name stays."""
-    settings = Settings("m", '{"strategy":"sandwich"}', "[1]", "[2]")
+    settings = StoredSettings("m", '{"strategy":"sandwich"}', "[1]", "[2]")
     assert Patch(frozenset(), model="other", policy={"x": 1}).applied(settings) == settings
     assert Patch(frozenset({"model"})).applied(settings).model is None
 
@@ -84,16 +84,16 @@ def test_names_are_unique() -> None:
     """G1, decision 21: a name used twice in a list is refused where it comes again."""
     section = {"name": "a", "content": ""}
     with pytest.raises(ValidationError) as caught:
-        sections_text([section, section])
+        sections_json([section, section])
     assert caught.value.problems[0].pointer == "/sections/1/name"
     with pytest.raises(ValidationError) as caught:
-        tools_text([{"name": "a"}, {"function": {"name": "a"}}])
+        tools_json([{"name": "a"}, {"function": {"name": "a"}}])
     assert caught.value.problems[0].pointer == "/tools/1/name"
 
 
 def test_pointers_lead_into_the_body() -> None:
     """M: what is wrong in a policy is pointed at from the whole body."""
-    error = in_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
+    error = below_policy(ValidationError("no", problems=(Problem("/budget/notice_at", "no"),)))
     assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
 
 
@@ -107,31 +107,33 @@ def test_a_list_is_replaced_as_a_new_version(
     """G1: what differs is the next version, what does not changes nothing, and only what was
     expected is replaced.
     """
-    newest = Listed(body, version)
+    newest = ListVersion(body, version)
     if expected not in (None, version):
         with pytest.raises(Conflict) as caught:
-            newest.replaced(Versioned.TOOLS, new, expected)
+            newest.replaced(SettingsList.TOOLS, new, expected)
         assert caught.value.facts == {"version": version, "expected_version": expected}
         return
-    after = newest.replaced(Versioned.TOOLS, new, expected)
+    after = newest.replaced(SettingsList.TOOLS, new, expected)
     assert after.body == new
     assert after.version == version + (new != body)
 
 
-@pytest.mark.parametrize("kind", Versioned)
-def test_each_list_has_its_own_versions(kind: Versioned) -> None:
+@pytest.mark.parametrize("kind", SettingsList)
+def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
     """G1: changing one list of a layer leaves the other as it is."""
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    layer = Agent("a", "A", Settings("m", "{}", "[1]", "[2]"), "{}", now, now, Versions(3, 5))
-    changed = with_list(layer, kind, Listed("[9]", 8))
-    (other,) = set(Versioned) - {kind}
-    assert listed(changed, kind) == Listed("[9]", 8)
-    assert listed(changed, other) == listed(layer, other)
+    layer = Agent(
+        "a", "A", StoredSettings("m", "{}", "[1]", "[2]"), "{}", now, now, ListVersions(3, 5)
+    )
+    changed = with_version(layer, kind, ListVersion("[9]", 8))
+    (other,) = set(SettingsList) - {kind}
+    assert newest_version(changed, kind) == ListVersion("[9]", 8)
+    assert newest_version(changed, other) == newest_version(layer, other)
     assert changed.settings.model == "m"
 
 
 def test_what_an_earlier_release_stored_is_version_nought() -> None:
     """G1: a list from before versions were kept is told apart from none."""
-    assert Listed("[1]", 0).is_unkept
-    assert not Listed("[]", 0).is_unkept
-    assert not Listed("[1]", 1).is_unkept
+    assert ListVersion("[1]", 0).is_unversioned
+    assert not ListVersion("[]", 0).is_unversioned
+    assert not ListVersion("[1]", 1).is_unversioned

@@ -1,0 +1,179 @@
+"""Agents in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.rows import agent_from
+from app.adapters.postgres.conversations.settings import (
+    FIRST_LISTS,
+    FIRST_VERSIONS,
+    SET_SETTINGS,
+    ConfigurableRepository,
+    VersionStatements,
+    change_parameters,
+    settings_parameters,
+)
+from app.adapters.postgres.conversations.snapshot_removal import forget_agent
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.agent import Agent
+
+ADD_AGENT = Statement(
+    f"""
+        WITH added AS (
+            INSERT INTO agents (
+                tenant_id, agent_id, name, model, policy, sections, tools, metadata,
+                rolling_window_seconds, sections_version, tools_version
+            ) VALUES (
+                CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
+                CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
+                CAST(:tools AS text), CAST(:metadata AS text),
+                CAST(:rolling_window_seconds AS bigint), {FIRST_VERSIONS}
+            ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
+            RETURNING tenant_id, agent_id
+        ), versions AS (
+            INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
+            SELECT added.tenant_id, added.agent_id, list.kind, 1, list.body
+            FROM added, {FIRST_LISTS}
+            WHERE list.body <> '[]'
+        )
+        SELECT agent_id FROM added
+        """
+)
+_AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
+    tools_version, rolling_window_seconds, last_cleared_at, created_at, updated_at"""
+FIND_AGENT = Statement(
+    f"""
+        SELECT {_AGENT_COLUMNS} FROM agents
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        """
+)
+LOCK_AGENT = Statement(
+    f"""
+        SELECT {_AGENT_COLUMNS} FROM agents
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        FOR UPDATE
+        """
+)
+# The list shows neither policies nor sections nor tools, which may be large.
+LIST_AGENTS = Statement(
+    bounded(
+        """
+            SELECT agent_id, name, model, metadata, sections_version, tools_version,
+                rolling_window_seconds, last_cleared_at, created_at, updated_at,
+                '{}' AS policy, '[]' AS sections, '[]' AS tools
+            FROM agents
+            WHERE tenant_id = CAST(:tenant_id AS text)
+                AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
+                    < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
+            ORDER BY created_at DESC, agent_id DESC
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("*",),
+        lengths("metadata"),
+        "created_at DESC, agent_id DESC",
+    )
+)
+CHANGE_AGENT = Statement(
+    f"""
+        UPDATE agents
+        SET {SET_SETTINGS}, name = CAST(:name AS text),
+            rolling_window_seconds = CAST(:rolling_window_seconds AS bigint)
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        """
+)
+VERSIONS = VersionStatements("agent_versions", tenant_id="text", agent_id="text")
+CLEAR_AGENT = Statement(
+    """
+        UPDATE agents
+        SET last_cleared_at = greatest(last_cleared_at, CAST(:at AS timestamptz))
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        RETURNING last_cleared_at
+        """
+)
+PER_AGENT = ("agents", "agent_versions")
+"""Every table whose rows go when their agent is deleted, besides its conversations' (A7)."""
+AGENT_REMOVALS = {
+    table: Statement(
+        f"""
+        DELETE FROM {table}
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        """
+    )
+    for table in PER_AGENT
+}
+
+
+class AgentRepository(ConfigurableRepository):
+    """Stores agents."""
+
+    versions = VERSIONS
+
+    def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
+        return {"tenant_id": tenant_id, "agent_id": resource_id}
+
+    async def add(self, tenant_id: str, agent: Agent) -> bool:
+        """Create one; False when the id is taken."""
+        added = await self._session.first(
+            ADD_AGENT,
+            tenant_id=tenant_id,
+            agent_id=agent.agent_id,
+            name=agent.name,
+            metadata=agent.metadata,
+            rolling_window_seconds=agent.rolling_window_seconds,
+            **settings_parameters(agent.settings),
+        )
+        return added is not None
+
+    async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
+        """Return one, or None; `lock` keeps others from changing it meanwhile."""
+        row = await self._session.first(
+            LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
+        )
+        return agent_from(row) if row is not None else None
+
+    async def page(
+        self,
+        tenant_id: str,
+        limit: int,
+        before: tuple[Any, str] | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Agent]:
+        """Return a page, newest first; `before` is the creation time and id it starts after."""
+        rows = await self._session.all(
+            LIST_AGENTS,
+            tenant_id=tenant_id,
+            before=before[0] if before else None,
+            before_id=before[1] if before else None,
+            **limits(limit, bound),
+        )
+        return page_of(rows, agent_from)
+
+    async def change(self, tenant_id: str, agent: Agent) -> None:
+        """Store its settings as they are in `agent`."""
+        await self._session.run(
+            CHANGE_AGENT,
+            tenant_id=tenant_id,
+            agent_id=agent.agent_id,
+            name=agent.name,
+            rolling_window_seconds=agent.rolling_window_seconds,
+            **change_parameters(agent),
+        )
+
+    async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
+        """Move its marker to this time, or leave it where that is later; returns where it is."""
+        row = await self._session.first(CLEAR_AGENT, tenant_id=tenant_id, agent_id=agent_id, at=at)
+        return row["last_cleared_at"] if row is not None else at
+
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete the agent without its conversations; returns rows deleted by table (A7)."""
+        forgotten = await forget_agent(self._session, tenant_id, agent_id)
+        deleted = {
+            name: await self._session.run(removal, tenant_id=tenant_id, agent_id=agent_id)
+            for name, removal in AGENT_REMOVALS.items()
+        }
+        return deleted | forgotten

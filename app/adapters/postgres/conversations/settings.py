@@ -1,0 +1,92 @@
+"""Statements for the settings of agents and conversations, and for the versions of their lists."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.settings import SettingsList, StoredSettings
+
+FIRST_LISTS = """
+    (VALUES ('sections', CAST(:sections AS text)), ('tools', CAST(:tools AS text)))
+        AS list (kind, body)
+"""
+"""The lists of a new resource, as rows."""
+FIRST_VERSIONS = """
+    CASE WHEN CAST(:sections AS text) = '[]' THEN 0 ELSE 1 END,
+    CASE WHEN CAST(:tools AS text) = '[]' THEN 0 ELSE 1 END
+"""
+"""The versions of these lists: an empty list has none."""
+SET_SETTINGS = """
+    model = CAST(:model AS text), policy = CAST(:policy AS text),
+    sections = CAST(:sections AS text), tools = CAST(:tools AS text),
+    metadata = CAST(:metadata AS text),
+    sections_version = CAST(:sections_version AS bigint),
+    tools_version = CAST(:tools_version AS bigint), updated_at = clock_timestamp()
+"""
+
+
+class VersionStatements:
+    """Adds and finds the versions of lists in a table; `key` are the types of its key columns."""
+
+    def __init__(self, table: str, **key: str) -> None:
+        values = ", ".join(f"CAST(:{name} AS {type_})" for name, type_ in key.items())
+        where = " AND ".join(f"{name} = CAST(:{name} AS {type_})" for name, type_ in key.items())
+        self.add = Statement(
+            f"""
+            INSERT INTO {table} ({", ".join(key)}, kind, version, body)
+            VALUES ({values}, CAST(:kind AS text), CAST(:version AS bigint), CAST(:body AS text))
+            """
+        )
+        self.find = Statement(
+            f"""
+            SELECT body FROM {table}
+            WHERE {where} AND kind = CAST(:kind AS text) AND version = CAST(:version AS bigint)
+            """
+        )
+
+
+class ConfigurableRepository:
+    """Stores the versions of lists for one kind of resource."""
+
+    versions: ClassVar[VersionStatements]
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def add_version(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int, body: str
+    ) -> None:
+        key = self._key(tenant_id, resource_id)
+        await self._session.run(self.versions.add, kind=kind, version=version, body=body, **key)
+
+    async def find_version(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
+    ) -> str | None:
+        key = self._key(tenant_id, resource_id)
+        row = await self._session.first(self.versions.find, kind=kind, version=version, **key)
+        return row["body"] if row is not None else None
+
+
+def settings_parameters(settings: StoredSettings) -> dict[str, str | None]:
+    """Return the parameters for the own settings of a resource."""
+    return {
+        "model": settings.model,
+        "policy": settings.policy,
+        "sections": settings.sections,
+        "tools": settings.tools,
+    }
+
+
+def change_parameters(resource: Agent | Conversation) -> dict[str, Any]:
+    """Return the parameters of `SET_SETTINGS`."""
+    return settings_parameters(resource.settings) | {
+        "metadata": resource.metadata,
+        "sections_version": resource.versions.sections,
+        "tools_version": resource.versions.tools,
+    }

@@ -1,0 +1,95 @@
+"""What belongs to a tenant alone: its entries for models, and the keys of its creations."""
+
+from __future__ import annotations
+
+from app.adapters.postgres.common.connections import Session, Statement
+
+FIND_CREATION = Statement(
+    """
+        SELECT request_hash, resource_id FROM creations
+        WHERE tenant_id = CAST(:tenant_id AS text) AND key = CAST(:key AS text)
+            AND created_at > now() - interval '24 hours'
+        """
+)
+# The key's row is taken before the resource is made, so that of two equal requests at once
+# the second waits for the first and then finds its resource.
+ADD_CREATION = Statement(
+    """
+        INSERT INTO creations (tenant_id, key, request_hash, resource_id)
+        VALUES (CAST(:tenant_id AS text), CAST(:key AS text),
+                CAST(:request_hash AS text), CAST(:resource_id AS text))
+        ON CONFLICT (tenant_id, key) DO UPDATE
+        SET request_hash = excluded.request_hash, resource_id = excluded.resource_id,
+            created_at = now()
+        WHERE creations.created_at <= now() - interval '24 hours'
+        """
+)
+ADD_MODEL = Statement(
+    """
+        INSERT INTO models (tenant_id, model, entry)
+        VALUES (CAST(:tenant_id AS text), CAST(:model AS text), CAST(:entry AS text))
+        ON CONFLICT (tenant_id, model) DO UPDATE
+        SET entry = excluded.entry, updated_at = clock_timestamp()
+        """
+)
+LIST_MODELS = Statement(
+    """
+        SELECT model, entry FROM models
+        WHERE tenant_id = CAST(:tenant_id AS text) ORDER BY model
+        """
+)
+FIND_MODEL = Statement(
+    """
+        SELECT entry FROM models
+        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+        """
+)
+REMOVE_MODEL = Statement(
+    """
+        DELETE FROM models
+        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+        """
+)
+
+
+class TenantRepository:
+    """Sentences about what belongs to a tenant alone: its models, creation keys and call counts."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
+        """Return the request hash and the resource id kept under an idempotency key."""
+        row = await self._session.first(FIND_CREATION, tenant_id=tenant_id, key=key)
+        return (row["request_hash"], row["resource_id"]) if row is not None else None
+
+    async def add_creation(
+        self, tenant_id: str, key: str, request_hash: str, resource_id: str
+    ) -> bool:
+        """Take a key for 24 hours; False when an equal request took it first (decision 8)."""
+        kept = await self._session.run(
+            ADD_CREATION,
+            tenant_id=tenant_id,
+            key=key,
+            request_hash=request_hash,
+            resource_id=resource_id,
+        )
+        return kept == 1
+
+    async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
+        """Add or replace the tenant's own entry for a model (J5)."""
+        await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
+
+    async def find_model(self, tenant_id: str, model: str) -> str | None:
+        """Return the tenant's own entry for a model, or None."""
+        row = await self._session.first(FIND_MODEL, tenant_id=tenant_id, model=model)
+        return row["entry"] if row is not None else None
+
+    async def list_models(self, tenant_id: str) -> list[tuple[str, str]]:
+        """Return the tenant's own entries, by model name."""
+        rows = await self._session.all(LIST_MODELS, tenant_id=tenant_id)
+        return [(row["model"], row["entry"]) for row in rows]
+
+    async def remove_model(self, tenant_id: str, model: str) -> bool:
+        """Delete the tenant's own entry; False when there was none."""
+        return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1

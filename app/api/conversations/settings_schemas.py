@@ -1,0 +1,135 @@
+"""What agents and conversations have in common on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from app.api.http.fields import (
+    Answered,
+    AnyObject,
+    AnyTool,
+    Asked,
+    Metadata,
+    ModelName,
+    StoredTools,
+)
+from app.api.prompt.policy_schemas import PolicyPatch, ShownPolicy, given_policy
+from app.api.prompt.section_schemas import ShownSection, StoredSections, given, shown
+from app.domain.common import json_text
+from app.domain.common.policy import DEFAULTS
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.conversation import Conversation
+from app.services.conversations.configurable_resources import Configured
+from app.services.conversations.own_settings import OwnSettings, Patch
+
+EFFECTIVE_SETTINGS: dict[str, Any] = {
+    "effective_model": "gpt-4o",
+    "policy": dict(DEFAULTS),
+    "policy_overrides": {},
+    "sections": [],
+    "sections_version": 0,
+    "tools": [],
+    "tools_version": 0,
+}
+"""An example of the effective settings."""
+
+
+class SettingsCreate(Asked):
+    """The settings of a new agent or conversation."""
+
+    model: ModelName | None = Field(
+        default=None, description="Its own model; null inherits from the agent or the service."
+    )
+    policy: PolicyPatch | None = Field(default=None, description="Its own policy settings.")
+    sections: StoredSections = Field(
+        default_factory=list, description="Its own sections of the system prompt."
+    )
+    tools: StoredTools = Field(default_factory=list, description="Its own tools.")
+    metadata: Metadata = Field(default_factory=dict)
+
+    def creation(self) -> dict[str, Any]:
+        """Return the fields of a `Creation` but for its idempotency key."""
+        return {
+            "settings": OwnSettings(
+                model=self.model,
+                policy=given_policy(self.policy) or {},
+                sections=given(self.sections),
+                tools=self.tools,
+            ),
+            "metadata": self.metadata,
+            "request": self.model_dump(exclude_unset=True),
+        }
+
+
+class SettingsPatch(Asked):
+    """A change of settings; omitted fields stay unchanged."""
+
+    model: ModelName | None = Field(
+        default=None, description="`null` inherits from the agent or the service again."
+    )
+    policy: PolicyPatch | None = Field(
+        default=None,
+        description="Merged leaf by leaf: a null leaf inherits again, a null policy resets all.",
+    )
+    metadata: Metadata = Field(default_factory=dict, description="Replaces the stored metadata.")
+
+    def patch(self, **fields: Any) -> Patch:
+        """Return the change, with further fields of the resource."""
+        return Patch(
+            given=frozenset(self.model_fields_set),
+            model=self.model,
+            policy=given_policy(self.policy),
+            metadata=self.metadata,
+            **fields,
+        )
+
+
+class ListedSettings(Answered):
+    """What a list shows of the settings."""
+
+    model: str | None = Field(description="Its own model; null inherits.")
+    metadata: Metadata = Field(description="As the caller gave it.")
+    created_at: datetime = Field(description="When it was created.")
+    updated_at: datetime = Field(description="When its settings last changed.")
+
+
+class EffectiveSettings(Answered):
+    """Settings with those inherited."""
+
+    effective_model: str | None = Field(description="The model after inheritance.")
+    policy: ShownPolicy = Field(description="The effective policy: a value for every setting.")
+    policy_overrides: AnyObject = Field(description="Its own policy settings.")
+    sections: list[ShownSection] = Field(description="Its own sections of the system prompt.")
+    sections_version: int = Field(description="Version of the sections; 0 for none.")
+    tools: list[AnyTool] = Field(description="Its own tools, as the caller gave them.")
+    tools_version: int = Field(description="Version of the tools; 0 for none.")
+
+
+def listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
+    """Return the fields of `ListedSettings`."""
+    return {
+        "model": resource.settings.model,
+        "metadata": json_text.loads(resource.metadata),
+        "rolling_window_seconds": resource.rolling_window_seconds,
+        "created_at": resource.created_at,
+        "updated_at": resource.updated_at,
+    }
+
+
+def effective_settings(
+    configured: Configured[Agent] | Configured[Conversation],
+) -> dict[str, Any]:
+    """Return the fields of `EffectiveSettings`."""
+    settings, versions = configured.resource.settings, configured.resource.versions
+    return {
+        "effective_model": configured.model,
+        "policy": configured.policy,
+        "policy_overrides": json_text.loads(settings.policy),
+        "sections": shown(json_text.loads(settings.sections)),
+        "sections_version": versions.sections,
+        "tools": json_text.loads(settings.tools),
+        "tools_version": versions.tools,
+    }

@@ -1,0 +1,232 @@
+"""What agents and conversations have in common: both are resources with settings of their own.
+
+Each has a model, a policy, metadata, and versioned lists of sections and tools. `AgentService`
+and `ConversationService` add how their resource is found, added and checked.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Generic
+
+from app.domain.common.errors import Conflict, NotFound
+from app.domain.conversations.settings import SettingsList
+from app.services.conversations.idempotent_creation import claim_key
+from app.services.conversations.own_settings import (
+    CheckModel,
+    ListVersion,
+    OwnSettings,
+    Patch,
+    Resource,
+    check_summariser,
+    newest_version,
+    no_version,
+    sections_json,
+    tools_json,
+    with_version,
+)
+from app.services.ports import ConfigurableRepository, Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.stored_results import Forget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """A creation request; `request` is its body, which an idempotency key is compared by."""
+
+    settings: OwnSettings = field(default_factory=OwnSettings)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    request: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Configured(Generic[Resource]):
+    """A resource with its effective settings; `policy` has a value for every leaf."""
+
+    resource: Resource
+    policy: Mapping[str, Any]
+    model: str | None
+
+
+class ConfigurableService(ABC, Generic[Resource]):
+    """Creates, reads and changes one kind of resource."""
+
+    kind: ClassVar[str]
+    """The name of the resource in ids, such as `agent` in `agent_id`."""
+
+    def __init__(
+        self,
+        database: Database,
+        resolver: SettingsResolver,
+        service_policy: Mapping[str, Any],
+        new_id: Callable[[], str],
+        now: Callable[[], datetime],
+        forget: Forget,
+        check_model: CheckModel,
+    ) -> None:
+        self._database = database
+        self._resolver = resolver
+        self._service_policy = service_policy
+        self._new_id = new_id
+        self._now = now
+        self._forget = forget
+        self._check_model = check_model
+
+    async def get(self, tenant_id: str, resource_id: str) -> Configured[Resource]:
+        """Return one; raises NotFound."""
+        async with self._database.session() as repositories:
+            return self._configured(await self._get(repositories, tenant_id, resource_id))
+
+    async def change(self, tenant_id: str, resource_id: str, patch: Patch) -> Configured[Resource]:
+        """Change the fields that a patch gives.
+
+        Raises NotFound, ValidationError, or Conflict for another counter once a conversation has
+        messages, since their counts are stored.
+        """
+        check_summariser(patch.policy, self._check_model)
+        async with self._database.transaction() as repositories:
+            found = await self._get(repositories, tenant_id, resource_id, lock=True)
+            changed = self._checked(found, patch.applied_to(found), patch)
+            await self._repository(repositories).change(tenant_id, changed)
+            await self._after_change(repositories, found, changed)
+            return self._configured(await self._get(repositories, tenant_id, resource_id))
+
+    async def get_list(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int | None = None
+    ) -> ListVersion:
+        """Return the newest or an earlier version of the resource's own sections or tools.
+
+        Raises NotFound for an unknown resource or version.
+        """
+        async with self._database.session() as repositories:
+            newest = newest_version(await self._get(repositories, tenant_id, resource_id), kind)
+            if version is None or version == newest.version:
+                return newest
+            body = await self._repository(repositories).find_version(
+                tenant_id, resource_id, kind, version
+            )
+        if body is None:
+            raise no_version(kind, version)
+        return ListVersion(body, version)
+
+    async def set_sections(
+        self,
+        tenant_id: str,
+        resource_id: str,
+        sections: Sequence[Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> ListVersion:
+        """Replace the resource's own sections, and return them with their version.
+
+        Raises NotFound, ValidationError, or Conflict when the version is not the expected one.
+        """
+        body = sections_json(sections)
+        return await self._set_list(
+            tenant_id, resource_id, SettingsList.SECTIONS, body, expected_version
+        )
+
+    async def set_tools(
+        self,
+        tenant_id: str,
+        resource_id: str,
+        tools: Sequence[Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> ListVersion:
+        """Replace the resource's own tools, and return them with their version.
+
+        Raises as `set_sections` does.
+        """
+        body = tools_json(tools)
+        return await self._set_list(
+            tenant_id, resource_id, SettingsList.TOOLS, body, expected_version
+        )
+
+    async def _create(
+        self,
+        tenant_id: str,
+        resource_id: str | None,
+        new: Creation,
+        add: Callable[[Repositories, str], Any],
+    ) -> Configured[Resource]:
+        """Create a resource, or return the one that an equal request with its key created.
+
+        `add` stores the resource with an id and returns False when the id is taken. Raises
+        Conflict for that, and whatever `add` raises.
+        """
+        check_summariser(new.settings.policy, self._check_model)
+        resource_id = resource_id or self._new_id()
+        id_name = f"{self.kind}_id"
+        async with self._database.transaction() as repositories:
+            if new.idempotency_key is not None:
+                request = [self.kind, new.request]
+                created_id = await claim_key(
+                    repositories, tenant_id, new.idempotency_key, request, resource_id
+                )
+                if created_id is not None:
+                    created = await self._find(repositories, tenant_id, created_id)
+                    if created is None:
+                        message = "What the Idempotency-Key created has been deleted"
+                        raise Conflict(message, {id_name: created_id})
+                    return self._configured(created)
+            if not await add(repositories, resource_id):
+                raise Conflict(f"The id {resource_id!r} is taken", {id_name: resource_id})
+            return self._configured(await self._get(repositories, tenant_id, resource_id))
+
+    async def _set_list(
+        self,
+        tenant_id: str,
+        resource_id: str,
+        kind: SettingsList,
+        body: str,
+        expected_version: int | None,
+    ) -> ListVersion:
+        async with self._database.transaction() as records:
+            repository = self._repository(records)
+            found = await self._get(records, tenant_id, resource_id, lock=True)
+            before = newest_version(found, kind)
+            after = before.replaced(kind, body, expected_version)
+            if after == before:
+                return before
+            for item in (before, after) if before.is_unversioned else (after,):
+                await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
+            await repository.change(tenant_id, with_version(found, kind, after))
+        return after
+
+    async def _get(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
+    ) -> Resource:
+        found = await self._find(repositories, tenant_id, resource_id, lock=lock)
+        if found is None:
+            raise self._not_found(resource_id)
+        return found
+
+    def _configured(self, resource: Resource) -> Configured[Resource]:
+        model = resource.model or self._resolver.default_model
+        return Configured(resource, self._effective_policy(resource), model)
+
+    async def _after_change(
+        self, repositories: Repositories, before: Resource, after: Resource
+    ) -> None:
+        """Update what depends on settings, in the transaction that changes them."""
+
+    @abstractmethod
+    def _repository(self, repositories: Repositories) -> ConfigurableRepository[Resource]: ...
+
+    @abstractmethod
+    async def _find(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
+    ) -> Resource | None: ...
+
+    @abstractmethod
+    def _not_found(self, resource_id: str) -> NotFound: ...
+
+    @abstractmethod
+    def _checked(self, before: Resource, after: Resource, patch: Patch) -> Resource:
+        """Return the changed resource with the fields of its kind; raises ValidationError."""
+
+    @abstractmethod
+    def _effective_policy(self, resource: Resource) -> dict[str, Any]: ...

@@ -1,0 +1,188 @@
+"""The own settings of an agent or a conversation: checked, patched, versioned.
+
+1. The database stores the settings as the caller gave them, as JSON text, without defaults.
+2. StoredSettings are checked together with the settings that they inherit, when they are set.
+3. A caller replaces sections and tools as whole lists. Each list is a new version, and earlier
+   versions stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, assert_never
+
+from app.domain.common import json_text
+from app.domain.common.errors import Conflict, NotFound, Problem, ValidationError
+from app.domain.common.policy import DEFAULTS, merge
+from app.domain.conversations.agent import Agent
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.settings import SettingsList, StoredSettings
+from app.domain.formats import parse_tool
+
+Resource = TypeVar("Resource", Agent, Conversation)
+"""What has settings of its own."""
+
+CheckModel = Callable[[str, str], None]
+"""Raises ValidationError at a JSON pointer for a model that may not summarise."""
+
+_EMPTY_LIST = "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSettings:
+    """The settings of a creation request: policy leaves, sections and tools as given."""
+
+    model: str | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    sections: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    def stored(self) -> StoredSettings:
+        """Return them as they are stored; raises ValidationError for a name used twice."""
+        return StoredSettings(
+            model=self.model,
+            policy=json_text.dumps(merge({}, self.policy)),
+            sections=sections_json(self.sections),
+            tools=tools_json(self.tools),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of the fields named in `given`; a policy of None resets the whole policy."""
+
+    given: frozenset[str]
+    name: str = ""
+    model: str | None = None
+    policy: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    rolling_window_seconds: int | None = None
+
+    def applied(self, settings: StoredSettings) -> StoredSettings:
+        """Return the settings with model and policy changed."""
+        if "model" in self.given:
+            settings = replace(settings, model=self.model)
+        if "policy" in self.given:
+            own = (
+                {} if self.policy is None else merge(json_text.loads(settings.policy), self.policy)
+            )
+            settings = replace(settings, policy=json_text.dumps(without_empty_objects(own)))
+        return settings
+
+    def applied_to(self, resource: Resource) -> Resource:
+        """Return the resource with model, policy and metadata changed."""
+        changed = replace(resource, settings=self.applied(resource.settings))
+        if "metadata" in self.given:
+            changed = replace(changed, metadata=json_text.dumps(self.metadata))
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
+class ListVersion:
+    """One version of a list of sections or tools, as JSON text."""
+
+    body: str
+    version: int
+
+    @property
+    def is_unversioned(self) -> bool:
+        """Whether a release that did not store versions stored this list."""
+        return self.version == 0 and self.body != _EMPTY_LIST
+
+    def replaced(self, kind: SettingsList, body: str, expected: int | None) -> ListVersion:
+        """Return the newest version after a replacement: this one if the list is the same.
+
+        Raises Conflict with the current version when the caller expected another one.
+        """
+        if expected not in (None, self.version):
+            raise Conflict(
+                f"The {kind} are at version {self.version}, not {expected}",
+                {"version": self.version, "expected_version": expected},
+            )
+        return self if body == self.body else ListVersion(body, self.version + 1)
+
+
+def newest_version(resource: Agent | Conversation, kind: SettingsList) -> ListVersion:
+    """Return the newest version of a list."""
+    match kind:
+        case SettingsList.SECTIONS:
+            return ListVersion(resource.settings.sections, resource.versions.sections)
+        case SettingsList.TOOLS:
+            return ListVersion(resource.settings.tools, resource.versions.tools)
+        case _:
+            assert_never(kind)
+
+
+def with_version(resource: Resource, kind: SettingsList, new: ListVersion) -> Resource:
+    """Return the resource with this version as the newest of a list."""
+    return replace(
+        resource,
+        settings=replace(resource.settings, **{kind.value: new.body}),
+        versions=replace(resource.versions, **{kind.value: new.version}),
+    )
+
+
+def no_version(kind: SettingsList, version: int) -> NotFound:
+    """Return the error for a version that does not exist."""
+    return NotFound(f"There is no version {version} of the {kind}", {"version": version})
+
+
+def sections_json(sections: Sequence[Mapping[str, Any]]) -> str:
+    """Return sections as stored; raises ValidationError when a name occurs twice."""
+    _require_unique([section["name"] for section in sections], "/sections")
+    return json_text.dumps(list(sections))
+
+
+def tools_json(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Return tools as stored; raises ValidationError for an invalid tool definition."""
+    names = [parse_tool(tool, f"/tools/{index}").name for index, tool in enumerate(tools)]
+    _require_unique(names, "/tools")
+    return json_text.dumps(list(tools))
+
+
+def effective_policy(*policies: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of every leaf; later policies override earlier ones.
+
+    The result is not validated: reading a resource never fails because of its policy.
+    """
+    effective = dict(DEFAULTS)
+    for policy in policies:
+        effective = merge(effective, policy)
+    return effective
+
+
+def check_summariser(policy: Mapping[str, Any] | None, check: CheckModel) -> None:
+    """Raise ValidationError when a given policy names a model that may not summarise.
+
+    A stored policy is not checked again: a model that was allowed before does not block other
+    changes.
+    """
+    given = (policy or {}).get("compaction")
+    model = given.get("model") if isinstance(given, Mapping) else None
+    if isinstance(model, str):
+        check(model, "/policy/compaction/model")
+
+
+def without_empty_objects(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the policy without objects that have no leaf."""
+    pruned = {}
+    for key, value in policy.items():
+        inner = without_empty_objects(value) if isinstance(value, Mapping) else value
+        if inner != {}:
+            pruned[key] = inner
+    return pruned
+
+
+def below_policy(error: ValidationError) -> ValidationError:
+    """Return a policy's error with pointers that start at the request body."""
+    problems = (Problem(f"/policy{problem.pointer}", problem.detail) for problem in error.problems)
+    return replace(error, problems=tuple(problems))
+
+
+def _require_unique(names: Sequence[str], pointer: str) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            raise ValidationError.at(f"{pointer}/{index}/name", f"The name {name!r} is used twice")
+        seen.add(name)
