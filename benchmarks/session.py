@@ -27,7 +27,7 @@ import uvloop
 
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.domain.common.messages import FormatName
-from app.domain.conversations.log import draft
+from app.domain.conversations.log.draft import draft
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.deltas import measure_deltas, say_deltas
 from benchmarks.figures import Section, kib, ms, p50, p95, percentile, times

@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.log import Draft, LogRow, draft
+from app.domain.conversations.log.draft import Draft, draft
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.models.tokens import CountText
 from tests.domain.compaction import strategies_messages as given_

@@ -37,6 +37,7 @@ from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.log import Append, Appended, LogService
+from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.payload.context import ContextService
@@ -48,7 +49,6 @@ from app.services.ports import (
     LogRepository,
     Repositories,
 )
-from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 

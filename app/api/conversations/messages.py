@@ -48,7 +48,7 @@ from app.domain.common.errors import (
 from app.domain.common.messages import is_sendable
 from app.domain.common.pages import Page
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.search import MAX_QUERY
+from app.domain.conversations.search.query import MAX_QUERY_CHARS
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.conversations.log import Append
 from app.services.conversations.transcripts import Listed, Shown
@@ -134,7 +134,7 @@ async def list_messages(
     q: Annotated[
         str | None,
         Query(
-            max_length=MAX_QUERY,
+            max_length=MAX_QUERY_CHARS,
             description="Only messages with these words, compacted away or not. All words are"
             ' needed, `"words in quotes"` in a row, `-word` and `-"words"` not at all. Case and'
             " accents do not matter. A word of three letters or more finds what begins with it, and"

@@ -10,7 +10,7 @@ from app.domain.conversations.view import Span, Summary, View
 
 
 class Trigger(StrEnum):
-    """What made a compaction run (E6), or a clearing of tool results (F3)."""
+    """What started a compaction, or a clearing of tool results."""
 
     BACKGROUND = "background"
     PROACTIVE = "proactive"
@@ -21,13 +21,14 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The receipt of one reduction (E8).
+    """The receipt of one compaction.
 
-    `span` is the whole range hidden since, `view` what is shown in its place, with `made` the
-    summaries made for it (the view may hold older ones, or have folded a new one away again).
-    `strategy` is what ran, `policy_strategy` what the policy said then. `model` is None where
-    none was asked, `degraded` names what it had to do without. `hidden_tokens`,
-    `hidden_messages` and `summary_tokens` go to the head.
+    - `span` is the whole range that is hidden, and `view` what is shown instead.
+    - `made` are the summaries that this compaction made. The view may also have older summaries,
+      or have merged a new one into another.
+    - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time.
+    - `model` is None without model calls. `degraded` lists what the compaction did without.
+    - The conversation's state takes `hidden_tokens`, `hidden_messages` and `summary_tokens`.
     """
 
     compaction_id: str
@@ -59,17 +60,17 @@ class Compaction:
 
     @property
     def summary(self) -> str | None:
-        """The text that stands for the range, None where nothing was summarised."""
+        """The text of all summaries, None without any."""
         texts = [summary.text for summary in self.view.summaries]
         return "\n\n".join(texts) if texts else None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the last compaction failed (E9); nothing of it is content.
+    """Why the last compaction failed, without message content.
 
-    `calls` of a model were made for it, `failures` automatic ones have failed in a row, and
-    `retry_at` is when the next one is due.
+    `calls` counts the model calls of that attempt, `failures` the automatic attempts that failed
+    in a row, and `retry_at` is the time of the next one.
     """
 
     trigger: str
@@ -84,9 +85,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class VisibleState:
-    """What a head is to show: a view, whose receipt made it, and what it takes out of the log.
+    """A view to store: the receipt it comes from, and what it hides of the log.
 
-    `kept` are the seqs it shows whole although the receipt hid or cleared them.
+    `kept` are the seqs that it shows whole although the receipt hid or cleared them.
     """
 
     view: View

@@ -13,19 +13,20 @@ from app.domain.models.calibration import Calibration
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """The moving end of a conversation's log, and the state of its view.
+    """The state of a conversation's log and view, which every append and compaction changes.
 
-    `tokens` sums the whole log in the conversation's counter, `hidden_tokens` those of it that no
-    payload shows: `outside_tokens` outside the active window, and what the active compaction takes
-    out of that. What it hides lies in `span`, but for the seqs in `kept`. The `window` was moved
-    last by a rolling window of `window_seconds`; `oldest_at` is the time of the oldest message in
-    it, and all up to `cleared_seq` was there at the last clear (B2, B3). `view_version` rises with
-    every change of what is shown, `view_cause` says why.
-    Results up to `trimmed_through` were cleared, `mentions` are the own tools that cut ones name.
-    `promoted` are the tools that searches found in the turn `promoted_turn` (H2).
-    Until the log has `resume_at` tokens nothing is compacted in the background (decision 24).
-    `is_due` tells of the due mark, `failures` counts compactions that failed in a row, and
-    `is_resting` says that the next attempt has to wait. `became_due` is the append's own word.
+    - `tokens` is the sum of the whole log by the conversation's counter. No payload shows
+      `hidden_tokens` of them: the `outside_tokens` outside the active window, and the tokens that
+      the active compaction hides.
+    - The active compaction hides `span`, except for the seqs in `kept`. `view_version` grows with
+      every change of the view, and `view_cause` is the reason of the last one.
+    - The active `window` was last moved for a rolling window of `window_seconds`. `oldest_at` is
+      the time of its oldest message. The last clear was at `cleared_at`, after `cleared_seq`.
+    - Tool results up to `trimmed_through` are cleared. `mentions` are the agent tools that cut
+      results name. `promoted` are the tools that searches found in the turn `promoted_turn`.
+    - No background compaction runs before the log has `resume_at` tokens. `is_due` is set when one
+      is due, and `became_due` when the last append made it due. `failures` counts failed attempts
+      in a row; `is_resting` is set until the next attempt.
     """
 
     head_seq: int = 0
@@ -59,7 +60,7 @@ class ConversationState:
 
     @property
     def shown_messages(self) -> int:
-        """Messages that a build shows, results that were cleared among them."""
+        """The number of messages that a build shows, including cleared results."""
         return self.head_seq - self.hidden_messages
 
     @property
@@ -69,16 +70,16 @@ class ConversationState:
 
     @property
     def shown_tokens(self) -> int:
-        """Tokens of the messages a build shows, the summary not among them."""
+        """Tokens of the messages that a build shows, without summaries."""
         return self.tokens - self.hidden_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A stored conversation with its head and the layers that apply to it.
+    """A stored conversation with its state, its own settings and those of its `agent`.
 
-    `model_entry` is the tenant's own registry entry for the effective model, as JSON text;
-    `calibration` is what reports have said of that model's counts (J3).
+    `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
+    `calibration` corrects token counts for that model by reported usage.
     """
 
     conversation_id: str
@@ -96,7 +97,7 @@ class Conversation:
     rolling_window_seconds: int | None = None
 
     def is_outdated(self, now: datetime) -> bool:
-        """Whether its active window has to be moved before anything is told of it (B2)."""
+        """Whether its active window has to be moved before it is read."""
         state = self.state
         return has_to_move(
             state.window_seconds,
@@ -108,5 +109,5 @@ class Conversation:
 
     @property
     def model(self) -> str | None:
-        """The model that the conversation or its agent names."""
+        """Its own model, or else its agent's."""
         return self.settings.model or self.agent.model

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The start of an epoch: everything a payload follows from, apart from newer messages (G3).
+    """The start of an epoch: all inputs of a payload except for newer messages.
 
-    `resolved` is JSON: the view and the limits. `window` is the request's own window, 0 for none.
+    `start_json` holds the view and the limits. `window` is the context window that the request
+    sets, 0 for none.
     """
 
     epoch: int
@@ -33,12 +34,13 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class ContextRead:
-    """What one select tells a build.
+    """What a build reads from the database in one statement.
 
-    `epoch` is the lane's newest; `window_epoch` the newest of this request's window, when that
-    is another. `view` is the active compaction's, None without one or where the epoch in hand
-    has it. `other_lanes` are those of the same format, where this one has no epoch yet. `pins` are
-    the pinned seqs. `rows` are the shown messages not in hand yet, when `rows_read`.
+    `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
+    context window, if that is another one. `view` is that of the active compaction, None without
+    one or if the cached epoch has it. `other_lanes` are the payload streams of the same format, if
+    this one has no epoch yet. `pins` are the pinned seqs. With `rows_read`, `rows` are the shown
+    messages that are not cached.
     """
 
     conversation: Conversation

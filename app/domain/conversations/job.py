@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work a caller may wait for; `status` is queued, running, done or failed."""
+    """Work that a caller can poll; `status` is queued, running, done or failed."""
 
     job_id: str
     tenant_id: str

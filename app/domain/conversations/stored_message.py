@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.log import parse_stored
+from app.domain.conversations.log.row import parse_stored
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.offloading import Output, inline_output, output_from
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the transcript shows it; `body` is the message as it came (A1).
+    """A message of a transcript; `body` is the message as the caller sent it.
 
-    Of an offloaded result `body` has the view, and `stored_output` says where the rest is.
+    The body of an offloaded result holds its preview, and `stored_output` refers to its blob.
     """
 
     id: str
@@ -30,12 +30,12 @@ class StoredMessage:
 
     @property
     def byte_size(self) -> int:
-        """The bytes of the body as JSON."""
+        """The size of the body as JSON."""
         return len(self.body) if self.body.isascii() else len(self.body.encode())
 
     @property
     def output(self) -> Output | None:
-        """What the row says of a tool result; a small one's is worked out."""
+        """The output of a tool result; computed for a small one, None for other messages."""
         if self.stored_output is not None:
             return output_from(self.stored_output)
         if self.role != Role.TOOL:
@@ -44,6 +44,6 @@ class StoredMessage:
 
     @property
     def output_ref(self) -> ToolOutputRef | None:
-        """What a tool result is called for by (F1)."""
+        """The reference by which a tool result is read."""
         output = self.output
         return output.ref_in(self.id, self.seq) if output is not None else None

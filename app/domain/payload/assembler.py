@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.text_shortening import preview_of
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import TRIMMED_TOKENS
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.formats.json_fields import sendable_id

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, assert_never
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, is_sendable, sendable
-from app.domain.conversations.search import MAX_QUERY as MAX_QUESTION
+from app.domain.conversations.search.query import MAX_QUERY_CHARS as MAX_QUESTION
 from app.domain.formats import FORMATS, ToolDefinition, json_fields
 from app.domain.prompt.tool_deferral import (
     MAX_FOUND,

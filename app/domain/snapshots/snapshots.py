@@ -36,7 +36,8 @@ from app.domain.common.messages import (
 )
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.active_window import time_from
-from app.domain.conversations.log import Draft, draft, fold_batch
+from app.domain.conversations.log.batch import batch_shape
+from app.domain.conversations.log.draft import Draft, draft
 from app.domain.conversations.view import Span, count_in
 from app.domain.formats import FORMATS, json_fields, openai_responses
 from app.domain.tool_output.offloading import Terms
@@ -335,7 +336,7 @@ def _check_pairs(drafts: Sequence[Draft]) -> None:
 
 def _pairs(drafts: Sequence[Draft]) -> bool:
     try:
-        return not fold_batch(drafts).needs
+        return not batch_shape(drafts).required_calls
     except UnpairedToolResult:
         return False
 

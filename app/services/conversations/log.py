@@ -22,7 +22,8 @@ from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.planning import NO_THRESHOLD, CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
-from app.domain.conversations.log import NO_TERMS, BatchShape, Draft, draft, fold_batch, unpaired
+from app.domain.conversations.log.batch import BatchShape, batch_shape, unpaired
+from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.formats import FORMATS, as_given, gather
 from app.domain.models.budget import ContextBudget
@@ -420,7 +421,7 @@ class LogService:
             request.format,
             drafts,
             ids,
-            fold_batch(drafts),
+            batch_shape(drafts),
             counter=ground.counter,
             now=self._active.now(),
             expected_seq=request.expected_seq,
@@ -507,7 +508,7 @@ class LogService:
         if known and len(known) == len(batch.drafts):
             placed = list(known.values())
             return _Done(current, await self._answer(records, current, placed))
-        _check_head(current, request, fold_batch(new))
+        _check_head(current, request, batch_shape(new))
         await _attach(records, conversation_id, batch, new)
         left = replace(batch, drafts=new)
         done = await self._append(
@@ -572,7 +573,7 @@ def _check_head(current: Conversation, request: Append, shape: BatchShape) -> No
             f"The log's head is {state.head_seq}, not {request.expected_seq}",
             {"head_seq": state.head_seq, "expected_seq": request.expected_seq},
         )
-    for call_id in shape.needs:
+    for call_id in shape.required_calls:
         if call_id not in state.open_calls:
             raise unpaired(call_id, "answers no open call")
 

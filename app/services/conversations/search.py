@@ -18,21 +18,19 @@ from typing import Any
 from app.domain.common.errors import NotFound
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.search import (
+from app.domain.conversations.search.query import Query, query_from
+from app.domain.conversations.search.recall import (
     MAX_RECALLED,
     Candidate,
-    Query,
     Recalled,
-    Searched,
-    Term,
     candidates,
     excerpt,
-    lexemes,
-    query_from,
     ranked,
     recall_terms,
     weights,
 )
+from app.domain.conversations.search.texts import SearchedMessage
+from app.domain.conversations.search.words import Term, lexemes
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import Database
@@ -183,7 +181,7 @@ class SearchService:
         return ranked(judged, postings, head_seq)[:MAX_RECALLED], weights(postings, head_seq)
 
 
-def _words(batch: Sequence[Searched]) -> dict[int, tuple[str, ...]]:
+def _words(batch: Sequence[SearchedMessage]) -> dict[int, tuple[str, ...]]:
     return {item.message.seq: lexemes(*item.texts()) for item in batch}
 
 
@@ -199,11 +197,11 @@ def _within(page: Sequence[StoredMessage], max_bytes: int) -> list[StoredMessage
 
 
 def _admitted(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
-    return [message for message in found if query.admits(Searched(message).texts())]
+    return [message for message in found if query.matches_phrases(SearchedMessage(message).texts())]
 
 
 def _shown(
-    found: Sequence[Searched], terms: Sequence[Term], worth: Sequence[float]
+    found: Sequence[SearchedMessage], terms: Sequence[Term], worth: Sequence[float]
 ) -> Mapping[int, Recalled]:
     shown = {}
     for item in found:

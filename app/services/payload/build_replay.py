@@ -18,7 +18,7 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import spans_through
 from app.domain.payload.assembler import PayloadItems
 from app.domain.payload.assemblers import assembler_for

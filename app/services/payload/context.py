@@ -74,7 +74,7 @@ from app.domain.compaction.truncation import (
 )
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.epoch import ContextRead, Epoch
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import (
     ENDLESS,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cachetools import LRUCache
 
 from app.domain.compaction.tool_result_clearing import output_tokens
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler

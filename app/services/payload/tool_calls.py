@@ -20,7 +20,7 @@ from typing import Any, Protocol, assert_never
 from app.domain.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import CompactResult
-from app.domain.conversations.search import Recalled
+from app.domain.conversations.search.recall import Recalled
 from app.domain.prompt.agent_tools import (
     MAX_BYTES,
     MAX_MATCHES,

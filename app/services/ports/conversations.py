@@ -10,17 +10,20 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
+from app.domain.conversations.search.query import Query
+from app.domain.conversations.search.recall import Candidate, Postings
+from app.domain.conversations.search.texts import SearchedMessage
+from app.domain.conversations.search.words import Term
 from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.conversations.stored_message import StoredMessage
 
-_Resource = TypeVar("_Resource", bound=Agent | Conversation, contravariant=True)
+_Resource_contra = TypeVar("_Resource_contra", bound=Agent | Conversation, contravariant=True)
 
 
-class ConfigurableRepository(Protocol[_Resource]):
+class ConfigurableRepository(Protocol[_Resource_contra]):
     """Stores the settings of agents, or of conversations."""
 
-    async def change(self, tenant_id: str, resource: _Resource) -> None:
+    async def change(self, tenant_id: str, resource: _Resource_contra) -> None:
         """Store the settings of a resource that exists."""
         ...
 
@@ -118,7 +121,7 @@ class SearchRepository(Protocol):
 
     async def unindexed(
         self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
-    ) -> list[Searched]:
+    ) -> list[SearchedMessage]:
         """Return the next messages to be indexed, up to a seq and at most so many.
 
         They end after the first with which their bodies are `most_bytes` or more.
@@ -160,7 +163,7 @@ class SearchRepository(Protocol):
 
     async def by_seqs(
         self, conversation_id: str, seqs: Sequence[int], most_bytes: int
-    ) -> list[Searched]:
+    ) -> list[SearchedMessage]:
         """Return messages by their seqs, in log order, from the first on.
 
         They end after the first with which their bodies are `most_bytes` or more.

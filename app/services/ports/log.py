@@ -10,7 +10,8 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.planning import CompactionThreshold
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.events import Cursor, EventPage
-from app.domain.conversations.log import BatchShape, Draft
+from app.domain.conversations.log.batch import BatchShape
+from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.status import Activity
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry

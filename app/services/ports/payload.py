@@ -9,7 +9,7 @@ from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, VisibleState
 from app.domain.conversations.epoch import ContextRead, Epoch
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View
 from app.domain.models.calibration import Calibration

@@ -27,7 +27,7 @@ from app.domain.common.policy import Policy
 from app.domain.compaction.text_shortening import text_of
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
-from app.domain.conversations.log import parse_stored
+from app.domain.conversations.log.row import parse_stored
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.tool_output.blobs import (
     CHUNK_BYTES,

@@ -14,7 +14,7 @@ from app.domain.common import json_text
 from app.domain.common.errors import Gone, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import ToolOutputPolicy
-from app.domain.conversations.log import Draft
+from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.tool_output.blobs import CHUNK_BYTES, Blob, Chunk, StoredChunk
 from app.domain.tool_output.offloading import Attached, restored

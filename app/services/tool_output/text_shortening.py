@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from app.domain.compaction.text_shortening import READERS, short_for
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import ShortenedMessage
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import ResolvedSettings

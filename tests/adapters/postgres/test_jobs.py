@@ -28,7 +28,9 @@ async def conversation_id(database: PostgresDatabase) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as records:
-        assert await records.conversations.add(TENANT, made, None, "bytes_4", StoredSettings(), "{}")
+        assert await records.conversations.add(
+            TENANT, made, None, "bytes_4", StoredSettings(), "{}"
+        )
     return made
 
 

@@ -19,7 +19,9 @@ from app.adapters.postgres.conversations.search import (
     UNINDEXED,
 )
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.conversations.search import MAX_LEXEMES, Postings, Query, Term, lexemes, query_from
+from app.domain.conversations.search.query import Query, query_from
+from app.domain.conversations.search.recall import Postings
+from app.domain.conversations.search.words import MAX_LEXEMES, Term, lexemes
 from app.domain.conversations.settings import StoredSettings
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, new_id

@@ -22,7 +22,8 @@ from app.domain.conversations.active_window import (
     time_from,
     window_from,
 )
-from app.domain.conversations.log import Draft, times_of
+from app.domain.conversations.log.batch import batch_times
+from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.view import (
     ENDLESS,
     WHOLE,
@@ -229,7 +230,7 @@ drafts = st.lists(st.builds(draft, roles, st.none() | st.integers(-9, 9)), min_s
 @given(batch=drafts)
 def test_times_never_fall(batch: list[Draft]) -> None:
     """A batch's times rise with its seqs, and none is in the future (B2)."""
-    times = times_of(batch, NOW)
+    times = batch_times(batch, NOW)
     assert list(times.newest) == sorted(times.newest)
     assert max(times.newest) <= NOW
     for given_at, newest in zip(times.given, times.newest, strict=True):

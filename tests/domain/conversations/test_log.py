@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from app.domain.common import json_text
 from app.domain.common.errors import UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName, Role, Text, clean
-from app.domain.conversations.log import BatchShape, Draft, LogRow, draft, fold_batch, parse_stored
+from app.domain.conversations.log.batch import BatchShape, batch_shape
+from app.domain.conversations.log.draft import Draft, draft
+from app.domain.conversations.log.row import LogRow, parse_stored
 from app.domain.formats import openai_chat
 from app.domain.models.tokens import count_payload_messages
 from app.domain.tool_output.offloading import restored
@@ -61,11 +63,11 @@ class WholeLog:
 
 def applied(open_calls: Sequence[str], shape: BatchShape) -> list[str] | None:
     """Return the open calls after a batch as the head's statement makes them, None if refused."""
-    if not set(shape.needs) <= set(open_calls):
+    if not set(shape.required_calls) <= set(open_calls):
         return None
-    if shape.resets:
-        return list(shape.leaves)
-    return [call_id for call_id in open_calls if call_id not in shape.needs]
+    if shape.closes_group:
+        return list(shape.open_calls)
+    return [call_id for call_id in open_calls if call_id not in shape.required_calls]
 
 
 @st.composite
@@ -87,7 +89,7 @@ def test_batches_are_taken_exactly_when_the_whole_log_allows(given_: list[list[D
     model, open_calls = WholeLog(), list[str]()
     for batch in given_:
         try:
-            after = applied(open_calls, fold_batch(batch))
+            after = applied(open_calls, batch_shape(batch))
         except UnpairedToolResult:
             after = None
         assert model.try_append(batch) == (after is not None)
@@ -99,27 +101,27 @@ def test_batches_are_taken_exactly_when_the_whole_log_allows(given_: list[list[D
 def test_a_shape_counts_turns(batch: list[Draft]) -> None:
     """A turn starts with each user message; only user and assistant messages end a group (A4)."""
     try:
-        shape = fold_batch(batch)
+        shape = batch_shape(batch)
     except UnpairedToolResult:
         return
     assert shape.turns == sum(entry.role is U for entry in batch)
-    assert shape.resets == any(entry.role is not T for entry in batch)
+    assert shape.closes_group == any(entry.role is not T for entry in batch)
 
 
 def test_a_result_twice_names_its_call() -> None:
     """A second result of one call is refused by its id (A3)."""
     with pytest.raises(UnpairedToolResult) as refused:
-        fold_batch([made(A, "a"), made(T, "a"), made(T, "a")])
+        batch_shape([made(A, "a"), made(T, "a"), made(T, "a")])
     assert refused.value.facts == {"tool_call_id": "a"}
     with pytest.raises(UnpairedToolResult):
-        fold_batch([made(T, "a"), made(T, "a")])
+        batch_shape([made(T, "a"), made(T, "a")])
 
 
 def test_a_user_message_ends_the_open_group() -> None:
     """A user message while calls are open is allowed, and a later result is refused (A3)."""
-    assert fold_batch([made(A, "a"), made(U)]).leaves == ()
+    assert batch_shape([made(A, "a"), made(U)]).open_calls == ()
     with pytest.raises(UnpairedToolResult):
-        fold_batch([made(A, "a"), made(U), made(T, "a")])
+        batch_shape([made(A, "a"), made(U), made(T, "a")])
 
 
 def as_it_came(entry: Draft, format: FormatName) -> Any:

@@ -11,23 +11,24 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Reasoning, Role, Text, ToolCall
-from app.domain.conversations.search import (
-    EXCERPT,
-    LONGEST_LEXEME,
-    MAX_LEXEMES,
+from app.domain.conversations.search.query import Query, query_from
+from app.domain.conversations.search.recall import (
+    EXCERPT_CHARS,
     MAX_RECALL_TERMS,
-    MIN_PREFIX,
     Candidate,
     Postings,
-    Query,
-    Term,
     candidates,
     excerpt,
-    lexemes,
-    query_from,
     ranked,
     recall_terms,
-    text_of,
+)
+from app.domain.conversations.search.texts import text_of
+from app.domain.conversations.search.words import (
+    MAX_LEXEME_BYTES,
+    MAX_LEXEMES,
+    MIN_PREFIX,
+    Term,
+    lexemes,
 )
 from app.domain.formats import FORMATS
 
@@ -56,7 +57,7 @@ def finds(query: str | Query, *texts: str) -> bool:
     def has(group: tuple[Term, ...]) -> bool:
         return all(any(map(term.matches, known)) for term in group)
 
-    return has(asked.words) and not any(map(has, asked.excluded)) and asked.admits(texts)
+    return has(asked.words) and not any(map(has, asked.excluded)) and asked.matches_phrases(texts)
 
 
 # --- words ------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_lexemes_of_any_text_can_be_stored(text: str) -> None:
     found = lexemes(text)
     assert len(set(found)) == len(found) <= MAX_LEXEMES
     for lexeme in found:
-        assert 0 < len(lexeme.encode()) <= LONGEST_LEXEME
+        assert 0 < len(lexeme.encode()) <= MAX_LEXEME_BYTES
         assert not set(lexeme) & set(" '\\%:&|!()*\x00\n\t")
 
 
@@ -299,7 +300,7 @@ def test_any_query_is_read_or_refused(text: str) -> None:
         return
     assert query.words
     for term in (*query.words, *(term for group in query.excluded for term in group)):
-        assert 0 < len(term.lexeme.encode()) <= LONGEST_LEXEME
+        assert 0 < len(term.lexeme.encode()) <= MAX_LEXEME_BYTES
         assert not set(term.lexeme) & set(" '\\%:&|!()*\x00")
 
 
@@ -370,7 +371,7 @@ def test_an_excerpt_shows_where_most_words_are() -> None:
     shown = excerpt(text, terms, [1.0] * len(terms))
     assert "the staging PORT is 5433" in shown
     assert shown.startswith("…") and shown.endswith("…")
-    assert len(shown) <= EXCERPT + 2
+    assert len(shown) <= EXCERPT_CHARS + 2
     assert excerpt("short", terms, [1.0] * len(terms)) == "short"
 
 
@@ -396,5 +397,5 @@ def test_an_excerpt_is_short_whatever_the_text(text: str, question: str) -> None
     """L1, M: any text has its excerpt, on one line."""
     terms = recall_terms(question)
     shown = excerpt(text, terms, [1.0] * len(terms))
-    assert len(shown) <= EXCERPT + 2
+    assert len(shown) <= EXCERPT_CHARS + 2
     assert "\n" not in shown

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.conversations.log import draft
+from app.domain.conversations.log.draft import draft
 from app.domain.formats.block_types import owners_of
 from app.domain.payload.validation import Context, validate
 

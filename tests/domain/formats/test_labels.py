@@ -18,7 +18,8 @@ from app.domain.common.messages import (
     Text,
     clean,
 )
-from app.domain.conversations.log import LogRow, draft
+from app.domain.conversations.log.draft import draft
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 from app.domain.formats import FORMATS, openai_chat
 from app.domain.formats.labels import MAX_DETAIL, block_label

@@ -22,7 +22,7 @@ from app.domain.common.policy import (
 from app.domain.compaction.planning import summary_cost, view_after, with_note
 from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget, SlidingCut
 from app.domain.compaction.truncation import truncate
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, is_group_boundary, pinned_seqs
 from app.domain.conversations.view import (
     Span,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Role, Text, ToolCall
 from app.domain.compaction.extractive import recap
-from app.domain.conversations.log import draft, fold_batch
+from app.domain.conversations.log.batch import batch_shape
+from app.domain.conversations.log.draft import draft
 from app.domain.conversations.view import Span, count_in, spans_of
 from app.domain.formats import FORMATS
 from app.domain.snapshots.snapshots import (
@@ -240,7 +241,7 @@ def test_copies_are_messages_of_a_log(log: RawLog, used: frozenset[str]) -> None
             }
             drafts += made
     if drafts:
-        assert fold_batch(drafts).needs == ()
+        assert batch_shape(drafts).required_calls == ()
 
 
 def test_ids_of_copies_follow_from_source_and_target() -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.conversations.search import MAX_RECALLED, Recalled
+from app.domain.conversations.search.recall import MAX_RECALLED, Recalled
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.compaction.compaction import CompactRequest
 from app.services.conversations import search

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import entry
 from app.domain.conversations.view import ENDLESS, Span, View
 from app.domain.payload.assemblers import assembler_for

@@ -20,7 +20,7 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName
 from app.domain.compaction.planning import CompactResult
-from app.domain.conversations.search import MAX_RECALLED, Recalled
+from app.domain.conversations.search.recall import MAX_RECALLED, Recalled
 from app.domain.formats import ToolDefinition
 from app.domain.prompt.agent_tools import MAX_BYTES
 from app.domain.prompt.tool_deferral import Found

@@ -15,7 +15,7 @@ from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.epoch import Epoch
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.settings import ListVersions, StoredSettings
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from

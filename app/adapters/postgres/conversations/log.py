@@ -26,7 +26,8 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.planning import CompactionThreshold
 from app.domain.conversations.active_window import OUT_OF_DATE
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log import BatchShape, Draft, Times, times_of
+from app.domain.conversations.log.batch import BatchShape, Times, batch_times
+from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry, entry, pinned_seqs
 from app.domain.tool_output.blobs import Blob, StoredChunk
@@ -389,7 +390,7 @@ class LogRepository:
         None means that nothing was stored; the caller finds out why under the head's lock.
         """
         totals, turns = _running(drafts)
-        times = times_of(drafts, now)
+        times = batch_times(drafts, now)
         held = self._layers.held(tenant_id, conversation_id)
         has_outputs = any(draft.output is not None for draft in drafts)
         row = await self._append(
@@ -406,9 +407,9 @@ class LogRepository:
             expected_seq=expected_seq,
             as_held=as_held,
             format=format,
-            needs=list(shape.needs),
-            resets=shape.resets,
-            leaves=list(shape.leaves),
+            needs=list(shape.required_calls),
+            resets=shape.closes_group,
+            leaves=list(shape.open_calls),
             turns=shape.turns,
             mentions=_mentions(drafts) if has_outputs else (),
             tokens=totals[-1],

@@ -23,7 +23,10 @@ from app.adapters.postgres.common.rows import stored_message_from
 from app.adapters.postgres.conversations.log import STORED_COLUMNS, bounded_messages
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.search import Candidate, Postings, Query, Searched, Term
+from app.domain.conversations.search.query import Query
+from app.domain.conversations.search.recall import Candidate, Postings
+from app.domain.conversations.search.texts import SearchedMessage
+from app.domain.conversations.search.words import Term
 from app.domain.conversations.stored_message import StoredMessage
 
 BLOCK = 1024
@@ -166,7 +169,7 @@ class SearchRepository:
 
     async def unindexed(
         self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
-    ) -> list[Searched]:
+    ) -> list[SearchedMessage]:
         """Return the next messages to be indexed, up to a seq and at most so many.
 
         They end after the first with which their bodies are `most_bytes` or more.
@@ -247,7 +250,7 @@ class SearchRepository:
 
     async def by_seqs(
         self, conversation_id: str, seqs: Sequence[int], most_bytes: int
-    ) -> list[Searched]:
+    ) -> list[SearchedMessage]:
         """Return messages by their seqs, in log order, from the first on.
 
         They end after the first with which their bodies are `most_bytes` or more.
@@ -300,11 +303,11 @@ def _by_group(groups: Sequence[Sequence[str]], asked: str) -> list[str]:
     return [" | ".join([f"({asked.replace(_KEY, key)})" for key in keys]) for keys in groups]
 
 
-def _searched_from(row: Any) -> Searched:
+def _searched_from(row: Any) -> SearchedMessage:
     name = None
     if row["asked_names"] is not None and row["call_ids"] is not None:
         names = zip(
             json_text.loads(row["asked_ids"]), json_text.loads(row["asked_names"]), strict=True
         )
         name = dict(names).get(json_text.loads(row["call_ids"])[0])
-    return Searched(stored_message_from(row), name)
+    return SearchedMessage(stored_message_from(row), name)

@@ -23,7 +23,7 @@ from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.planning import kept_of
 from app.domain.conversations.compaction_receipt import Compaction, VisibleState
 from app.domain.conversations.epoch import ContextRead, Epoch
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry
 from app.domain.conversations.view import Span, View, view_from
 

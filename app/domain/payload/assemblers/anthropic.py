@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Message, Opaque, Part, Role, Text
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.formats import anthropic
 from app.domain.models.tokens import (
     MESSAGE_OVERHEAD,

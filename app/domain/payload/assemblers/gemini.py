@@ -15,7 +15,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Role, Text
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 from app.domain.formats import gemini
 from app.domain.models.tokens import (

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Role, Text
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 from app.domain.formats import openai_chat
 from app.domain.formats.reasoning_fields import (

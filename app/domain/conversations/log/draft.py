@@ -1,0 +1,230 @@
+"""Messages on their way into the log: checked, offloaded and counted.
+
+1. `body` is the message as the caller sent it. `fragment` is its openai_chat payload item, None
+   when the body itself is that item. A chat build reads the fragment where there is one, other
+   builds read the body. A chat build also reads the body of a message with reasoning, with media
+   in a tool result, or with a label.
+2. The conversation's counter counts a message once, when it is appended, as an openai_chat payload
+   item. Builds for other formats count only what they send differently, such as arguments that
+   were sent with white space.
+3. A large tool result is offloaded: `body` then holds its preview, and `output` refers to the
+   blob that holds the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from app.domain.common import json_text
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
+    FormatName,
+    Message,
+    Opaque,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+    is_sendable,
+)
+from app.domain.conversations.active_window import time_from
+from app.domain.conversations.turns import TRIMMED_TOKENS
+from app.domain.formats import FORMATS, block_types, openai_chat, openai_responses
+from app.domain.formats.json_fields import sendable_id
+from app.domain.models.tokens import (
+    CountText,
+    count_reasoning,
+    count_visible,
+    media_message_overhead,
+)
+from app.domain.tool_output.offloading import NewBlob, Output, Taken, Terms, take
+
+NO_TERMS = Terms()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checked and counted message that is not stored yet.
+
+    `piece` is the message of the request, at the JSON pointer `place`. `blobs` are stored with it;
+    `attaches` is the id of a blob that is stored already. `call_names` are the tools that it calls,
+    in the order of `call_ids`.
+    """
+
+    id: str | None
+    role: Role
+    body: bytes
+    fragment: bytes | None
+    tokens: int
+    reasoning_tokens: int
+    call_ids: tuple[str, ...]
+    has_media: bool
+    continues: bool
+    timestamp: str | None
+    output: Output | None = None
+    blobs: tuple[NewBlob, ...] = ()
+    attaches: str | None = None
+    call_names: tuple[str, ...] = ()
+    piece: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+
+    @property
+    def given_at(self) -> datetime | None:
+        """The timestamp that the message has."""
+        return time_from(self.timestamp) if self.timestamp is not None else None
+
+    @property
+    def blob_ids(self) -> tuple[str, ...]:
+        """The blobs that the row refers to."""
+        attached = (self.attaches,) if self.attaches is not None else ()
+        return (*(blob.id for blob, _ in self.blobs), *attached)
+
+    @property
+    def kept_output(self) -> Output | None:
+        """The output to store; None for a result too small to be cleared."""
+        output = self.output
+        if output is None or output.ref is not None or self.tokens > TRIMMED_TOKENS:
+            return output
+        return None
+
+
+def draft(
+    raw: Mapping[str, Any],
+    format: FormatName,
+    count: CountText,
+    pointer: str,
+    terms: Terms = NO_TERMS,
+) -> list[Draft]:
+    """Check, normalise, offload and count one message as it came in the request.
+
+    A user message with several tool results, as Anthropic and Gemini send them, becomes several
+    drafts. Raises ValidationError with the pointer of the invalid field.
+    """
+    if not isinstance(raw, Mapping):
+        raise ValidationError.at(pointer, "A message is a JSON object")
+    codec = FORMATS[format]
+    try:
+        messages = codec.parse(raw, pointer)
+    except ValidationError as error:
+        raise block_types.doubted(error, raw, format) from error
+    if any(isinstance(part, Opaque) for message in messages for part in message.parts):
+        block_types.require_own(raw, format, pointer)
+    message_id, timestamp = _named(raw, format, pointer)
+    _check_ids(messages, pointer)
+    places = [pointer + place for place, _ in codec.results(raw)]
+    drafts = []
+    for index, (message, piece) in enumerate(zip(messages, codec.split(raw), strict=True)):
+        own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
+        place, taken = pointer, None
+        if message.role is Role.TOOL:
+            place = places[index]
+            taken = take(piece, message, format, terms, place)
+        continues = index > 0
+        made = _draft(message, piece, taken, format, count, own_id, continues, timestamp, place)
+        drafts.append(made)
+    return drafts
+
+
+def _draft(
+    message: Message,
+    piece: dict[str, Any],
+    taken: Taken | None,
+    format: FormatName,
+    count: CountText,
+    message_id: str | None,
+    continues: bool,
+    timestamp: str | None,
+    place: str,
+) -> Draft:
+    """Count a message with its preview in place of an offloaded result."""
+    shown = piece
+    if taken is not None and taken.piece is not piece:
+        shown = taken.piece
+        (as_shown,) = FORMATS[format].parse(shown, "")
+        message = replace(as_shown, tool_call_id=message.tool_call_id)
+    cleaned = clean(message)
+    sent = openai_chat.adapt(cleaned)
+    visible = count_visible(sent, count)
+    fragment = None
+    if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(shown, message):
+        fragment = json_text.dump_payload(openai_chat.render(cleaned))
+    return Draft(
+        id=message_id,
+        role=message.role,
+        body=json_text.dump_stored(shown),
+        fragment=fragment,
+        tokens=visible + media_message_overhead(sent, count),
+        reasoning_tokens=count_reasoning(cleaned, count),
+        call_ids=_call_ids(message),
+        has_media=_needs_body(sent),
+        continues=continues,
+        timestamp=timestamp,
+        output=taken.output if taken is not None else None,
+        blobs=taken.blobs if taken is not None else (),
+        attaches=taken.attaches if taken is not None else None,
+        call_names=tuple(call.name for call in message.calls),
+        piece=piece,
+        place=place,
+    )
+
+
+def _needs_body(sent: Message) -> bool:
+    """Whether a chat build needs more than the item: its media or its labels."""
+    labelled = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
+    return labelled or bool(openai_chat.tool_media(sent))
+
+
+def _named(
+    raw: Mapping[str, Any], format: FormatName, pointer: str
+) -> tuple[str | None, str | None]:
+    """Return a message's id and timestamp; those of its first item where it has several.
+
+    The provider makes the id of a Responses item. One that is too long is not used as an id.
+    """
+    if format is not FormatName.OPENAI_RESPONSES:
+        return _text_field(raw, "id", pointer), _timestamp(raw, pointer)
+    if openai_responses.is_gathered(raw) and raw["output"]:
+        raw = {**raw["output"][0], **raw}
+    return raw.get("id") if _is_id(raw.get("id")) else None, _timestamp(raw, pointer)
+
+
+def _timestamp(raw: Mapping[str, Any], pointer: str) -> str | None:
+    text = _text_field(raw, "timestamp", pointer)
+    if text is not None and time_from(text) is None:
+        raise ValidationError.at(f"{pointer}/timestamp", "must be a time in ISO 8601")
+    return text
+
+
+def _call_ids(message: Message) -> tuple[str, ...]:
+    if message.role is Role.TOOL:
+        return (message.tool_call_id or "",)
+    return tuple(part.id for part in message.parts if isinstance(part, ToolCall))
+
+
+def _check_ids(messages: Sequence[Message], pointer: str) -> None:
+    """Refuse call ids that become equal when sent, or that PostgreSQL cannot store."""
+    for message in messages:
+        sent = [sendable_id(call.id) for call in message.calls]
+        if len(set(sent)) < len(sent):
+            raise ValidationError.at(pointer, "Two tool calls have equal ids after conversion")
+        for call_id in _call_ids(message):
+            if not is_sendable(call_id):
+                raise ValidationError.at(
+                    pointer, "A tool call id holds NUL or a lone surrogate, which cannot be stored"
+                )
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
+
+
+def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
+    value = raw.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _is_id(value):
+        raise ValidationError.at(f"{pointer}/{name}", "must be a string of 1 to 256 characters")
+    return value
