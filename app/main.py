@@ -41,9 +41,10 @@ from app.services.compaction.compaction import CompactRequest
 from app.services.compaction.jobs import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
+from app.services.conversations.batches import Append
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.events import EventService
-from app.services.conversations.log import Append, LogService
+from app.services.conversations.log import LogService
 from app.services.conversations.own_settings import OwnSettings
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses

@@ -26,7 +26,8 @@ from app.adapters.postgres.migrate import migrate
 from app.composition import utc_now
 from app.domain.conversations.settings import Settings
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.log import Append, LogService
+from app.services.conversations.batches import Append
+from app.services.conversations.log import LogService
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 from benchmarks.figures import Section, ms, p50

@@ -22,7 +22,8 @@ import uvloop
 from app.adapters.postgres.migrate import migrate
 from app.composition import Parts, compose, new_id
 from app.domain.conversations.settings import Settings as Layer
-from app.services.conversations.log import Append, LogService
+from app.services.conversations.batches import Append
+from app.services.conversations.log import LogService
 from app.settings import Settings
 from benchmarks.figures import Section, ms, p50, p95, times
 from benchmarks.stage import MODEL, database, report

@@ -35,8 +35,10 @@ from app.services.compaction.receipts import ReceiptService
 from app.services.compaction.summariser import Summariser, SummariserSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
+from app.services.conversations.appended_messages import Appended
+from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
-from app.services.conversations.log import Append, Appended, LogService
+from app.services.conversations.log import LogService
 from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses

@@ -50,7 +50,7 @@ from app.domain.common.pages import Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.query import MAX_QUERY_CHARS
 from app.domain.conversations.stored_message import StoredMessage
-from app.services.conversations.log import Append
+from app.services.conversations.batches import Append
 from app.services.conversations.transcripts import Listed, Shown
 from app.services.tool_output.stored_results import Content
 

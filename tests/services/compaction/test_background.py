@@ -16,7 +16,8 @@ from app.domain.conversations.job import Job
 from app.services.compaction.compaction import CompactRequest
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases
-from app.services.conversations.log import Append, Appended
+from app.services.conversations.appended_messages import Appended
+from app.services.conversations.batches import Append
 from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,

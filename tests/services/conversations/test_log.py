@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName
-from app.services.conversations.log import Append, Appended
+from app.services.conversations.appended_messages import Appended
+from app.services.conversations.batches import Append
 from app.services.tool_output.stored_results import Content
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (

@@ -19,7 +19,7 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName, Role
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations.log import Append
+from app.services.conversations.batches import Append
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,

@@ -14,8 +14,8 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY, Source
+from app.services.conversations.batches import Append
 from app.services.conversations.conversations import NewConversation
-from app.services.conversations.log import Append
 from app.services.conversations.own_settings import OwnSettings
 from app.services.snapshots.restores import RestoreService, in_batches
 from app.services.snapshots.snapshot_summaries import (

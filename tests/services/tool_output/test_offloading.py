@@ -24,8 +24,9 @@ from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.tool_output.preview import TOOL_NAMES
 from app.services.conversations.agents import AgentService, NewAgent
+from app.services.conversations.appended_messages import Appended
+from app.services.conversations.batches import INLINE_WARNING, Append
 from app.services.conversations.conversations import NewConversation
-from app.services.conversations.log import INLINE, Append, Appended
 from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.tool_output.stored_results import Content
 from tests.services.fakes import ANTHROPIC, TENANT, asks, new_id, result, says, user
@@ -462,7 +463,7 @@ async def test_a_store_that_is_away_keeps_results_inline(
     await process.harness.append(cid, asks("c"))
     message = {"id": "m", **result("c", LARGE * 2)}
     done = await process.harness.append(cid, message)
-    assert done.warnings == (INLINE,)
+    assert done.warnings == (INLINE_WARNING,)
     ref = done.messages[0].output_ref
     assert ref is not None and (ref.id, ref.byte_size) == ("m", 2 * len(LARGE))
     assert await process.read(cid, ref.id) == (LARGE * 2).encode()
@@ -491,7 +492,7 @@ async def test_a_folder_below_a_file_keeps_results_inline(
     cid = await process.harness.conversation()
     await process.harness.append(cid, user("go"), asks("c"))
     done = await process.harness.append(cid, result("c", LARGE), user("next"))
-    assert (done.warnings, len(done.messages)) == ((INLINE,), 2)
+    assert (done.warnings, len(done.messages)) == ((INLINE_WARNING,), 2)
     assert await contents(process, cid) == ["go", None, LARGE, "next"]
     built = await process.harness.build(cid)
     assert built.messages[2]["content"] == LARGE

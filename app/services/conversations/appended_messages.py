@@ -1,0 +1,118 @@
+"""Appended messages: their positions in the log, and comparison with messages stored before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from app.domain.common import json_text
+from app.domain.common.errors import Conflict
+from app.domain.common.messages import FormatName, Role
+from app.domain.common.pages import Bound
+from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.log.batch import BatchShape, unpaired
+from app.domain.conversations.log.draft import Draft
+from app.domain.conversations.stored_message import StoredMessage
+from app.domain.models.budget import ContextBudget
+from app.domain.tool_output.blobs import ToolOutputRef
+from app.domain.tool_output.offloading import is_same_result
+from app.services.common.read_permits import PAGE_BYTES
+from app.services.conversations.batches import Append
+from app.services.ports import Repositories
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedMessage:
+    """The position of a message in the log; `token_count` includes its reasoning."""
+
+    id: str
+    seq: int
+    turn: int
+    role: str
+    token_count: int
+    output_ref: ToolOutputRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer to an append; pressure and budget are None without a context window.
+
+    `warnings` list what failed although all messages are stored.
+    """
+
+    messages: list[AppendedMessage]
+    head_seq: int
+    pressure: str | None
+    notice: bool | None
+    next_threshold: str | None
+    tokens_to_next: int | None
+    budget: ContextBudget | None
+    warnings: tuple[str, ...] = ()
+
+
+async def stored_with_ids(
+    records: Repositories, conversation_id: str, ids: Sequence[str]
+) -> AsyncIterator[StoredMessage]:
+    """Yield the stored messages with these ids; only one page of them is in memory."""
+    after_seq, has_more = 0, bool(ids)
+    while has_more:
+        found = await records.log.by_ids(conversation_id, ids, after_seq, Bound(PAGE_BYTES))
+        for message in found:
+            after_seq = message.seq
+            yield message
+        has_more = found.has_more
+
+
+async def is_same_message(stored: StoredMessage, entry: Draft, format: FormatName) -> bool:
+    """Whether a stored message is equal to a new one, even if they are offloaded differently."""
+    if stored.format != format:
+        return False
+    output, new = stored.output, entry.kept_output
+    if (output.ref if output else None) == (new.ref if new else None) and (
+        stored.body.encode() == entry.body
+    ):
+        return True
+    if output is not None and output.ref is not None:
+        return await asyncio.to_thread(is_same_result, stored.body, output, entry.piece, format)
+    return bool(json_text.loads(stored.body) == json_text.loads(json_text.dump_stored(entry.piece)))
+
+
+def appended_drafts(
+    after: Conversation, drafts: Sequence[Draft], ids: Sequence[str]
+) -> list[AppendedMessage]:
+    """Return the positions of drafts that are now the end of the log."""
+    first = after.state.head_seq - len(drafts) + 1
+    turn = after.state.turns - sum(entry.role is Role.USER for entry in drafts)
+    placed = []
+    for offset, (entry, message_id) in enumerate(zip(drafts, ids, strict=True)):
+        turn += entry.role is Role.USER
+        seq, tokens = first + offset, entry.tokens + entry.reasoning_tokens
+        ref = entry.output.ref_in(message_id, seq) if entry.output is not None else None
+        placed.append(AppendedMessage(message_id, seq, turn, entry.role, tokens, ref))
+    return placed
+
+
+def appended_message(message: StoredMessage) -> AppendedMessage:
+    """Return the position of a stored message."""
+    return AppendedMessage(
+        message.id,
+        message.seq,
+        message.turn,
+        message.role,
+        message.token_count,
+        message.output_ref,
+    )
+
+
+def check_position(current: Conversation, request: Append, shape: BatchShape) -> None:
+    """Raise Conflict or UnpairedToolResult when the batch cannot follow the log."""
+    state = current.state
+    if request.expected_seq is not None and request.expected_seq != state.head_seq:
+        raise Conflict(
+            f"The log's head is {state.head_seq}, not {request.expected_seq}",
+            {"head_seq": state.head_seq, "expected_seq": request.expected_seq},
+        )
+    for call_id in shape.required_calls:
+        if call_id not in state.open_calls:
+            raise unpaired(call_id, "answers no open call")
