@@ -13,7 +13,12 @@ from app.adapters.postgres.conversations.active_windows import (
     FIND_OLDEST,
     FIND_START,
 )
-from app.adapters.postgres.conversations.log import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
+from app.adapters.postgres.conversations.log_statements import (
+    ENTRIES,
+    OPEN_CALLS,
+    PAGE,
+    TOOL_NAMES,
+)
 from app.adapters.postgres.payload.contexts import READ, ROWS
 from tests.plans import plan_of
 

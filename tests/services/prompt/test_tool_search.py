@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.conversations.log import MAX_LOOKED_AT
+from app.adapters.postgres.conversations.log_statements import MAX_LOOKED_AT
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ValidationError
 from app.domain.formats import ToolDefinition

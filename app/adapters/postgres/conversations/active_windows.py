@@ -246,7 +246,6 @@ class ActiveWindowRepository:
     async def start_after(
         self, conversation_id: str, first: int, head_seq: int, marker: datetime
     ) -> int:
-        """Return the seq, from `first` on, at which the call groups after a marker begin."""
         row = await self._session.first(
             FIND_START,
             conversation_id=UUID(conversation_id),
@@ -259,7 +258,6 @@ class ActiveWindowRepository:
     async def late_groups(
         self, conversation_id: str, since: int, head_seq: int, marker: datetime
     ) -> list[Span]:
-        """Return the call groups from a seq on that hold a message from before the marker."""
         rows = await self._session.all(
             FIND_GAPS,
             conversation_id=UUID(conversation_id),
@@ -272,19 +270,16 @@ class ActiveWindowRepository:
     async def oldest_at(
         self, conversation_id: str, since: int, marker: datetime | None
     ) -> datetime | None:
-        """Return the time of the oldest message from a seq on that is newer than the marker."""
         row = await self._session.first(
             FIND_OLDEST, conversation_id=UUID(conversation_id), since=since, marker=marker
         )
         return row["oldest_at"] if row is not None else None
 
     async def has_epochs(self, conversation_id: str) -> bool:
-        """Whether a payload was ever built, so that there is a prefix to keep."""
         row = await self._session.first(HAS_EPOCHS, conversation_id=UUID(conversation_id))
         return row is not None and row["has_epochs"]
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
-        """Return the tokens of the messages in these spans, from the log's running sums."""
         row = await self._session.first(
             COUNT,
             conversation_id=UUID(conversation_id),
@@ -296,7 +291,6 @@ class ActiveWindowRepository:
     async def whole_groups(
         self, conversation_id: str, spans: Sequence[Span], head_seq: int
     ) -> list[Span]:
-        """Return these spans, each up to the end of its last call group."""
         rows = await self._session.all(
             FIND_ENDS,
             conversation_id=UUID(conversation_id),
@@ -306,7 +300,6 @@ class ActiveWindowRepository:
         return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
-        """Return the own tools that the views of results in these spans name (L1)."""
         rows = await self._session.all(
             OUTPUTS,
             conversation_id=UUID(conversation_id),
@@ -316,10 +309,6 @@ class ActiveWindowRepository:
         return frozenset(name for row in rows for name in output_from(row["output"]).mentions)
 
     async def move(self, conversation_id: str, head: ConversationState) -> None:
-        """Store the window of a head, and what is shown of it.
-
-        Call it in a transaction that holds the head's lock.
-        """
         await self._session.run(
             MOVE,
             conversation_id=UUID(conversation_id),
@@ -346,7 +335,6 @@ class ActiveWindowRepository:
     async def activities(
         self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
     ) -> list[Activity]:
-        """Return which of an agent's newest conversations had messages since, newest first."""
         rows = await self._session.all(
             ACTIVITIES,
             tenant_id=tenant_id,
@@ -363,11 +351,9 @@ class ActiveWindowRepository:
         ]
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
-        """Take all there is out of the window (B3), and tell of it; `data` is a JSON object."""
         await self._session.run(CLEAR, conversation_id=UUID(conversation_id), at=at, data=data)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
-        """Do the same to all conversations of an agent; returns how many they are."""
         return await self._session.run(
             CLEAR_ALL, tenant_id=tenant_id, agent_id=agent_id, at=at, data=data
         )

@@ -117,7 +117,6 @@ class AgentRepository(ConfigurableRepository):
         return {"tenant_id": tenant_id, "agent_id": resource_id}
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
-        """Create one; False when the id is taken."""
         added = await self._session.first(
             ADD_AGENT,
             tenant_id=tenant_id,
@@ -130,7 +129,6 @@ class AgentRepository(ConfigurableRepository):
         return added is not None
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
-        """Return one, or None; `lock` keeps others from changing it meanwhile."""
         row = await self._session.first(
             LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
         )
@@ -143,7 +141,6 @@ class AgentRepository(ConfigurableRepository):
         before: tuple[Any, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Agent]:
-        """Return a page, newest first; `before` is the creation time and id it starts after."""
         rows = await self._session.all(
             LIST_AGENTS,
             tenant_id=tenant_id,
@@ -154,7 +151,6 @@ class AgentRepository(ConfigurableRepository):
         return page_of(rows, agent_from)
 
     async def change(self, tenant_id: str, agent: Agent) -> None:
-        """Store its settings as they are in `agent`."""
         await self._session.run(
             CHANGE_AGENT,
             tenant_id=tenant_id,
@@ -165,12 +161,10 @@ class AgentRepository(ConfigurableRepository):
         )
 
     async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
-        """Move its marker to this time, or leave it where that is later; returns where it is."""
         row = await self._session.first(CLEAR_AGENT, tenant_id=tenant_id, agent_id=agent_id, at=at)
         return row["last_cleared_at"] if row is not None else at
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
-        """Delete the agent without its conversations; returns rows deleted by table (A7)."""
         forgotten = await forget_agent(self._session, tenant_id, agent_id)
         deleted = {
             name: await self._session.run(removal, tenant_id=tenant_id, agent_id=agent_id)

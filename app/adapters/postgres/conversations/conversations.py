@@ -156,7 +156,6 @@ class ConversationRepository(ConfigurableRepository):
         settings: StoredSettings,
         metadata: str,
     ) -> bool:
-        """Create one with an empty log; False when the id is taken."""
         added = await self._session.run(
             ADD_CONVERSATION,
             tenant_id=tenant_id,
@@ -175,7 +174,6 @@ class ConversationRepository(ConfigurableRepository):
         default_model: str | None,
         model: str | None = None,
     ) -> Conversation | None:
-        """Return one with its layers, or None."""
         row = await self._session.first(
             FIND_CONVERSATION,
             tenant_id=tenant_id,
@@ -195,7 +193,6 @@ class ConversationRepository(ConfigurableRepository):
         default_model: str | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Conversation]:
-        """Return a page, newest first; `before` is the creation time and id it starts after."""
         rows = await self._session.all(
             LIST_CONVERSATIONS,
             tenant_id=tenant_id,
@@ -209,7 +206,6 @@ class ConversationRepository(ConfigurableRepository):
         return page_of(rows, conversation_from)
 
     async def change(self, tenant_id: str, conversation: Conversation) -> None:
-        """Store its settings as they are in `conversation`."""
         await self._session.run(
             CHANGE_CONVERSATION,
             tenant_id=tenant_id,
@@ -220,12 +216,10 @@ class ConversationRepository(ConfigurableRepository):
         )
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
-        """Return the ids of an agent's conversations."""
         rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
         return [str(row["conversation_id"]) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
-        """Delete it and all that is derived from it; returns rows deleted by table (A7)."""
         forgotten = await forget_conversation(self._session, conversation_id)
         deleted = {
             name: await self._session.run(removal, conversation_id=UUID(conversation_id))

@@ -83,22 +83,15 @@ class EventRepository:
         self._session = session
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
-        """Store an event as the conversation's next; `data` is a JSON object.
-
-        In a transaction the head stays locked from here to its end. For a deleted conversation
-        nothing is stored.
-        """
         await self._session.run(ADD, conversation_id=UUID(conversation_id), type=type, data=data)
 
     async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
-        """Return the cursor of whoever has been told everything, None without a conversation."""
         row = await self._session.first(
             FIND_HEAD, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
         )
         return _head(row) if row is not None else None
 
     async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
-        """Return the same of many conversations, as far as they exist."""
         ids = [UUID(conversation_id) for conversation_id in conversation_ids]
         rows = await self._session.all(HEADS, conversation_ids=ids)
         return {str(row["conversation_id"]): _head(row) for row in rows}
@@ -106,7 +99,6 @@ class EventRepository:
     async def page(
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
     ) -> EventPage | None:
-        """Return what follows a cursor, all of one moment; None without a conversation."""
         rows = await self._session.all(
             PAGE,
             tenant_id=tenant_id,

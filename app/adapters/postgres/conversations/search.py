@@ -20,7 +20,10 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import stored_message_from
-from app.adapters.postgres.conversations.log import STORED_COLUMNS, bounded_messages
+from app.adapters.postgres.conversations.log_statements import (
+    STORED_COLUMNS,
+    bounded_messages,
+)
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.search.query import Query
@@ -170,10 +173,6 @@ class SearchRepository:
     async def unindexed(
         self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
     ) -> list[SearchedMessage]:
-        """Return the next messages to be indexed, up to a seq and at most so many.
-
-        They end after the first with which their bodies are `most_bytes` or more.
-        """
         rows = await self._session.all(
             UNINDEXED,
             conversation_id=UUID(conversation_id),
@@ -184,7 +183,6 @@ class SearchRepository:
         return [_searched_from(row) for row in rows]
 
     async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
-        """Index messages by their lexemes; those that are indexed already stay as they are."""
         keys = {block: _key(conversation_id, block) for block in {seq // BLOCK for seq in words}}
         joined = [
             " ".join([keys[seq // BLOCK] + lexeme for lexeme in lexemes])
@@ -205,7 +203,6 @@ class SearchRepository:
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
-        """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
         groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
         rows = await self._session.all(
             FIND[order],
@@ -220,7 +217,6 @@ class SearchRepository:
     async def postings(
         self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
     ) -> list[Postings]:
-        """Return for each group of terms which messages have all of it, the newest `most`."""
         groups = _grouped_keys(conversation_id, 0, head_seq + 1, "desc")
         rows = await self._session.all(
             POSTINGS,
@@ -235,7 +231,6 @@ class SearchRepository:
     async def holding(
         self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
     ) -> list[Candidate]:
-        """Return the size of messages, and which of the terms each of them has."""
         rows = await self._session.all(
             HOLDING,
             conversation_id=UUID(conversation_id),
@@ -251,10 +246,6 @@ class SearchRepository:
     async def by_seqs(
         self, conversation_id: str, seqs: Sequence[int], most_bytes: int
     ) -> list[SearchedMessage]:
-        """Return messages by their seqs, in log order, from the first on.
-
-        They end after the first with which their bodies are `most_bytes` or more.
-        """
         rows = await self._session.all(
             BY_SEQS, conversation_id=UUID(conversation_id), seqs=list(seqs), most_bytes=most_bytes
         )

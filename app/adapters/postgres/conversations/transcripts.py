@@ -16,7 +16,10 @@ from app.adapters.postgres.common.rows import (
     conversation_from,
     stored_message_from,
 )
-from app.adapters.postgres.conversations.log import STORED_COLUMNS, bounded_messages
+from app.adapters.postgres.conversations.log_statements import (
+    STORED_COLUMNS,
+    bounded_messages,
+)
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
@@ -199,11 +202,6 @@ class TranscriptRepository:
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[str, datetime, StoredMessage]]:
-        """Return a page of the messages of an agent's conversations in the order of their times.
-
-        Each comes with its conversation's id and its time as the active window sees it; `after`
-        are time, conversation and seq that the page starts after.
-        """
         at, after_id, after_seq = after or (None, None, None)
         rows = await self._session.all(
             OF_AGENT[order],
@@ -222,7 +220,6 @@ class TranscriptRepository:
     async def conversations(
         self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
     ) -> list[Conversation]:
-        """Return those of the conversations that there are, without their sections and tools."""
         rows = await self._session.all(
             CONVERSATIONS,
             tenant_id=tenant_id,
@@ -233,7 +230,6 @@ class TranscriptRepository:
         return [conversation_from(row) for row in rows]
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
-        """Return which of these messages, by conversation and seq, pins hold (D8)."""
         rows = await self._session.all(
             PINNED,
             conversation_ids=[UUID(conversation_id) for conversation_id, _ in messages],
@@ -244,10 +240,6 @@ class TranscriptRepository:
     async def chains(
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
-        """Return receipts by conversation: one, then what it was based on, up to `limit` of them.
-
-        `newest` names the receipt to begin with, by conversation.
-        """
         rows = await self._session.all(
             CHAINS,
             conversation_ids=[UUID(conversation_id) for conversation_id in newest],

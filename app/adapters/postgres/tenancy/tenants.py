@@ -59,14 +59,12 @@ class TenantRepository:
         self._session = session
 
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
-        """Return the request hash and the resource id kept under an idempotency key."""
         row = await self._session.first(FIND_CREATION, tenant_id=tenant_id, key=key)
         return (row["request_hash"], row["resource_id"]) if row is not None else None
 
     async def add_creation(
         self, tenant_id: str, key: str, request_hash: str, resource_id: str
     ) -> bool:
-        """Take a key for 24 hours; False when an equal request took it first (decision 8)."""
         kept = await self._session.run(
             ADD_CREATION,
             tenant_id=tenant_id,
@@ -77,19 +75,15 @@ class TenantRepository:
         return kept == 1
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
-        """Add or replace the tenant's own entry for a model (J5)."""
         await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
 
     async def find_model(self, tenant_id: str, model: str) -> str | None:
-        """Return the tenant's own entry for a model, or None."""
         row = await self._session.first(FIND_MODEL, tenant_id=tenant_id, model=model)
         return row["entry"] if row is not None else None
 
     async def list_models(self, tenant_id: str) -> list[tuple[str, str]]:
-        """Return the tenant's own entries, by model name."""
         rows = await self._session.all(LIST_MODELS, tenant_id=tenant_id)
         return [(row["model"], row["entry"]) for row in rows]
 
     async def remove_model(self, tenant_id: str, model: str) -> bool:
-        """Delete the tenant's own entry; False when there was none."""
         return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1

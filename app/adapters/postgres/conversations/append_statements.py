@@ -1,0 +1,168 @@
+"""The statement that appends a batch, in its variants."""
+
+from __future__ import annotations
+
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.rows import (
+    CONVERSATION_COLUMNS,
+    HEAD_COLUMNS,
+    LAYER_JOINS,
+)
+from app.adapters.postgres.tool_output.blobs import BLOB_CTES
+from app.domain.conversations.active_window import OUT_OF_DATE
+
+# Results are offloaded by the settings in hand, so these must be those of now: no change by
+# another process may come between.
+_AS_HELD = """(
+    c.updated_at = CAST(:known_at AS timestamptz)
+    AND (c.agent_id IS NULL OR EXISTS (
+        SELECT FROM agents held
+        WHERE held.tenant_id = c.tenant_id AND held.agent_id = c.agent_id
+            AND held.updated_at = CAST(:known_agent_at AS timestamptz)
+    ))
+)"""
+# The results that a batch begins with answer calls of before. Where those are outside the active
+# window, their results stay outside as well (B2). Most times the window then begins after them;
+# where it has begun before, it is out of date until somebody moves it.
+_BEGINS_AFTER = "h.open_outside AND h.since > h.head_seq"
+_OUTSIDE = f"CASE WHEN {_BEGINS_AFTER} THEN CAST(:{{what}} AS bigint) ELSE 0 END"
+_WINDOW = f"""newest_before = h.newest_at,
+                newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
+                oldest_at = CASE
+                    WHEN NOT h.open_outside THEN least(
+                        h.oldest_at, CAST(:oldest_given AS timestamptz),
+                        greatest(CAST(:now AS timestamptz), h.newest_at))
+                    WHEN CAST(:only_answers AS boolean) THEN h.oldest_at
+                    ELSE least(
+                        h.oldest_at, CAST(:oldest_given_after AS timestamptz),
+                        greatest(CAST(:now AS timestamptz), h.newest_at))
+                END,
+                window_seconds = CASE
+                    WHEN h.open_outside AND h.since <= h.head_seq
+                        AND CAST(:answering AS bigint) > 0 THEN {OUT_OF_DATE}
+                    ELSE h.window_seconds
+                END,
+                open_outside = h.open_outside AND NOT CAST(:resets AS boolean),
+                since = h.since + {_OUTSIDE.format(what="answering")},
+                outside_messages = h.outside_messages + {_OUTSIDE.format(what="answering")},
+                outside_tokens = h.outside_tokens + {_OUTSIDE.format(what="answering_tokens")},
+                hidden_messages = h.hidden_messages + {_OUTSIDE.format(what="answering")},
+                hidden_tokens = h.hidden_tokens + {_OUTSIDE.format(what="answering_tokens")},"""
+# Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
+# The head row is the guard: the update finds it only in the state the batch was made for, and
+# its lock orders concurrent writers (decision 9). Nothing matches, nothing is stored.
+_APPEND = f"""
+        WITH moved AS (
+            UPDATE heads h
+            SET head_seq = h.head_seq + cardinality(CAST(:ids AS text[])),
+                turns = h.turns + CAST(:turns AS bigint),
+                tokens = h.tokens + CAST(:tokens AS bigint),
+                due_at = CASE
+                    WHEN h.due_at IS NULL
+                        AND h.tokens + CAST(:tokens AS bigint) >= h.resume_at
+                        AND (
+                            h.tokens + CAST(:tokens AS bigint) - h.hidden_tokens
+                                + h.summary_tokens >= CAST(:due_tokens AS bigint)
+                            OR h.head_seq + cardinality(CAST(:ids AS text[]))
+                                - h.hidden_messages > CAST(:due_messages AS bigint)
+                        ) THEN now()
+                    ELSE h.due_at
+                END,
+                mentions = CASE
+                    WHEN CAST(:mentions AS text[]) <@ h.mentions THEN h.mentions
+                    ELSE h.mentions || CAST(:mentions AS text[])
+                END,
+                {{window}}
+                open_calls = CASE
+                    WHEN CAST(:resets AS boolean) THEN CAST(:leaves AS text[])
+                    ELSE ARRAY(
+                        SELECT call FROM unnest(h.open_calls) AS call
+                        WHERE call <> ALL (CAST(:needs AS text[]))
+                    )
+                END
+            FROM conversations c
+            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+                AND c.conversation_id = CAST(:conversation_id AS uuid)
+                AND c.tenant_id = CAST(:tenant_id AS text)
+                AND h.counter = CAST(:counter AS text)
+                AND h.open_calls @> CAST(:needs AS text[])
+                AND (CAST(:expected_seq AS bigint) IS NULL
+                    OR h.head_seq = CAST(:expected_seq AS bigint))
+                AND NOT EXISTS (
+                    SELECT FROM messages known
+                    WHERE known.conversation_id = CAST(:conversation_id AS uuid)
+                        AND known.message_id = ANY (CAST(:given_ids AS text[]))
+                )
+                AND (NOT CAST(:as_held AS boolean) OR {_AS_HELD})
+            RETURNING {HEAD_COLUMNS}, h.newest_at, h.newest_before
+        ), stored AS (
+            INSERT INTO messages (
+                conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
+                total_tokens, call_ids, call_names, has_media, continues, body, fragment,
+                output, timestamp, at, late_at
+            )
+            SELECT
+                CAST(:conversation_id AS uuid),
+                moved.head_seq - cardinality(CAST(:ids AS text[])) + item.position,
+                item.id,
+                moved.turns - CAST(:turns AS bigint) + item.turn,
+                item.role,
+                CAST(:format AS text),
+                item.tokens,
+                item.reasoning_tokens,
+                moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
+                item.call_ids, item.call_names, item.has_media, item.continues,
+                convert_from(item.body, 'UTF8'), convert_from(item.fragment, 'UTF8'),
+                item.output, item.timestamp, {{times}}
+            FROM moved, unnest(
+                CAST(:ids AS text[]), CAST(:row_turns AS bigint[]), CAST(:roles AS text[]),
+                CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
+                CAST(:row_totals AS bigint[]), CAST(:call_ids AS text[]),
+                CAST(:call_names AS text[]), CAST(:has_media AS boolean[]),
+                CAST(:continues AS boolean[]), CAST(:bodies AS bytea[]),
+                CAST(:fragments AS bytea[]), CAST(:outputs AS text[]),
+                CAST(:timestamps AS text[]){{arrays}}
+            ) WITH ORDINALITY AS item (
+                id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids, call_names,
+                has_media, continues, body, fragment, output, timestamp{{columns}}, position
+            )
+        ){{blobs}}
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}, h.due_at = now() AS became_due
+        FROM moved h
+        JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
+        {LAYER_JOINS}
+        """
+# Most batches begin with no result, and their messages give no times of their own: then the window
+# asks for little, and every expression less is time saved.
+_USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
+                oldest_at = least(
+                    h.oldest_at, greatest(CAST(:newest_at AS timestamptz), h.newest_at)),
+                open_outside = false,"""
+_NO_TIMES = {"times": "moved.newest_at, NULL", "arrays": "", "columns": ""}
+_TIMES = {
+    "times": """greatest(item.newest_at, moved.newest_before),
+                CASE WHEN item.given_at < greatest(item.newest_at, moved.newest_before)
+                    THEN item.given_at END""",
+    "arrays": """, CAST(:given_times AS timestamptz[]),
+                CAST(:newest_times AS timestamptz[])""",
+    "columns": ", given_at, newest_at",
+}
+
+
+def _statement(is_usual: bool, is_timed: bool, has_blobs: bool) -> Statement:
+    return Statement(
+        _APPEND.format(
+            window=_USUAL_WINDOW if is_usual else _WINDOW,
+            # Blobs go with their messages or not at all (decision 29).
+            blobs=f", {BLOB_CTES}" if has_blobs else "",
+            **(_TIMES if is_timed else _NO_TIMES),
+        )
+    )
+
+
+APPENDS = {
+    (is_usual, is_timed, has_blobs): _statement(is_usual, is_timed, has_blobs)
+    for is_usual, is_timed in ((True, False), (False, False), (False, True))
+    for has_blobs in (False, True)
+}
+"""By whether a batch is usual, whether its messages give times, and whether it has blobs."""

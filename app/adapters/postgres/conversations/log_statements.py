@@ -1,0 +1,163 @@
+"""Statements that read the log of one conversation."""
+
+from __future__ import annotations
+
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.paging import bounded, lengths
+from app.adapters.postgres.common.rows import (
+    CONVERSATION_COLUMNS,
+    HEAD_COLUMNS,
+    LAYER_JOINS,
+)
+
+_STORED = (
+    *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),
+    *("body", "output", "created_at"),
+)
+STORED_COLUMNS = ", ".join(_STORED)
+# Both rows are locked, because only locked rows are read anew after a wait for the lock.
+LOCK = Statement(
+    f"""
+        SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
+        FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        {LAYER_JOINS}
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text)
+        FOR UPDATE OF h, c
+        """
+)
+
+
+def bounded_messages(rows: str, order: str, *also: str) -> str:
+    """Return a query for a page of stored messages, with other columns of the rows as well."""
+    return bounded(rows, (*_STORED, *also), lengths("body", "output"), order)
+
+
+IDS = Statement(
+    """
+        SELECT seq, message_id FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq = ANY (CAST(:seqs AS bigint[]))
+        """
+)
+_PAGE = f"""
+    SELECT {STORED_COLUMNS}
+    FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq > CAST(:after_seq AS bigint) AND seq < CAST(:before_seq AS bigint)
+    ORDER BY seq {{order}}
+    LIMIT CAST(:limit AS bigint)
+"""
+PAGE = {
+    order.lower(): Statement(bounded_messages(_PAGE.format(order=order), f"seq {order}"))
+    for order in ("ASC", "DESC")
+}
+BY_IDS = Statement(
+    bounded_messages(
+        f"""
+            SELECT {STORED_COLUMNS}
+            FROM messages
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND message_id = ANY (CAST(:ids AS text[])) AND seq > CAST(:after_seq AS bigint)
+            ORDER BY seq
+            LIMIT CAST(:limit AS bigint)
+        """,
+        "seq",
+    )
+)
+# What a build or a summariser reads of a message is its body or its fragment.
+SIZES = Statement(
+    """
+        SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
+        FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
+        ORDER BY seq
+        """
+)
+ENTRIES = Statement(
+    """
+        SELECT m.seq, m.role, m.tokens, p.seq IS NOT NULL AS pinned
+        FROM messages m
+        LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= CAST(:start AS bigint) AND m.seq < CAST(:end AS bigint)
+        ORDER BY m.seq
+        """
+)
+# A result follows its call; the message before the first results of a range has theirs.
+TOOL_NAMES = Statement(
+    """
+        SELECT seq, role, call_ids, call_names FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq >= coalesce((
+                SELECT starts.seq FROM messages starts
+                WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                    AND starts.seq <= CAST(:start AS bigint) AND starts.role <> 'tool'
+                ORDER BY starts.seq DESC LIMIT 1), 1)
+            AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
+        ORDER BY seq
+        """
+)
+OPEN_CALLS = Statement(
+    """
+        SELECT call_ids, call_names FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND role <> 'tool'
+        ORDER BY seq DESC LIMIT 1
+        """
+)
+MAX_LOOKED_AT = 5_000
+"""Messages in which the last use of tools is looked for: its cost must not grow with the log."""
+LAST_USED = Statement(
+    f"""
+        SELECT call_names, max(seq) AS seq FROM (
+            SELECT seq, call_names FROM messages
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            ORDER BY seq DESC LIMIT {MAX_LOOKED_AT}
+        ) AS newest
+        WHERE call_names IS NOT NULL
+        GROUP BY call_names
+        """
+)
+PROMOTE = Statement(
+    """
+        UPDATE heads
+        SET promoted = CASE
+                WHEN promoted_turn = turns THEN promoted || ARRAY(
+                    SELECT item.name
+                    FROM unnest(CAST(:names AS text[])) WITH ORDINALITY AS item (name, position)
+                    WHERE item.name <> ALL (promoted)
+                    ORDER BY item.position
+                )
+                ELSE CAST(:names AS text[])
+            END,
+            promoted_turn = turns
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING promoted
+        """
+)
+TOTAL_AT = Statement(
+    """
+        SELECT total_tokens FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq <= CAST(:seq AS bigint)
+        ORDER BY seq DESC LIMIT 1
+        """
+)
+KEPT_ANSWER = Statement(
+    """
+        SELECT request_hash, answer FROM idempotency_keys
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND key = CAST(:key AS text)
+            AND created_at > now() - interval '24 hours'
+        """
+)
+KEEP_ANSWER = Statement(
+    """
+        INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer)
+        VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
+                CAST(:request_hash AS text), CAST(:answer AS text))
+        ON CONFLICT (conversation_id, key) DO UPDATE
+        SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = now()
+        """
+)
