@@ -51,7 +51,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.query import MAX_QUERY_CHARS
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.conversations.batches import Append
-from app.services.conversations.transcripts import Listed, Shown
+from app.services.conversations.transcripts import PageMessage, Shown
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
@@ -275,7 +275,7 @@ async def transcript(
     content: str | None,
 ) -> Response:
     """Return a page of messages, as many of them as its bytes allow."""
-    page = [Listed(conversation, message) for message in messages]
+    page = [PageMessage(conversation, message) for message in messages]
     shown = await services(request).transcripts.shown(
         tenant_of(request), page, _wanted(content), read_of(request)
     )

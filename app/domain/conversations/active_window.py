@@ -1,15 +1,16 @@
-"""The active window: which of a conversation's messages may be shown at all (B2, B3, I4).
+"""The active window: the messages of a conversation that payloads may show.
 
 1. A message is in the window if it is newer than the marker, `max(last_cleared_at, now - rolling
-   window)`. Its time is the one it gives, but not one in the future, or else when it was received.
-2. A call group is in the window as a whole or not at all, so that no result is orphaned. What
-   comes in later for a group that is outside stays outside with it.
-3. Times nearly always rise with the seqs. So the window is everything from one seq on, `since`,
-   but for `gaps`: messages that came later and are older than the marker.
-4. What was restored is shown again, until a rolling window's length after that, or until a clear.
-5. The window moves only when something has to leave it, and then by a step more than it must, so
-   that a busy conversation's prefix does not break on every turn (decision 10). Nothing that is
-   shown is ever older than the rolling window; what leaves with it may be younger by a step.
+   window)`. Its time is its own timestamp unless that is in the future, or else the time at which
+   it was received.
+2. A whole call group is inside or outside, so that no result is without its call. A result that
+   arrives later for a group outside stays outside.
+3. Times nearly always rise with the seqs. So the window is everything from the seq `since` on,
+   except for `gaps`: later messages with a time before the marker.
+4. A restored message is shown again for the length of a rolling window, or until a clear.
+5. The window moves only when a message has to leave it, and then by one step more than necessary,
+   so that the prompt cache of a busy conversation does not miss on every turn. No shown message is
+   older than the rolling window. Messages that leave early are younger by at most one step.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from app.domain.common import json_text
 from app.domain.conversations.view import ENDLESS, WHOLE, Span, minus, union
 
 DEFAULT_ROLLING_WINDOW_SECONDS = 86_400
-"""What an agent has that says nothing else (B1)."""
+"""The default of an agent."""
 EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
-"""No message is older: databases take the first moment there is for minus infinity."""
+"""The oldest time of a message: databases read the minimum time as minus infinity."""
 TICK = timedelta(microseconds=1)
-"""The least time there is between two moments."""
+"""The resolution of times."""
 OUT_OF_DATE = -1
-"""The length that a window is said to have been moved by when it has to be moved in any case."""
+"""The stored length of a rolling window that forces the next read to move the window."""
 STEPS = 24
-"""So many steps make a rolling window (decision 10)."""
+"""Steps in the length of a rolling window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A range of seqs that was put back into the window, and when (I4)."""
+    """A range of seqs that was put back into the window, and when."""
 
     span: Span
     at: datetime
@@ -44,7 +45,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class ActiveWindow:
-    """Everything from `since` on without the `gaps`, and what was `restored` of the rest."""
+    """All messages from `since` on without the `gaps`, and the `restored` ranges."""
 
     since: int = 1
     gaps: tuple[Span, ...] = ()
@@ -52,7 +53,7 @@ class ActiveWindow:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The seqs in the window, ascending; the last span is open."""
+        """The seqs in the window, ascending; the last span has no end."""
         if self.is_plain:
             return WHOLE if self.since == 1 else (Span(self.since, ENDLESS),)
         newer = minus((Span(self.since, ENDLESS),), union(self.gaps))
@@ -60,7 +61,7 @@ class ActiveWindow:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is all that follows one seq."""
+        """Whether it has neither gaps nor restored ranges."""
         return not (self.gaps or self.restored)
 
     def holds(self, seq: int) -> bool:
@@ -70,14 +71,14 @@ class ActiveWindow:
         return any(span.holds(seq) for span in self.spans)
 
     def with_restored(self, spans: Iterable[Span], at: datetime) -> ActiveWindow:
-        """Return the window with these ranges put back, as far as they are not in it."""
+        """Return the window with the parts of these ranges that are outside it put back."""
         new = minus(union(spans), self.spans)
         return ActiveWindow(
             self.since, self.gaps, (*self.restored, *(Restored(span, at) for span in new))
         )
 
     def parts_as_json(self) -> str:
-        """Return the text that is stored of gaps and restored ranges, empty without any."""
+        """Return gaps and restored ranges as stored: JSON, or empty without any."""
         if self.is_plain:
             return ""
         return json_text.dumps(
@@ -91,7 +92,7 @@ class ActiveWindow:
 
 
 NO_LIMIT = ActiveWindow()
-"""The window of a conversation that nothing was taken out of."""
+"""The window that holds the whole log."""
 
 
 def window_from(since: int, parts: str) -> ActiveWindow:
@@ -116,9 +117,9 @@ def marker_of(
     *,
     steps_ahead: bool = False,
 ) -> datetime | None:
-    """Return the time at or before which nothing is shown, None where there is none (rule 1).
+    """Return the time up to which no message is shown, None without one (rule 1).
 
-    One that steps ahead leaves a step's time until it has to move again (rule 5).
+    With `steps_ahead` it is one step later, so that the window does not move again at once.
     """
     rolled = None
     if window_seconds is not None:
@@ -128,7 +129,7 @@ def marker_of(
 
 
 def after_clear(now: datetime, cleared_at: datetime | None) -> datetime:
-    """Return the time, which is later than the last clear whatever the clocks say."""
+    """Return the current time, or a tick after the last clear if that is later."""
     return now if cleared_at is None else max(now, cleared_at + TICK)
 
 
@@ -139,7 +140,7 @@ def has_to_move(
     oldest_at: datetime | None,
     now: datetime,
 ) -> bool:
-    """Whether a window is out of date: by its oldest message, or as its length was changed."""
+    """Whether the oldest message is too old, or the length of the rolling window changed."""
     if settled_seconds != window_seconds:
         return True
     marker = marker_of(cleared_at, window_seconds, now)
@@ -149,7 +150,7 @@ def has_to_move(
 def still_restored(
     restored: Iterable[Restored], window: ActiveWindow, marker: datetime | None
 ) -> tuple[Restored, ...]:
-    """Return what of the restored ranges stays beside a window that was moved."""
+    """Return the restored ranges that stay in a window after a move."""
     return tuple(
         Restored(span, item.at)
         for item in restored
@@ -159,9 +160,9 @@ def still_restored(
 
 
 def time_from(text: str) -> datetime | None:
-    """Read a message's own time, UTC where it names no zone.
+    """Parse a timestamp, as UTC without a zone.
 
-    None for what is no ISO 8601 time, or one before all others.
+    Returns None for text that is not an ISO 8601 time, and for a time before `EARLIEST`.
     """
     try:
         given = datetime.fromisoformat(text)

@@ -1,11 +1,11 @@
-"""Events: what happened to a conversation, told once and in order (L3).
+"""Events of a conversation, in order and without duplicates.
 
-1. Two sequences tell it: the log by its seqs, everything else by event seqs. Neither has gaps.
-   Appending writes no event: that messages were appended, the log itself tells.
-2. A cursor is a place in both. It is the id of an event, and says exactly what its reader has
-   been told, to any process and at any time.
-3. Each event moves one of the two on. A page tells them by time, each sequence in its own order,
-   and nothing ahead of something older that the page did not reach.
+1. Events come from two sequences without gaps: messages by their seqs, and all other events by
+   event seqs. An append stores no event: the log itself is the record of its messages.
+2. A cursor is a position in both sequences. It is the id of an event and identifies exactly the
+   events before it, for every process and at any time.
+3. Each event advances one of the two positions. A page merges both sequences by time, and stops
+   before an event that is newer than one beyond the page.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from app.domain.common import json_text
 
 CURSOR_PATTERN = r"^(0|[1-9][0-9]{0,15})\.(0|[1-9][0-9]{0,15})$"
-"""A cursor's one spelling; sixteen digits hold every seq there can be."""
+"""The syntax of a cursor; sixteen digits hold every seq."""
 
 _CURSOR = re.compile(CURSOR_PATTERN)
 
 
 class EventType(StrEnum):
-    """What an event says; `ready` and `deleted` are said by a stream, and never stored."""
+    """The types of events; streams send `ready` and `deleted`, which are not stored."""
 
     APPENDED = "appended"
     DUE = "due"
@@ -47,7 +47,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a reader has come: in the log, and in the events (rule 2)."""
+    """A position in the log and in the stored events (rule 2)."""
 
     seq: int
     event_seq: int
@@ -56,7 +56,7 @@ class Cursor:
         return f"{self.seq}.{self.event_seq}"
 
     def is_beyond(self, newest: Cursor) -> bool:
-        """Whether it names something that a conversation with this head does not have."""
+        """Whether it is after the newest position of a conversation."""
         return self.seq > newest.seq or self.event_seq > newest.event_seq
 
 
@@ -77,7 +77,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """What one read finds after a cursor: at most `limit` rows of either sequence, ascending."""
+    """The rows after a cursor: at most `limit` of each sequence, ascending."""
 
     newest: Cursor
     messages: Sequence[EventRow]
@@ -86,13 +86,13 @@ class EventPage:
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing is left after it."""
+        """Whether there are no rows after it."""
         return max(len(self.messages), len(self.stored)) < self.limit
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event as it is told; whoever has had it goes on after `cursor`."""
+    """An event as a stream sends it; a client continues after `cursor`."""
 
     cursor: Cursor
     type: str
@@ -101,32 +101,35 @@ class Event:
 
 
 def cursor_from(text: str) -> Cursor | None:
-    """Read a cursor back from its text; None for what is no cursor's text."""
+    """Parse a cursor; None for invalid text."""
     found = _CURSOR.fullmatch(text)
     return Cursor(int(found[1]), int(found[2])) if found else None
 
 
 def events_after(after: Cursor, page: EventPage) -> list[Event]:
-    """Return what a page tells whoever has come to `after` (rule 3).
+    """Return the events of a page after a cursor (rule 3).
 
-    Messages with no other event between them are one `appended`, at the time of the last.
+    Messages without another event between them are one `appended` event, with the time of the
+    last one.
     """
-    told: list[Event] = []
+    events: list[Event] = []
     cursor = after
     for is_message, group in groupby(_in_order(page), key=lambda row: row.is_message):
         rows = list(group)
         if is_message:
             cursor = replace(cursor, seq=rows[-1].seq)
-            told.append(_appended(cursor, rows, page.newest))
+            events.append(_appended(cursor, rows, page.newest))
             continue
         for row in rows:
             cursor = replace(cursor, event_seq=row.seq)
-            told.append(Event(cursor, row.type, row.created_at, json_text.loads(row.data or "{}")))
-    return told
+            events.append(
+                Event(cursor, row.type, row.created_at, json_text.loads(row.data or "{}"))
+            )
+    return events
 
 
 def _in_order(page: EventPage) -> Iterator[EventRow]:
-    """Yield both sequences by time, up to the end of one that goes on after the page."""
+    """Yield both sequences by time, up to the end of one that continues after the page."""
     ends = [rows[-1] for rows in (page.messages, page.stored) if len(rows) == page.limit]
     for row in merge(page.messages, page.stored, key=lambda row: row.created_at):
         yield row

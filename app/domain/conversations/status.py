@@ -1,10 +1,10 @@
-"""The status of an agent's other conversations, as one of them is told of it (B4).
+"""The text that lists an agent's other conversations in a system prompt.
 
-1. It says which conversations are active, since when, and which tools they wait for. It quotes no
-   message: what one conversation's user said is no business of another's.
-2. A conversation is called what its metadata's `title` says, and else by its id; what its metadata
-   says as `status` stands beside it. Both are the caller's own words.
-3. Times are given to the minute, so that the text changes seldom.
+1. It names the active conversations, the time of their newest message, and the tools that they
+   wait for. It quotes no message, because each may belong to another user.
+2. The name of a conversation is the `title` of its metadata, or else its id. The `status` of its
+   metadata follows.
+3. Times are rounded to minutes, so that the text changes seldom.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 from app.domain.common import json_text
 
-MAX_TOLD = 10
-MAX_LOOKED_AT = 50
-"""So many of an agent's newest conversations are looked at: its cost must not grow with them."""
+MAX_LISTED = 10
+MAX_CONVERSATIONS = 50
+"""Newest conversations of an agent that are read: a bound of the cost."""
 _MAX_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a conversation does: when its newest message came, and the tools it waits for."""
+    """The time of a conversation's newest message, and the tools it waits for."""
 
     conversation_id: str
     metadata: str
@@ -33,8 +33,8 @@ class Activity:
 
 
 def status_text(activities: Sequence[Activity], conversation_id: str) -> str | None:
-    """Return what a conversation is told of the others, newest first; None without any."""
-    others = [item for item in activities if item.conversation_id != conversation_id][:MAX_TOLD]
+    """Return the text about the other conversations, newest first; None without any."""
+    others = [item for item in activities if item.conversation_id != conversation_id][:MAX_LISTED]
     if not others:
         return None
     return "\n".join(("Other conversations of this agent:", *map(_line, others)))
@@ -42,17 +42,17 @@ def status_text(activities: Sequence[Activity], conversation_id: str) -> str | N
 
 def _line(activity: Activity) -> str:
     metadata = json_text.loads(activity.metadata)
-    name = _words(metadata, "title") or activity.conversation_id
+    name = _one_line(metadata, "title") or activity.conversation_id
     parts = [f"last message {activity.newest_at:%Y-%m-%d %H:%M} UTC"]
-    if (told := _words(metadata, "status")) is not None:
-        parts.insert(0, told)
+    if (status := _one_line(metadata, "status")) is not None:
+        parts.insert(0, status)
     if activity.waits_for:
         parts.append(f"waiting for {', '.join(dict.fromkeys(activity.waits_for))}")
     return f"- {name}: {'; '.join(parts)}"
 
 
-def _words(metadata: Mapping[str, Any], name: str) -> str | None:
-    """Return a text of the metadata on one line; None for one that is empty or no text."""
+def _one_line(metadata: Mapping[str, Any], name: str) -> str | None:
+    """Return a string of the metadata on one line; None for an empty or missing one."""
     value = metadata.get(name)
     words = " ".join(value.split()) if isinstance(value, str) else ""
     return words[:_MAX_CHARS] or None

@@ -1,12 +1,12 @@
-"""Turns, call groups, and where a history may be cut.
+"""Turns, call groups, and the positions at which a history may be cut.
 
-1. A turn begins at a user message and runs up to the next one (vocabulary).
-2. A call group is an assistant message with tool calls and all their results. Results follow
-   their calls directly, so a position is inside a group exactly when a tool message stands there.
-3. No cut separates a call from its result (A4, N1, N2).
-4. Cuts are made at turn starts; inside one oversized turn, between call groups (N4).
-5. A pin protects the whole call group its message belongs to (D8), the policy's `exclude_tools`
-   the results of those tools alone, and from clearing alone (F3).
+1. A turn begins at a user message and ends before the next one.
+2. A call group is an assistant message with tool calls, and all their results. Results follow
+   their calls directly, so an index is inside a group exactly when it is that of a tool message.
+3. No cut separates a call from its result.
+4. Cuts are at turn starts; inside a single oversized turn, between call groups.
+5. A pin protects the whole call group of its message. The policy's `exclude_tools` protects only
+   the results of those tools, and only from clearing.
 
 A cut at index `i` splits a history into `[0, i)` and `[i, len)`; `0` and `len` cut nothing.
 """
@@ -22,21 +22,21 @@ from app.domain.common.messages import Role
 
 
 class HasRole(Protocol):
-    """Anything that stands in a history."""
+    """An item of a history."""
 
     @property
     def role(self) -> Role:
-        """Who speaks."""
+        """The role of the message."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What planning needs to know of one message.
+    """A message as compaction planning reads it.
 
-    `tokens` is its cost as it would be sent, `trimmed_tokens` the cost once a tool result has
-    given way to its placeholder (equal to `tokens` for everything else). A `pinned` one is
-    neither summarised nor cleared nor dropped (D8), an `excluded` one is not cleared (F3).
+    `tokens` is its cost, `trimmed_tokens` the cost with a placeholder in place of a tool result
+    (equal to `tokens` for other messages). A `pinned` message is never summarised, cleared or
+    dropped; an `excluded` one is never cleared.
     """
 
     seq: int
@@ -48,23 +48,23 @@ class Entry:
 
     @property
     def clearable(self) -> bool:
-        """Whether clearing it frees anything; a pin on another of its group may forbid it."""
+        """Whether clearing it frees tokens; a pin on its group may still protect it."""
         return self.trimmed_tokens < self.tokens
 
 
 TRIMMED_TOKENS = 80
-"""The most a trimmed tool result costs: its placeholder, its call's id, its overhead."""
+"""Maximum cost of a cleared tool result: placeholder, call id and overhead."""
 
 
 def entry(seq: int, role: Role, tokens: int, pinned: bool = False, excluded: bool = False) -> Entry:
-    """Return the entry of a stored message; only larger tool results can be trimmed."""
+    """Return the entry of a stored message; only large tool results can be cleared."""
     can_trim = role is Role.TOOL and not (pinned or excluded)
     trimmed_tokens = min(tokens, TRIMMED_TOKENS) if can_trim else tokens
     return Entry(seq, role, tokens, trimmed_tokens, pinned, excluded)
 
 
 def parse_turn_boundaries(history: Sequence[HasRole]) -> list[int]:
-    """Return the index at which each turn starts (A4).
+    """Return the index at which each turn starts.
 
     Messages before the first user message belong to a turn that starts at 0.
     """
@@ -102,7 +102,7 @@ def call_groups(history: Sequence[HasRole]) -> list[tuple[int, int]]:
 
 
 def pinned_seqs(history: Sequence[Entry]) -> frozenset[int]:
-    """Return the seqs that pins protect: every message of a group with a pinned one (rule 5)."""
+    """Return the seqs of all messages in call groups with a pin (rule 5)."""
     if not any(entry.pinned for entry in history):
         return frozenset()
     groups = (history[start:end] for start, end in call_groups(history))
@@ -112,12 +112,12 @@ def pinned_seqs(history: Sequence[Entry]) -> frozenset[int]:
 
 
 def never_cleared(history: Sequence[Entry]) -> frozenset[int]:
-    """Return the seqs that no step clears: those that pins protect, and excluded results."""
+    """Return the seqs that are never cleared: pinned groups and excluded results."""
     return pinned_seqs(history) | {entry.seq for entry in history if entry.excluded}
 
 
 def find_safe_boundary(history: Sequence[HasRole], target: int) -> int:
-    """Return the legal cut nearest to `target` (A4, S3).
+    """Return the legal cut nearest to `target`.
 
     Turn starts come first, the earlier of two equally near ones. A history that is a single
     turn is cut between call groups, at or before the target.

@@ -1,13 +1,13 @@
-"""Views: what of a log is shown, and what stands for the rest.
+"""Views: the messages of a log that payloads show, and the summaries of the others.
 
-1. A view is a value: the spans shown verbatim, the summaries of what is not, what is cleared.
-2. It shows nothing outside the active window of its conversation, and tells of nothing outside it
-   either (B2). That window is a set of spans, too; the last one is open.
-3. What is hidden of the window lies in one range, `[span_start, span_end)` of the head, but for
-   single messages kept inside it. Everything from its end on is shown, and everything before its
-   start.
-4. Summaries are ordered, do not overlap, and lie inside the hidden range (N10). Messages hidden
-   without a summary are told of by the note.
+1. A view is a value: spans that are shown verbatim, summaries of hidden messages, and the tool
+   results that are cleared.
+2. A view neither shows nor summarises messages outside the conversation's active window. The
+   window is a set of spans, of which the last has no end.
+3. The hidden messages of the window are one range, `[span_start, span_end)` of the conversation's
+   state, except for messages kept inside it. All messages before and after the range are shown.
+4. Summaries are ordered, do not overlap, and are inside the hidden range. The note mentions the
+   messages that are hidden without a summary.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class Span:
 class ShortenedMessage:
     """A user or assistant message of which only the beginning and the end are shown.
 
-    `head_bytes` and `tail_bytes` are of all its texts together, `tokens` is what is left of its
-    cost.
+    `head_bytes` and `tail_bytes` count the bytes of all its texts, `tokens` is the remaining cost.
     """
 
     seq: int
@@ -54,10 +53,10 @@ def _start(span: Span) -> int:
 
 
 ENDLESS = 2**62
-"""The end of a span that is still growing."""
+"""The end of a span without an end."""
 
 WHOLE = (Span(1, ENDLESS),)
-"""The spans that show a log as it is."""
+"""The spans of a whole log."""
 
 
 def union(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -109,10 +108,10 @@ def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary and the seqs it stands for; `tokens` is what its message costs.
+    """A summary of the messages in a span; `tokens` is the cost of its message.
 
-    `level` 1 is made of messages, each higher one of summaries of the level below (D3);
-    `sources` are the spans of those, or the span itself.
+    A summary of `level` 1 is made of messages, one of a higher level of summaries of the level
+    below. `sources` are the spans of those, or the span itself.
     """
 
     span: Span
@@ -124,15 +123,15 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What of a log is shown: the frozen part of an epoch.
+    """The view of a log, which is constant within an epoch.
 
-    `window` are the seqs that may be shown at all (B2), `spans` those shown verbatim, both
-    ascending; the last one is open. `retain` and the
-    summaries stand where the hidden range begins, each in a message of its own. Tool results up
-    to `trimmed_through` are placeholders, but for the seqs in `untrimmed`. Of the messages in
-    `shortened`, ascending, only the beginning and the end are shown. Reasoning after
-    `reasoning_after` is replayed (A10, A11); `reasoning_of` names whose reasoning the model takes
-    of what came in the Chat format (N12).
+    - `window` are the seqs of the active window, `spans` those shown verbatim, both ascending; the
+      last span has no end.
+    - `retain` and each summary are messages of their own at the start of the hidden range.
+    - Tool results up to `trimmed_through` are placeholders, except for the seqs in `untrimmed`.
+    - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
+    - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
+      in the Chat format the model accepts.
     """
 
     spans: tuple[Span, ...] = WHOLE
@@ -153,14 +152,14 @@ class View:
         return at >= 0 and seq < self.spans[at].end
 
     def trims(self, seq: int) -> bool:
-        """Whether a tool result with this seq gives way to its placeholder."""
+        """Whether a tool result with this seq is a placeholder."""
         return seq <= self.trimmed_through and seq not in self.untrimmed
 
     @property
     def is_whole(self) -> bool:
-        """Whether it shows the log as it is, so that nothing was made after another prefix."""
-        given_up = self.summaries or self.note or self.trimmed_through or self.shortened
-        return self.spans == WHOLE and not given_up
+        """Whether it shows the whole log unchanged."""
+        is_reduced = self.summaries or self.note or self.trimmed_through or self.shortened
+        return self.spans == WHOLE and not is_reduced
 
     @property
     def cuts_the_start(self) -> bool:
@@ -169,7 +168,7 @@ class View:
 
     @property
     def hidden(self) -> Span | None:
-        """The range that holds everything hidden, None when all is shown."""
+        """The hidden range, None when all is shown."""
         return hidden_by(self.spans, self.window)
 
     @property
@@ -187,13 +186,13 @@ class View:
 
     @property
     def summarised(self) -> Span | None:
-        """The range that the summaries stand for together."""
+        """The range of all summaries together."""
         if not self.summaries:
             return None
         return Span(self.summaries[0].span.start, self.summaries[-1].span.end)
 
     def summary_texts(self) -> tuple[str, ...]:
-        """Return the messages that stand where others are left out, in order."""
+        """Return the texts of the messages in place of the hidden range, in order."""
         texts = [] if self.retain is None else [f"{RETAIN_PREFIX}{self.retain}]"]
         texts += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in self.summaries]
         if self.note is not None:
@@ -201,14 +200,14 @@ class View:
         return tuple(texts)
 
     def as_json(self) -> str:
-        """Return the text that is stored for it."""
+        """Return it as stored JSON."""
         return json_text.dumps(asdict(self))
 
 
 def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | None:
-    """Return the range that holds all of a window that these spans do not show, None without any.
+    """Return the range of the window's seqs that are not in these spans, None without any.
 
-    It may hold seqs outside the window as well, which nothing tells of.
+    It may contain seqs outside the window as well.
     """
     hidden = minus(window, spans)
     return Span(hidden[0].start, hidden[-1].end) if hidden else None
@@ -217,7 +216,7 @@ def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | N
 def spans_beside(
     hidden: Span | None, kept: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
 ) -> tuple[Span, ...]:
-    """Return the seqs of a window shown verbatim around a hidden range and inside it."""
+    """Return the seqs of a window around a hidden range, and those kept inside it."""
     if hidden is None:
         return window
     inside = spans_of(filter(hidden.holds, kept))
@@ -225,15 +224,15 @@ def spans_beside(
 
 
 def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
-    """Return what there is of the spans in a log with this head."""
+    """Return the spans up to the head of a log."""
     ended = (Span(span.start, min(span.end, head_seq + 1)) for span in spans)
     return [span for span in ended if span.start < span.end]
 
 
 def view_from(raw: Mapping[str, Any]) -> View:
-    """Read a view back from what `as_json` wrote, in this version or the first."""
+    """Parse a view from the JSON of this or the first version."""
     summaries = raw.get("summaries")
-    if summaries is None:  # the first version knew one summary
+    if summaries is None:  # the first version had one summary
         span = raw["summary_span"]
         summaries = [{"span": span, "text": raw["summary"] or ""}] if span else []
     return View(
@@ -252,7 +251,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
 
 
 def summary_from(raw: Mapping[str, Any]) -> Summary:
-    """Read a summary back from its JSON object."""
+    """Parse a summary from its JSON object."""
     return Summary(
         span=Span(**raw["span"]),
         text=raw["text"],

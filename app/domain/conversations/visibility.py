@@ -1,13 +1,13 @@
-"""Visibility: how the current context shows each message of a log (A6).
+"""Visibility: how the current context shows each message of a log.
 
-1. The current context is that of the policy's own window: the active window as it is now, what the
-   active compaction shows of it, and of that the last messages where the policy slides.
-2. Every message has one state. It is shown, `verbatim` or `cleared`; it is in the active window
-   and hidden, `summarised` or `left_out`; or it is `outside`.
-3. A summary tells of what the compaction that made it hid. What that one still showed in the middle
-   of its range was either taken into another summary when it was hidden, or left out.
-4. What hid or cleared a message is the oldest receipt of an unbroken row: those after it hide or
-   clear it as well. Receipts come newest first, as far back as they were read.
+1. The current context is that of the policy's own context window: the active window, of that the
+   view of the active compaction, and of that the last messages with a sliding window policy.
+2. Every message has one state. `verbatim` and `cleared` messages are shown, `summarised` and
+   `left_out` messages are hidden in the active window, and others are `outside`.
+3. A summary covers the messages that its compaction hid. A message that this compaction still
+   showed inside its range was later either merged into another summary or left out.
+4. The cause of a hidden or cleared message is the oldest receipt in an unbroken sequence of
+   receipts that hide or clear it. Receipts are ordered newest first, as far as they were read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from app.domain.conversations.view import (
 
 
 class State(StrEnum):
-    """What has become of a message in the current context."""
+    """The state of a message in the current context."""
 
     VERBATIM = "verbatim"
     CLEARED = "cleared"
@@ -44,9 +44,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """How a message is shown, and by which compaction; None where none did, or none was found.
+    """The state of a message, and the compaction that caused it; None without a known one.
 
-    `restored_at` is when it was put back into the active window (I4).
+    `restored_at` is when it was put back into the active window.
     """
 
     state: State
@@ -55,13 +55,13 @@ class Visibility:
 
     @property
     def is_explained(self) -> bool:
-        """Whether older receipts would add nothing to it."""
+        """Whether older receipts would not change it."""
         return self.compaction_id is not None or self.state in (State.VERBATIM, State.OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class Slid:
-    """Where a sliding window begins: among what a view shows, and in the whole active window."""
+    """The seqs at which a sliding window begins: in the view, and in the whole active window."""
 
     shown_from: int = 1
     whole_from: int = 1
@@ -71,7 +71,7 @@ NOT_SLID = Slid()
 
 
 def last_from(spans: Sequence[Span], head_seq: int, count: int) -> int:
-    """Return the seq at which the last `count` messages of these spans begin, 1 if all do."""
+    """Return the seq at which the last `count` messages of these spans begin, 1 for all."""
     for span in reversed(spans_through(spans, head_seq)):
         size = span.end - span.start
         if count <= size:
@@ -89,23 +89,23 @@ def visibilities(
 ) -> dict[int, Visibility]:
     """Return the visibility of messages by seq.
 
-    `view` is what the conversation shows when nothing has to be reduced, and `receipts` led to
-    it, the active one first. Those that are pinned are shown wherever a window slides.
+    `view` is the view before a build reduces it, and `receipts` led to it, the active one first.
+    Pinned messages are shown outside a sliding window as well.
     """
     states = {item.seq: _state_of(item, view, slid) for item in entries}
     causes: dict[int, Compaction] = {}
-    untold: set[int] = set()
+    uncovered: set[int] = set()
     for summary, seqs in _by_summary(states, view.summaries).items():
         maker = _maker_of(summary, receipts)
         if maker is not None:
-            told = {seq for seq in seqs if _is_hidden(maker.view, seq)}
-            causes |= dict.fromkeys(told, maker)
-            untold |= seqs - told
+            covered = {seq for seq in seqs if _is_hidden(maker.view, seq)}
+            causes |= dict.fromkeys(covered, maker)
+            uncovered |= seqs - covered
     left_out = _in_state(states, State.LEFT_OUT)
-    causes |= _causes([*left_out, *untold], receipts, _hidden_in)
+    causes |= _causes([*left_out, *uncovered], receipts, _hidden_in)
     causes |= _causes(_in_state(states, State.CLEARED), receipts, _cleared_in)
-    for seq in untold:
-        if seq not in causes or not _tells_of(causes[seq], seq):
+    for seq in uncovered:
+        if seq not in causes or not _covers(causes[seq], seq):
             states[seq] = State.LEFT_OUT
     return {
         seq: Visibility(
@@ -118,7 +118,7 @@ def visibilities(
 
 
 def _state_of(item: Entry, view: View, slid: Slid) -> State:
-    """Return the state of a message as the view alone tells it (rule 2)."""
+    """Return the state of a message by the view alone (rule 2)."""
     seq = item.seq
     if not _holds(view.window, seq):
         return State.OUTSIDE
@@ -135,7 +135,7 @@ def _state_of(item: Entry, view: View, slid: Slid) -> State:
 def _by_summary(
     states: Mapping[int, State], summaries: Sequence[Summary]
 ) -> Mapping[Summary, set[int]]:
-    """Return the summarised seqs by the summary that stands for each."""
+    """Return the summarised seqs by summary."""
     found: dict[Summary, set[int]] = {}
     for seq in _in_state(states, State.SUMMARISED):
         summary = _summary_of(seq, summaries)
@@ -153,9 +153,9 @@ def _summary_of(seq: int, summaries: Iterable[Summary]) -> Summary | None:
 
 
 def _maker_of(summary: Summary, receipts: Iterable[Compaction]) -> Compaction | None:
-    """Return the newest receipt that made a summary, None if it is older than those read.
+    """Return the newest receipt that made a summary, None if it was not read.
 
-    Where it was made its span may have reached further than what is hidden now.
+    The summary's span in the receipt may be larger than the span that is hidden now.
     """
     for receipt in receipts:
         for made in receipt.made:
@@ -170,8 +170,8 @@ def _is_hidden(view: View, seq: int) -> bool:
     return _holds(view.window, seq) and not view.shows(seq)
 
 
-def _tells_of(receipt: Compaction, seq: int) -> bool:
-    """Whether a summary that this one made took in a message from beside its range (rule 3)."""
+def _covers(receipt: Compaction, seq: int) -> bool:
+    """Whether a summary of this receipt covers a message outside its range (rule 3)."""
     return any(_holds(made.sources, seq) for made in receipt.made)
 
 
@@ -182,7 +182,7 @@ def _causes(
 ) -> dict[int, Compaction]:
     """Return the receipt that hid, or cleared, each of these messages first (rule 4).
 
-    Of those that all receipts did it to nothing is said, unless there is no older receipt.
+    A message that all receipts hide has no cause, unless there is no older receipt.
     """
     found: dict[int, Compaction] = {}
     left = spans_of(seqs)

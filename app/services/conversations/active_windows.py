@@ -1,10 +1,10 @@
-"""The active window of a conversation as time goes by: moved where it has to be (B2, B3, I4).
+"""Moves the active window of a conversation as time passes.
 
-1. Nothing moves a window but somebody who looks at it: a build, a compaction, a reading. What the
-   head says is right until its oldest message is older than the rolling window, or until that is
-   given another length; both stand in the head, so that looking costs nothing (decision 9).
-2. Moving is one transaction under the head's lock. What of the active compaction is left in the
-   window stays; a summary wholly outside it is not shown any more.
+1. A read moves the window: a build, a compaction or a transcript. The stored window is correct
+   until its oldest message is older than the rolling window, or until the length of the rolling
+   window changes. The conversation's state has both values, so the check needs no query.
+2. A move is one transaction that locks the conversation's state. It keeps the part of the active
+   compaction that is still in the window, and drops summaries that are wholly outside it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from app.services.prompt.settings_resolver import SettingsResolver
 
 
 class ActiveWindows:
-    """Moves windows on, and puts restored messages back into them."""
+    """Moves active windows, and puts restored messages back into them."""
 
     def __init__(
         self, database: Database, resolver: SettingsResolver, now: Callable[[], datetime]
     ) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self.now = now
 
     async def settled(self, tenant_id: str, conversation: Conversation) -> Conversation:
-        """Return the conversation with its window as it is now; raises NotFound."""
+        """Return the conversation with an up-to-date window; raises NotFound."""
         if not conversation.is_outdated(self.now()):
             return conversation
         async with self._database.transaction() as records:
@@ -49,13 +49,13 @@ class ActiveWindows:
             return await self.settle(records, found)
 
     async def settle(self, records: Repositories, conversation: Conversation) -> Conversation:
-        """Do the same in a transaction that holds the head's lock."""
+        """Do the same in a transaction that holds the lock of the conversation's state."""
         now = self.now()
         if not conversation.is_outdated(now):
             return conversation
         conversation_id, state = conversation.conversation_id, conversation.state
         seconds = conversation.rolling_window_seconds
-        # What nothing was built from yet has no prefix that a step ahead could keep.
+        # Without a build there is no cached prefix to keep stable by moving a step ahead.
         is_built = await records.windows.has_epochs(conversation_id)
         steps_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
         marker = marker_of(state.cleared_at, seconds, now, steps_ahead=steps_ahead)
@@ -75,17 +75,14 @@ class ActiveWindows:
     async def rejoin(
         self, records: Repositories, conversation: Conversation, spans: Sequence[Span]
     ) -> Conversation:
-        """Put ranges of the log back into the window, as far as they are not in it (I4).
+        """Put ranges of the log back into the window, with whole call groups.
 
-        Call groups come back whole. Call it in a transaction that holds the head's lock.
+        Call it in a transaction that holds the lock of the conversation's state.
         """
         conversation = await self.settle(records, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
-        now, window, head_seq = (
-            after_clear(self.now(), state.cleared_at),
-            state.window,
-            state.head_seq,
-        )
+        now = after_clear(self.now(), state.cleared_at)
+        window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
         whole = await records.windows.whole_groups(conversation_id, stored, head_seq)
         after = window.with_restored(whole, now)
@@ -105,7 +102,7 @@ class ActiveWindows:
         oldest_at: datetime | None,
         cause: str,
     ) -> Conversation:
-        """Store a window, and return the conversation as it then is."""
+        """Store a window, and return the conversation with it."""
         conversation_id, state = conversation.conversation_id, conversation.state
         moved = replace(
             await with_window(records, conversation_id, state, window),
@@ -121,18 +118,18 @@ class ActiveWindows:
     async def _shown(
         self, records: Repositories, conversation: Conversation, state: ConversationState
     ) -> VisibleState:
-        """Return what is shown of a moved window."""
+        """Return the view of a moved window."""
         active = None
         if state.compaction_id is not None:
             active = await records.contexts.find_compaction(
                 conversation.conversation_id, state.compaction_id
             )
-        return await shown_of(records, self._frames, replace(conversation, state=state), active)
+        return await shown_of(records, self._resolver, replace(conversation, state=state), active)
 
     async def _locked(
         self, records: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation:
-        found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+        found = await records.log.lock(tenant_id, conversation_id, self._resolver.default_model)
         if found is None:
             raise NotFound.conversation(conversation_id)
         return found
@@ -141,7 +138,7 @@ class ActiveWindows:
 async def with_window(
     records: Repositories, conversation_id: str, state: ConversationState, window: ActiveWindow
 ) -> ConversationState:
-    """Return the head with this window, and with what that leaves out of the log."""
+    """Return the state with this window, and with the counts of messages outside it."""
     spans = spans_through(window.spans, state.head_seq)
     return replace(
         state,
@@ -157,9 +154,10 @@ async def shown_of(
     conversation: Conversation,
     receipt: Compaction | None,
 ) -> VisibleState:
-    """Return what a conversation shows of its window by a receipt, or by none.
+    """Return the view of a conversation's window by a receipt, or of the whole window.
 
-    What the head keeps is kept. A receipt that has nothing to say of this window is not shown.
+    Messages that the state keeps stay in the view. A receipt without effect on the window is left
+    out.
     """
     state = conversation.state
     window = state.window.spans
@@ -185,7 +183,7 @@ async def shown_of(
 
 
 def _showing(state: ConversationState, shown: VisibleState, cause: str | None) -> ConversationState:
-    """Return a head with what it shows, which is something new if there is a cause."""
+    """Return the state with a view, which is a new version if there is a cause."""
     view, has_view = shown.view, shown.compaction_id is not None
     return replace(
         state,

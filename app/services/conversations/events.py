@@ -1,11 +1,11 @@
-"""Following what happens to conversations, from any place on (L3).
+"""Streams of the events of conversations, from any cursor.
 
-1. A stream reads a page, tells it event by event, and reads the next only when that is told: a
-   slow reader costs a page of memory, an idle one holds no database connection.
-2. One watch asks for the heads of all followed conversations, as long as there are any, and wakes
-   the streams whose conversation is no longer where they have told it to.
-3. While the database is away a stream waits for the watch to reach it again. Its cursor has not
-   moved, so nothing is lost and nothing told twice.
+1. A stream reads a page, yields its events one by one, and then reads the next page. A slow client
+   costs one page of memory, and an idle stream holds no database connection.
+2. One task polls the newest cursors of all followed conversations while there are streams, and
+   wakes the streams whose conversation has new events.
+3. While the database is unavailable, a stream waits until the task reads again. Its cursor stays
+   the same, so no event is lost or sent twice.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from app.services.common.tenant_shares import Shares
 from app.services.ports import Database
 
 _READS_AT_ONCE = 2
-"""Connections that streams take together, so that a crowd of them leaves the pool to others."""
+"""Database connections that all streams together use at once."""
 _log = logging.getLogger("app.services.conversations.events")
 
 
 class EventService:
-    """Opens streams and wakes them; `now` is the time of what a stream says of itself."""
+    """Opens streams and wakes them; `now` is the time of `ready` and `deleted`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class EventService:
         self._shares = shares
         self._page_rows = page_rows
         self._streams: set[EventStream] = set()
-        self._watching: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def open(
@@ -56,11 +56,11 @@ class EventService:
         *,
         follow: bool = True,
     ) -> EventStream:
-        """Return the stream of what comes after a cursor, by default of what happens from now on.
+        """Return the stream of events after a cursor, by default of new events.
 
-        Without `follow` it ends where the conversation is. Raises NotFound, ValidationError for
-        a cursor beyond the conversation's head, RateLimited when the tenant has its share of
-        streams and ServiceUnavailable when there are too many of them.
+        Without `follow` it ends at the newest event. Raises NotFound, ValidationError for a cursor
+        beyond the newest one, RateLimited at the tenant's maximum of streams, and
+        ServiceUnavailable at the maximum of the process.
         """
         async with self._reads, self._database.session() as records:
             newest = await records.events.find_head(tenant_id, conversation_id)
@@ -75,12 +75,12 @@ class EventService:
 
     @contextmanager
     def watched(self, stream: EventStream) -> Iterator[None]:
-        """Wake the stream when there may be something to tell, until the end of the block."""
+        """Wake the stream when there may be new events, until the end of the block."""
         self._streams.add(stream)
         self._shares.take(stream.tenant_id)
-        if self._watching is None or self._watching.done():
-            # It is nobody's in particular, and so not of the request that happens to begin it.
-            self._watching = asyncio.create_task(
+        if self._watch_task is None or self._watch_task.done():
+            # An empty context: the task does not belong to the request that starts it.
+            self._watch_task = asyncio.create_task(
                 self._watch(), name="event-watch", context=Context()
             )
         try:
@@ -90,26 +90,26 @@ class EventService:
             self._shares.give_back(stream.tenant_id)
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
-        """Return what follows a cursor, None when the conversation is gone."""
+        """Return the page after a cursor, None for a deleted conversation."""
         async with self._reads, self._database.session() as records:
             return await records.events.page(tenant_id, conversation_id, after, self._page_rows)
 
     async def _watch(self) -> None:
-        """Look at all followed conversations again and again, until there are none (rule 2)."""
-        fails = False
+        """Poll all followed conversations while there are streams (rule 2)."""
+        is_failing = False
         while self._streams:
             await asyncio.sleep(self._poll_seconds)
             try:
-                await self._look()
-            except Exception as error:  # whatever it was, a dead watch would silence every stream
-                if not fails:
+                await self._poll()
+            except Exception as error:  # a dead task would stop every stream
+                if not is_failing:
                     data = {"error": type(error).__name__, "streams": len(self._streams)}
                     _log.warning("event_watch_failed", extra={"data": data})
-                fails = True
+                is_failing = True
             else:
-                fails = False
+                is_failing = False
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         followed = tuple(self._streams)
         if not followed:
             return
@@ -135,12 +135,12 @@ class EventStream:
         self._service = service
         self.tenant_id = tenant_id
         self._follow = follow
-        self._told: Cursor | None = None  # the head up to which all is told
+        self._sent_through: Cursor | None = None  # the newest cursor when all events were sent
         self._woken = asyncio.Event()
         self._ended = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield `ready`, then every event once, and `deleted` when the conversation is gone."""
+        """Yield `ready`, then every event once, and `deleted` when the conversation is deleted."""
         with self._service.watched(self):
             yield self._own(EventType.READY)
             while not self._ended:
@@ -159,18 +159,18 @@ class EventStream:
                     self.cursor = event.cursor
                     yield event
                 if page.is_last:
-                    self._told = page.newest
+                    self._sent_through = page.newest
                     if not self._follow:
                         return
                     await self._woken.wait()
 
     def notice(self, newest: Cursor | None) -> None:
-        """Go on, unless everything up to this head is told; None says that there is none."""
-        if newest is None or newest != self._told:
+        """Wake the stream unless it sent all events; None is a deleted conversation."""
+        if newest is None or newest != self._sent_through:
             self._woken.set()
 
     def end(self) -> None:
-        """End after what is read already."""
+        """End after the events that are read already."""
         self._ended = True
         self._woken.set()
 

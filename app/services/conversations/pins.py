@@ -1,7 +1,8 @@
-"""Pins: messages that stay in the context verbatim, whatever happens around them (D8).
+"""Pins: messages that stay in the context verbatim.
 
-1. A pin holds a message against compactions and clearing, not in the active window: what is older
-   than that, or was cleared, is not shown. Once it is restored, its pin holds again.
+A pin protects a message from compaction and from tool result clearing. It does not keep a message
+in the active window: an older message, or one before a clear, is not shown. The pin of a restored
+message has effect again.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ class PinService:
         self, database: Database, resolver: SettingsResolver, active: ActiveWindows
     ) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._active = active
 
     async def pin(
         self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
     ) -> list[int]:
-        """Pin a message, and return the seqs of the call group or turn that stay with it.
+        """Pin a message with its call group or turn, and return their seqs.
 
-        What a compaction hid or cleared of them is shown again. Raises NotFound, or
-        ValidationError when the pins would take more than half of the history budget.
+        Messages that a compaction hid or cleared are shown again. Raises NotFound, or
+        ValidationError when pins would take more than half of the history budget.
         """
         async with self._database.transaction() as records:
             found, seq = await self._locked(records, tenant_id, conversation_id, message_id)
@@ -49,33 +50,34 @@ class PinService:
                     conversation_id, found.state.compaction_id
                 )
             if receipt is not None:
-                view = base_view(found.state, receipt.view, self._frames.policy_of(found))
+                view = base_view(found.state, receipt.view, self._resolver.policy_of(found))
                 kept, tokens, messages = newly_kept(view, found.state.kept, around)
                 if kept != found.state.kept:
                     await records.contexts.keep(conversation_id, kept, tokens, messages)
-            told = json_text.dumps({"seqs": seqs})
-            await records.events.add(conversation_id, EventType.PINNED, told)
+            event = json_text.dumps({"seqs": seqs})
+            await records.events.add(conversation_id, EventType.PINNED, event)
         return seqs
 
     async def unpin(
         self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
     ) -> list[int]:
-        """Unpin a message with its call group or turn; what is shown changes with the next
-        compaction. Raises NotFound.
+        """Unpin a message with its call group or turn, and return their seqs.
+
+        The view changes with the next compaction. Raises NotFound.
         """
         async with self._database.transaction() as records:
             _, seq = await self._locked(records, tenant_id, conversation_id, message_id)
             around = await records.contexts.around(conversation_id, seq, whole_turn=whole_turn)
             seqs = [entry.seq for entry in around]
             if await records.contexts.unpin(conversation_id, seqs):
-                told = json_text.dumps({"seqs": seqs})
-                await records.events.add(conversation_id, EventType.UNPINNED, told)
+                event = json_text.dumps({"seqs": seqs})
+                await records.events.add(conversation_id, EventType.UNPINNED, event)
         return seqs
 
     async def _locked(
         self, records: Repositories, tenant_id: str, conversation_id: str, message_id: str
     ) -> tuple[Conversation, int]:
-        found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
+        found = await records.log.lock(tenant_id, conversation_id, self._resolver.default_model)
         if found is None:
             raise NotFound.conversation(conversation_id)
         messages = await records.log.by_ids(conversation_id, [message_id])
@@ -84,8 +86,8 @@ class PinService:
         return await self._active.settle(records, found), messages[0].seq
 
     async def _check_share(self, records: Repositories, conversation: Conversation) -> None:
-        """Refuse pins that leave the rest of the history too little room."""
-        resolved = await self._frames.of(conversation)
+        """Raise ValidationError when pins take more than their share of the history budget."""
+        resolved = await self._resolver.of(conversation)
         limits = resolved.policy_limits
         if limits is None:
             return
@@ -93,10 +95,10 @@ class PinService:
         every = await records.contexts.pinned(conversation.conversation_id)
         pinned = [entry for entry in every if window.holds(entry.seq)]
         tokens = resolved.usage(sum(entry.tokens for entry in pinned), 0).conversation
-        most = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_SHARE)
-        if tokens > most:
+        max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_SHARE)
+        if tokens > max_tokens:
             raise ValidationError(
-                f"Pinned messages would take {tokens} tokens, and may take {most}:"
-                " half of what the window leaves for history",
-                {"pinned_tokens": tokens, "limit": most},
+                f"Pinned messages would take {tokens} tokens. The limit is {max_tokens}:"
+                " half of the tokens that the context window leaves for history",
+                {"pinned_tokens": tokens, "limit": max_tokens},
             )

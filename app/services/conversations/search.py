@@ -1,10 +1,11 @@
-"""Full-text search over a transcript, and what a model recalls of it (A6, L1).
+"""Full-text search in a transcript, and the search behind `recall`.
 
-1. Appends index nothing. Whoever searches first indexes what came since, the oldest first; the
-   worker does so beforehand with what a compaction hides.
-2. Batches are small, worked on in a thread, and stored one by one: whoever gives up loses one.
-3. Where the order of words matters, candidates are found by their words and judged by their text.
-4. What is recalled is judged by postings, bounded for every term however common it is.
+1. An append does not index. A search first indexes all new messages, oldest first. The worker
+   indexes the messages that a compaction hides ahead of searches.
+2. Indexing runs in small batches, each in a thread and stored at once, so that a cancelled search
+   loses one batch.
+3. For phrases, candidates are found by their words and then checked by their text.
+4. `recall` ranks messages by postings, with a limit for every term.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from app.services.prompt.settings_resolver import SettingsResolver
 BATCH = 500
 BATCH_BYTES = 2_000_000
 """Messages, and bytes of their bodies, that are indexed at once."""
-MAX_JUDGED = 200
-"""Messages whose text is looked at in one go."""
+MAX_CHECKED = 200
+"""Messages whose text is checked at once."""
 MAX_POSTINGS = 200
-"""Messages that each term of a question brings."""
+"""Messages per term of a question."""
 MAX_CANDIDATES = 40
-"""Messages of which all terms are looked up."""
+"""Messages for which all terms are looked up."""
 
 
 class SearchService:
-    """Finds messages by their words, and indexes them for it."""
+    """Indexes messages, and finds them by their words."""
 
     def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
 
     async def page(
         self,
@@ -66,9 +67,9 @@ class SearchService:
         limit: int,
         read: Read = UNLIMITED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
-        """Return messages between two seqs, both exclusive, that a query finds (A6).
+        """Return messages between two seqs, both exclusive, that match a query.
 
-        Raises NotFound, or ValidationError at `/query/q` for what is no query.
+        Raises NotFound, or ValidationError at `/query/q` for an invalid query.
         """
         query = query_from(query_text)
         conversation = await self._find(tenant_id, conversation_id)
@@ -78,11 +79,11 @@ class SearchService:
         page: list[StoredMessage] = []
         has_more = before_seq - after_seq > 1
         while has_more and len(page) < limit and _size(page) < read.max_bytes:
-            wanted = max(limit, MAX_JUDGED) if query.needs_text else limit - len(page)
+            wanted = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
             where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
             found = await read.page(self._find_by(conversation_id, query, limit=wanted, **where))
             if query.needs_text:
-                page += await asyncio.to_thread(_admitted, query, found)
+                page += await asyncio.to_thread(_matching_phrases, query, found)
             else:
                 page += found
             has_more = found.has_more
@@ -96,16 +97,16 @@ class SearchService:
     def _find_by(
         self, conversation_id: str, query: Query, **where: Any
     ) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
-        """Return what finds messages by their words within a bound."""
+        """Return a function that finds messages by their words within a bound."""
 
-        async def ask(bound: Bound) -> Page[StoredMessage]:
+        async def find(bound: Bound) -> Page[StoredMessage]:
             async with self._database.session() as records:
                 return await records.search.find(conversation_id, query, **where, bound=bound)
 
-        return ask
+        return find
 
     async def recall(self, tenant_id: str, conversation_id: str, question: str) -> list[Recalled]:
-        """Return what of the log answers a question best, the best first (L1); raises NotFound."""
+        """Return the messages that answer a question best, best first; raises NotFound."""
         conversation = await self._find(tenant_id, conversation_id)
         terms = recall_terms(question)
         head_seq = conversation.state.head_seq
@@ -125,7 +126,7 @@ class SearchService:
         return [shown[item.seq] for item in best if item.seq in shown]
 
     async def prepare(self, tenant_id: str, conversation_id: str) -> None:
-        """Index what a conversation no longer shows, so that a search need not (rule 1)."""
+        """Index the messages that a conversation no longer shows (rule 1)."""
         state = (await self._find(tenant_id, conversation_id)).state
         if state.span is not None:
             await self._index(conversation_id, min(state.head_seq, state.span.end - 1))
@@ -133,14 +134,14 @@ class SearchService:
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as records:
             found = await records.conversations.find(
-                tenant_id, conversation_id, self._frames.default_model
+                tenant_id, conversation_id, self._resolver.default_model
             )
         if found is None:
             raise NotFound.conversation(conversation_id)
         return found
 
     async def _index(self, conversation_id: str, through_seq: int) -> None:
-        """Index all that is not indexed yet, up to a seq."""
+        """Index all messages up to a seq that are not indexed yet."""
         while True:
             async with self._database.session() as records:
                 batch = await records.search.unindexed(
@@ -155,7 +156,7 @@ class SearchService:
     async def _best(
         self, conversation_id: str, terms: Sequence[Term], head_seq: int
     ) -> tuple[list[Candidate], list[float]]:
-        """Return the messages to show, and what each term is worth here."""
+        """Return the best messages, and the weight of each term."""
         async with self._database.session() as records:
             postings = await records.search.postings(
                 conversation_id, [[term] for term in terms], head_seq, MAX_POSTINGS
@@ -163,7 +164,7 @@ class SearchService:
             having_all: Sequence[int] = ()
             known_terms = [term for term, item in zip(terms, postings, strict=True) if item.seqs]
             if all(item.is_cut for item in postings if item.seqs) and len(known_terms) > 1:
-                # Every term is common, so what has all of them may be older than its postings.
+                # Every term is common: messages older than the postings may have all terms.
                 (posting,) = await records.search.postings(
                     conversation_id, [known_terms], head_seq, MAX_POSTINGS
                 )
@@ -174,11 +175,11 @@ class SearchService:
             held = await records.search.holding(
                 conversation_id, list(known), [terms[number] for number in cut]
             )
-        judged = [
+        with_terms = [
             replace(item, terms=known[item.seq].terms | {cut[place] for place in item.terms})
             for item in held
         ]
-        return ranked(judged, postings, head_seq)[:MAX_RECALLED], weights(postings, head_seq)
+        return ranked(with_terms, postings, head_seq)[:MAX_RECALLED], weights(postings, head_seq)
 
 
 def _words(batch: Sequence[SearchedMessage]) -> dict[int, tuple[str, ...]]:
@@ -190,13 +191,13 @@ def _size(page: Sequence[StoredMessage]) -> int:
 
 
 def _within(page: Sequence[StoredMessage], max_bytes: int) -> list[StoredMessage]:
-    """Return the first messages of a page, as many as fit, but at least one."""
+    """Return the first messages of a page that fit, at least one."""
     sizes = accumulate(message.byte_size for message in page)
     fitting = sum(size <= max_bytes for size in sizes)
     return list(page[: max(1, fitting)])
 
 
-def _admitted(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
+def _matching_phrases(query: Query, found: Sequence[StoredMessage]) -> list[StoredMessage]:
     return [message for message in found if query.matches_phrases(SearchedMessage(message).texts())]
 
 

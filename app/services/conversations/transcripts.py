@@ -1,8 +1,8 @@
-"""Transcripts: messages as they came, each with how the current context shows it (A6).
+"""Transcripts: messages as callers sent them, each with its visibility in the current context.
 
-1. Reading brings the active windows of the conversations on a page up to date, as a build does.
-2. What it costs depends on the page: heads, active receipts and pins come for all of its
-   conversations at once, older receipts only where those do not tell who hid a message.
+1. A read moves the active windows of the conversations on a page, as a build does.
+2. The cost depends on the page alone: states, active receipts and pins are read for all of its
+   conversations at once. Older receipts are read only where the cause of a visibility is missing.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Content, Original
 
 LOOKED_BACK = (16, 512)
-"""How many receipts are read at a time, before the active one, to find out who hid a message.
+"""How many earlier receipts are read at a time, to find the one that hid a message.
 
-Of what an older one hid it is not told which one did: the cost must not grow with the log.
+A message that an even older one hid has no cause: the cost must not grow with the log.
 """
 
 Originals = Callable[[str, Sequence[StoredMessage], Content, Read], Awaitable[list[Original]]]
-"""Returns messages of a conversation as they came; fewer where a page would become too large."""
+"""Returns the originals of messages; fewer where a page would become too large."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A message on a page, and its conversation; `at` is its time where a page goes by that."""
+class PageMessage:
+    """A message on a page, and its conversation; `at` is its time on a page by time."""
 
     conversation: Conversation
     message: StoredMessage
@@ -50,9 +50,9 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A message as it came, and what the current context makes of it."""
+    """A message as the caller sent it, with its visibility."""
 
-    listed: Listed
+    listed: PageMessage
     original: Original
     visibility: Visibility
     pinned: bool
@@ -60,7 +60,7 @@ class Shown:
 
 @dataclass(slots=True)
 class _ConversationPage:
-    """One conversation of a page: its messages there, and what tells how they are shown."""
+    """A conversation of a page: its messages there, and the inputs of their visibility."""
 
     conversation: Conversation
     entries: list[Entry]
@@ -70,17 +70,17 @@ class _ConversationPage:
 
     @property
     def conversation_id(self) -> str:
-        """The conversation's id."""
+        """The id of the conversation."""
         return self.conversation.conversation_id
 
     def visibilities(self) -> dict[int, Visibility]:
-        """Return how its messages are shown, as far as the receipts read so far tell."""
+        """Return the visibility of its messages by the receipts that are read so far."""
         restored = self.conversation.state.window.restored
         return visibilities(self.entries, self.view, self.receipts, restored, self.slid)
 
 
 class TranscriptService:
-    """Tells how messages are shown, and reads those of an agent's conversations by time."""
+    """Reads messages of an agent by time, and the visibility of messages."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TranscriptService:
         originals: Originals,
     ) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._active = active
         self._originals = originals
 
@@ -102,66 +102,66 @@ class TranscriptService:
         order: str,
         limit: int,
         read: Read = UNLIMITED,
-    ) -> Page[Listed]:
+    ) -> Page[PageMessage]:
         """Return messages of all the agent's conversations by time; raises NotFound.
 
-        `after` are the time, conversation and seq of the message that the page starts after.
+        The page starts after the time, conversation and seq of `after`.
         """
         async with self._database.session() as records:
             if await records.agents.find(tenant_id, agent_id) is None:
                 raise NotFound.agent(agent_id)
 
-        async def ask(bound: Bound) -> Page[tuple[str, datetime, StoredMessage]]:
+        async def read_page(bound: Bound) -> Page[tuple[str, datetime, StoredMessage]]:
             async with self._database.session() as records:
                 return await records.transcripts.of_agent(
                     tenant_id, agent_id, after, order, limit, bound
                 )
 
         while True:
-            page = await read.page(ask)
+            page = await read.page(read_page)
             ids = {conversation_id for conversation_id, _, _ in page}
             async with self._database.session() as records:
                 found = await records.transcripts.conversations(
-                    tenant_id, ids, self._frames.default_model
+                    tenant_id, ids, self._resolver.default_model
                 )
             if len(found) == len(ids):
-                break  # or else one was deleted in between, and its messages with it
-        talks = {talk.conversation_id: talk for talk in found}
-        listed = (Listed(talks[known_id], message, at) for known_id, at, message in page)
+                break  # otherwise one was deleted between the two reads
+        by_id = {conversation.conversation_id: conversation for conversation in found}
+        listed = (PageMessage(by_id[known_id], message, at) for known_id, at, message in page)
         return Page(listed, has_more=page.has_more)
 
     async def shown(
         self,
         tenant_id: str,
-        page: Sequence[Listed],
+        page: Sequence[PageMessage],
         content: Content,
         read: Read = UNLIMITED,
     ) -> list[Shown]:
-        """Return the messages of a page as they came and as they are shown.
+        """Return the messages of a page with originals and visibility.
 
-        There may be fewer than were given, at least one: a page with large results ends early.
-        Raises NotFound for a conversation that is deleted meanwhile.
+        A page with large results ends early, after at least one message. Raises NotFound for a
+        conversation that was deleted meanwhile.
         """
         if not page:
             return []
-        found = await self._as_they_came(page, content, read)
-        talks = await self._talks(tenant_id, [listed for listed, _ in found])
+        found = await self._with_originals(page, content, read)
+        parts = await self._conversations_of(tenant_id, [listed for listed, _ in found])
         async with self._database.session() as records:
-            pinned = await self._with_pins(records, talks)
-            await self._explain(records, talks)
-        marks = {talk.conversation_id: talk.visibilities() for talk in talks}
+            pinned = await self._with_pins(records, parts)
+            await self._read_causes(records, parts)
+        visibility = {part.conversation_id: part.visibilities() for part in parts}
         shown = []
         for listed, original in found:
             conversation_id, seq = listed.conversation.conversation_id, listed.message.seq
             is_pinned = (conversation_id, seq) in pinned
-            shown.append(Shown(listed, original, marks[conversation_id][seq], is_pinned))
+            shown.append(Shown(listed, original, visibility[conversation_id][seq], is_pinned))
         return shown
 
-    async def _as_they_came(
-        self, page: Sequence[Listed], content: Content, read: Read
-    ) -> list[tuple[Listed, Original]]:
-        """Return messages with their originals, up to what one page may hold."""
-        found: list[tuple[Listed, Original]] = []
+    async def _with_originals(
+        self, page: Sequence[PageMessage], content: Content, read: Read
+    ) -> list[tuple[PageMessage, Original]]:
+        """Return messages with their originals, up to the size of a page."""
+        found: list[tuple[PageMessage, Original]] = []
         size = 0
         for conversation_id, part in groupby(page, lambda item: item.conversation.conversation_id):
             run = list(part)
@@ -173,83 +173,85 @@ class TranscriptService:
                 break
         return found
 
-    async def _talks(self, tenant_id: str, page: Iterable[Listed]) -> list[_ConversationPage]:
-        """Return the conversations of a page, their windows as they are now (rule 1)."""
-        talks: dict[str, _ConversationPage] = {}
+    async def _conversations_of(
+        self, tenant_id: str, page: Iterable[PageMessage]
+    ) -> list[_ConversationPage]:
+        """Return the conversations of a page with up-to-date windows (rule 1)."""
+        parts: dict[str, _ConversationPage] = {}
         for listed in page:
             conversation, message = listed.conversation, listed.message
-            if conversation.conversation_id not in talks:
+            if conversation.conversation_id not in parts:
                 settled = await self._active.settled(tenant_id, conversation)
-                talks[conversation.conversation_id] = _ConversationPage(settled, [])
+                parts[conversation.conversation_id] = _ConversationPage(settled, [])
             item = entry(message.seq, Role(message.role), message.token_count)
-            talks[conversation.conversation_id].entries.append(item)
-        return list(talks.values())
+            parts[conversation.conversation_id].entries.append(item)
+        return list(parts.values())
 
     async def _with_pins(
-        self, records: Repositories, talks: Sequence[_ConversationPage]
+        self, records: Repositories, parts: Sequence[_ConversationPage]
     ) -> frozenset[tuple[str, int]]:
-        """Mark the entries that pins hold, and return which they are."""
-        places = [(talk.conversation_id, item.seq) for talk in talks for item in talk.entries]
+        """Set the pins of all entries, and return the pinned messages."""
+        places = [(part.conversation_id, item.seq) for part in parts for item in part.entries]
         pinned = await records.transcripts.pinned(places)
-        for talk in talks:
-            talk.entries = [
-                entry(item.seq, item.role, item.tokens, (talk.conversation_id, item.seq) in pinned)
-                for item in talk.entries
+        for part in parts:
+            part.entries = [
+                entry(item.seq, item.role, item.tokens, (part.conversation_id, item.seq) in pinned)
+                for item in part.entries
             ]
         return pinned
 
-    async def _explain(self, records: Repositories, talks: Sequence[_ConversationPage]) -> None:
-        """Find out what conversations show, and read the receipts that led to it (rule 2)."""
-        heads = {talk.conversation_id: talk.conversation.state for talk in talks}
+    async def _read_causes(self, records: Repositories, parts: Sequence[_ConversationPage]) -> None:
+        """Compute the views of conversations, and read the receipts behind them (rule 2)."""
+        heads = {part.conversation_id: part.conversation.state for part in parts}
         newest = {key: state.compaction_id for key, state in heads.items() if state.compaction_id}
-        await _read_back(records, talks, newest, 1)
-        for talk in talks:
-            await self._look(records, talk)
+        await _read_back(records, parts, newest, 1)
+        for part in parts:
+            await self._set_view(records, part)
         for limit in LOOKED_BACK:
             parents = {
-                talk.conversation_id: parent_id
-                for talk in talks
-                if talk.receipts and (parent_id := talk.receipts[-1].parent_id) is not None
-                if not all(mark.is_explained for mark in talk.visibilities().values())
+                part.conversation_id: parent_id
+                for part in parts
+                if part.receipts and (parent_id := part.receipts[-1].parent_id) is not None
+                if not all(item.is_explained for item in part.visibilities().values())
             }
-            await _read_back(records, talks, parents, limit)
+            await _read_back(records, parts, parents, limit)
 
-    async def _look(self, records: Repositories, talk: _ConversationPage) -> None:
-        """Find out what a conversation shows, its active receipt at hand."""
-        conversation, policy = talk.conversation, self._frames.policy_of(talk.conversation)
-        if talk.receipts and talk.receipts[0].policy_strategy != policy.strategy:
-            talk.receipts.clear()  # another strategy's: the next build starts from the log (D6)
-        active = talk.receipts[0].view if talk.receipts else None
-        talk.view = base_view(conversation.state, active, policy)
+    async def _set_view(self, records: Repositories, part: _ConversationPage) -> None:
+        """Compute the view of a conversation from its active receipt."""
+        conversation, policy = part.conversation, self._resolver.policy_of(part.conversation)
+        if part.receipts and part.receipts[0].policy_strategy != policy.strategy:
+            part.receipts.clear()  # of another strategy: the next build starts from the log
+        active = part.receipts[0].view if part.receipts else None
+        part.view = base_view(conversation.state, active, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             count = policy.sliding_window.keep_last_n
-            shown_from = await _slid_to(records, conversation, talk.view.spans, count)
-            whole_from = await _slid_to(records, conversation, talk.view.window, count)
-            talk.slid = Slid(shown_from, whole_from)
+            shown_from = await _slid_to(records, conversation, part.view.spans, count)
+            whole_from = await _slid_to(records, conversation, part.view.window, count)
+            part.slid = Slid(shown_from, whole_from)
 
 
 async def _read_back(
-    records: Repositories, talks: Sequence[_ConversationPage], newest: Mapping[str, str], limit: int
+    records: Repositories, parts: Sequence[_ConversationPage], newest: Mapping[str, str], limit: int
 ) -> None:
-    """Read receipts of conversations, `newest` and what they were based on."""
+    """Read receipts of conversations: `newest` and the receipts they are based on."""
     if not newest:
         return
     chains = await records.transcripts.chains(newest, limit)
-    for talk in talks:
-        talk.receipts += chains.get(talk.conversation_id, ())
+    for part in parts:
+        part.receipts += chains.get(part.conversation_id, ())
 
 
 async def _slid_to(
     records: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
 ) -> int:
-    """Return where the last messages of these spans begin, with their whole call group (D2)."""
+    """Return the seq at which the last messages of these spans begin, with a whole call group."""
     seq = last_from(spans, conversation.state.head_seq, count)
     group = await records.contexts.around(conversation.conversation_id, seq, whole_turn=False)
     return group[0].seq if group else seq
 
 
 def _shown_bytes(original: Original) -> int:
-    """Return what a message takes on a page, with the result that is shown whole in it."""
+    """Return the size of a message on a page, with a result that is shown whole."""
     size = original.message.byte_size
     if original.message.stored_output is None or original.is_truncated:
         return size

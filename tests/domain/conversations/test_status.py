@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.conversations.status import MAX_TOLD, Activity, status_text
+from app.domain.conversations.status import MAX_LISTED, Activity, status_text
 
 NOON = datetime(2026, 1, 5, 12, 0, 30, tzinfo=UTC)
 
@@ -49,5 +49,5 @@ def test_a_status_is_bounded(metadata: list[dict[str, str]]) -> None:
         Activity(f"{number}", json.dumps(item), NOON) for number, item in enumerate(metadata)
     ]
     lines = (status_text(activities, "me") or "").splitlines()
-    assert len(lines) == (1 + min(len(metadata), MAX_TOLD) if metadata else 0)
+    assert len(lines) == (1 + min(len(metadata), MAX_LISTED) if metadata else 0)
     assert all(len(line) < 500 for line in lines)

@@ -193,7 +193,7 @@ async def test_pages_go_both_ways(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A6: pages of any size, from either end, hold each match once and in order."""
-    monkeypatch.setattr(search, "MAX_JUDGED", 4)
+    monkeypatch.setattr(search, "MAX_CHECKED", 4)
     cid = await harness.conversation()
     kinds = ("odd", "even")
     await harness.append(cid, *(user(f"{kinds[seq % 2 == 0]} number") for seq in range(1, 31)))

@@ -25,7 +25,7 @@ from app.domain.conversations.visibility import State, Visibility
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.read_permits import Read
 from app.services.conversations import transcripts
-from app.services.conversations.transcripts import Listed, Shown, TranscriptService
+from app.services.conversations.transcripts import PageMessage, Shown, TranscriptService
 from app.services.tool_output.stored_results import Content
 from tests.plans import plan_of, rows_read
 from tests.services.fakes import (
@@ -79,7 +79,7 @@ async def read(harness: Harness, conversation_id: str) -> list[Shown]:
     conversation, page = await harness.log.page(
         TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
     )
-    listed = [Listed(conversation, message) for message in page]
+    listed = [PageMessage(conversation, message) for message in page]
     return await service(harness).shown(TENANT, listed, Content.AUTO)
 
 
@@ -289,9 +289,9 @@ async def test_long_chains_of_compactions(
 # --- an agent's messages --------------------------------------------------------------------
 
 
-async def all_of(harness: Harness, agent_id: str, order: str, limit: int) -> list[Listed]:
+async def all_of(harness: Harness, agent_id: str, order: str, limit: int) -> list[PageMessage]:
     """Read an agent's transcript page by page."""
-    found: list[Listed] = []
+    found: list[PageMessage] = []
     after: tuple[datetime, str, int] | None = None
     while True:
         page = await service(harness).of_agent(TENANT, agent_id, after, order, limit)
