@@ -58,7 +58,7 @@ page_router = APIRouter(route_class=PageRoute, tags=["agents"])
 async def create_agent(
     request: Request, body: AgentCreate, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Create an agent, whose settings its conversations inherit.
+    """Create an agent; its conversations inherit its settings.
 
     `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
     """

@@ -14,7 +14,7 @@ _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
 class StreamedEvent(BaseModel):
-    """The data of one event; what else it holds depends on its type."""
+    """The data of one event; further fields depend on its type."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -33,9 +33,9 @@ class StreamedEvent(BaseModel):
         },
     )
 
-    type: EventType = Field(description="What happened; the same word as in the `event` field.")
-    conversation_id: str = Field(description="The conversation it happened to.")
-    created_at: datetime = Field(description="When it happened.")
+    type: EventType = Field(description="The type; equal to the `event` field.")
+    conversation_id: str = Field(description="The conversation of the event.")
+    created_at: datetime = Field(description="Time of the event.")
 
 
 LastEventId = Annotated[
@@ -43,7 +43,7 @@ LastEventId = Annotated[
     Header(
         alias="Last-Event-ID",
         pattern=CURSOR_PATTERN,
-        description="Id of the last event received; browsers send it when they connect again.",
+        description="Id of the last event received; browsers send it when they reconnect.",
         examples=["12.3"],
     ),
 ]
@@ -52,8 +52,8 @@ FirstEventId = Annotated[
     Query(
         alias="last_event_id",
         pattern=CURSOR_PATTERN,
-        description="The same for clients that cannot set headers; the header wins."
-        " `0.0` is the very beginning.",
+        description="The same for clients that cannot set headers; the header has precedence."
+        " `0.0` is the start.",
         examples=["0.0"],
     ),
 ]
@@ -76,7 +76,7 @@ data: {{"type":"appended","conversation_id":"{_ID}",\
 
 
 STREAM: dict[str, Any] = {
-    "description": "The events, as they happen.",
+    "description": "The events.",
     "content": {
         "text/event-stream": {
             "schema": {
@@ -92,4 +92,4 @@ STREAM: dict[str, Any] = {
         }
     },
 }
-"""The answer that is a stream: to OpenAPI 3.1 a text, whose content has a schema."""
+"""The response: OpenAPI 3.1 describes a stream as text whose content has a schema."""

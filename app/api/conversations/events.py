@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/events`: what happens to a conversation, as it happens (L3)."""
+"""`/v1/conversations/{id}/events`: a stream of the events of a conversation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from app.services.conversations.events import EventStream
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
 _GRACE_SECONDS = 1
-"""How long a stream may take to end in good order when the process leaves."""
+"""How long a stream may take to end when the process shuts down."""
 
 
 @router.get(
@@ -45,18 +45,18 @@ async def stream_events(
     first_event_id: FirstEventId = None,
     follow: Follow = True,
 ) -> Response:
-    """Stream what happens to a conversation as Server-Sent Events, from now on or from an id on.
+    """Stream the events of a conversation as Server-Sent Events, from now on or after an id.
 
-    `ready` comes first and changes nothing: its id is where the stream starts. Every other id
-    says how far the reader has come, `<seq of the log>.<number of the event>`. Connect again with
-    the last one as `Last-Event-ID`, to this process or another, and nothing is missing and
-    nothing comes twice; an id the conversation has not reached is a `422`.
+    The first event is `ready`, whose id is the start of the stream. Every id is a position,
+    `<seq of the log>.<number of the event>`. Reconnect with the last id as `Last-Event-ID`, to
+    any process: no event is lost or sent twice. An id that the conversation has not reached is a
+    `422`.
 
-    Types: `appended` (messages `first_seq` to `last_seq`; neighbours come together), `due`,
-    `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`, `cleared`, `restored`, `gc`.
-    With `deleted`, when the conversation is, the stream ends. While nothing happens a comment
-    comes every 15 s, unless configured otherwise. When the key is revoked or expires, the stream
-    ends too. `429` when the tenant has too many streams open, `503` when all tenants together have.
+    Types: `appended` (messages `first_seq` to `last_seq`; consecutive messages are one event),
+    `due`, `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`, `cleared`, `restored`,
+    `gc`. After `deleted` the stream ends. Without events a comment is sent every 15 s, unless
+    configured otherwise. The stream ends when the API key is revoked or expires. `429` at the
+    tenant's maximum of streams, `503` at the maximum of the process.
     """
     known_id = conversation_id_from(conversation_id)
     given = last_event_id or first_event_id
@@ -65,8 +65,8 @@ async def stream_events(
     leaving, keep_alive_seconds = anyio.Event(), request.app.state.keep_alive_seconds
     still_admits = partial(services(request).still_admits, caller_of(request))
 
-    async def end_in_time() -> None:
-        """End a stream that has nothing to tell as well."""
+    async def end_when_inadmissible() -> None:
+        """End the stream at shutdown or without a valid key, even without events."""
         while not leaving.is_set() and await still_admits():
             with anyio.move_on_after(keep_alive_seconds):
                 await leaving.wait()
@@ -76,7 +76,7 @@ async def stream_events(
         _encoded(stream, still_admits),
         ping=keep_alive_seconds,
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
-        data_sender_callable=end_in_time,
+        data_sender_callable=end_when_inadmissible,
         shutdown_event=leaving,
         shutdown_grace_period=_GRACE_SECONDS,
     )
@@ -94,6 +94,6 @@ async def _encoded(
                 "conversation_id": stream.conversation_id,
                 "created_at": event.created_at.isoformat(),
             }
-            # ASCII, because many a client splits lines where the standard does not: at U+2028.
+            # ASCII, because some clients split lines at U+2028, which the standard does not.
             data = json.dumps({**own, **event.data, **own}, separators=(",", ":"))
             yield ServerSentEvent(data, event=event.type, id=str(event.cursor))

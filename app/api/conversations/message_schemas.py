@@ -1,4 +1,4 @@
-"""Messages on the wire (A1, A2, A6)."""
+"""Messages on the wire."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from app.domain.models.budget import Pressure
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
 
 PinScope = TypeAliasType(
-    "PinScope", Annotated[Literal["message", "turn"], Field(description="What a pin holds.")]
+    "PinScope", Annotated[Literal["message", "turn"], Field(description="The range of a pin.")]
 )
 Order = TypeAliasType(
     "Order", Annotated[Literal["asc", "desc"], Field(description="Oldest or newest first.")]
 )
 ResultContent = TypeAliasType(
     "ResultContent",
-    Annotated[Literal["view", "full"], Field(description="How much of a result is shown.")],
+    Annotated[Literal["view", "full"], Field(description="How much of a result is returned.")],
 )
 
 
 class MessagesAppend(Asked):
-    """A batch to append, all of it or nothing."""
+    """A batch to append: all messages or none."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -82,32 +82,32 @@ class MessagesAppend(Asked):
 
     messages: list[MessageObject] = Field(
         description="1 to 1000 messages in `format`: chat messages, Responses items, Anthropic"
-        " messages or Gemini contents. Responses items that the model made in a row become one"
-        ' message, `{"role": "assistant", "output": [items]}`; one with several tool results'
-        " becomes several. A Gemini call or response without an id is known by its name, the nth"
-        " of a name in its content as `name#n`."
+        " messages or Gemini contents. Consecutive Responses items of the model become one message,"
+        ' `{"role": "assistant", "output": [items]}`. A message with several tool results becomes'
+        " several messages. A Gemini call or response without an id has its name as id, the nth of"
+        " a name in its content `name#n`."
     )
     format: Format = FormatName.OPENAI_CHAT
     expected_seq: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="409 unless the log's head is this seq."
+        default=None, ge=0, le=MAX_SEQ, description="409 unless this is the newest seq of the log."
     )
 
 
 class AppendedMessage(Answered):
-    """Where a message stands in the log."""
+    """The position of a message in the log."""
 
-    id: str = Field(description="The caller's id, or one made by the service.")
-    seq: int = Field(description="Its place, from 1 without gaps.")
-    turn: int = Field(description="User messages up to it.")
-    role: Role = Field(description="Who speaks.")
-    token_count: int = Field(description="Its tokens, reasoning included.")
+    id: str = Field(description="The caller's id, or one that the service created.")
+    seq: int = Field(description="Its position, from 1 without gaps.")
+    turn: int = Field(description="Number of user messages up to it.")
+    role: Role = Field(description="Role of the message.")
+    token_count: int = Field(description="Its tokens, including reasoning.")
     output_ref: ToolOutputRef | None = Field(
-        description="What a tool result is read by later; null for other messages."
+        description="Reference to read a tool result by; null for other messages."
     )
 
 
 class Appended(Answered):
-    """The stored batch, and how full the window is now."""
+    """The stored batch, and the use of the context window."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -133,59 +133,61 @@ class Appended(Answered):
 
     messages: list[AppendedMessage] = Field(description="The messages of the batch, in order.")
     head_seq: int = Field(description="Seq of the newest message.")
-    pressure: Pressure | None = Field(description="Null while no window is known.")
+    pressure: Pressure | None = Field(description="Null without a context window.")
     notice: bool | None = Field(description="Whether `notice_at` is reached.")
-    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
-    tokens_to_next: int | None = Field(description="Tokens left until then.")
-    budget: Budget | None = Field(description="The window and its use.")
+    next_threshold: Threshold | None = Field(description="The next threshold.")
+    tokens_to_next: int | None = Field(description="Tokens left until the next threshold.")
+    budget: Budget | None = Field(description="The context window and its use.")
     warnings: list[Literal["tool_output_inline"]] = Field(
-        description="`tool_output_inline`: the blob store failed, so results stayed in their"
-        " messages whole."
+        description="`tool_output_inline`: the blob store failed, so the whole results are in"
+        " their messages."
     )
 
 
 class Visibility(Answered):
-    """How the current context shows a message, which is what a build would start from now."""
+    """How the current context, which is the input of the next build, shows a message."""
 
     state: State = Field(
-        description="`verbatim`: as it came. `cleared`: a tool result that gave way to its"
-        " placeholder. `summarised`: a summary stands for it. `left_out`: hidden to fit the window,"
-        " with no summary that tells of it. `outside`: outside the active window, by time, by a"
-        " clear, or because a sliding window went on."
+        description="`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its"
+        " place. `summarised`: a summary replaces it. `left_out`: hidden to fit the context window,"
+        " without a summary. `outside`: outside the active window, because of its time, a clear, or"
+        " a sliding window."
     )
     compaction_id: str | None = Field(
-        description="The compaction that made that summary, or that cleared or hid it; null for"
-        " other states, and where hundreds of compactions came since."
+        description="The compaction that made the summary, or that cleared or hid the message;"
+        " null for other states, and after hundreds of later compactions."
     )
     restored_at: datetime | None = Field(
-        description="When it was put back into the active window; null unless it is there for that."
+        description="When it was put back into the active window; null for other messages."
     )
 
 
 class StoredMessage(Answered):
-    """A message as it came, with what the service knows of it."""
+    """A message as it was sent, with fields of the service."""
 
     model_config = ConfigDict(extra="allow")
 
     id: str = Field(description="Its id in the conversation.")
-    seq: int = Field(description="Its place, from 1 without gaps.")
-    turn: int = Field(description="User messages up to it.")
-    role: Role = Field(description="Who speaks.")
-    token_count: int = Field(description="Its tokens, reasoning included.")
-    format: FormatName = Field(description="The format it came in.")
+    seq: int = Field(description="Its position, from 1 without gaps.")
+    turn: int = Field(description="Number of user messages up to it.")
+    role: Role = Field(description="Role of the message.")
+    token_count: int = Field(description="Its tokens, including reasoning.")
+    format: FormatName = Field(description="The format in which it was sent.")
     created_at: datetime = Field(description="When it was received.")
     conversation_id: str = Field(description="The conversation it belongs to.")
     agent_id: str | None = Field(description="The agent of that conversation.")
     output_ref: ToolOutputRef | None = Field(
-        description="What a tool result is read by; null for other messages."
+        description="Reference to read a tool result by; null for other messages."
     )
-    content_truncated: bool = Field(description="Whether the view of a result stands in its place.")
-    content_collected: bool = Field(description="Whether the whole result was collected.")
-    pinned: bool = Field(description="Whether a pin holds it, so that no compaction hides it.")
+    content_truncated: bool = Field(description="Whether only the preview of a result is returned.")
+    content_collected: bool = Field(
+        description="Whether garbage collection deleted the whole result."
+    )
+    pinned: bool = Field(description="Whether it is pinned, so that no compaction hides it.")
     visibility: Visibility = Field(description="How the current context shows it.")
     given: AnyObject | None = Field(
-        description="Fields of the message as it came that the service's own of the same name hide;"
-        " null when there are none."
+        description="Fields of the original message that fields of the service replace; null without"
+        " any."
     )
 
 
@@ -214,7 +216,7 @@ _STORED: dict[str, Any] = {
 
 
 class MessagePage(Page[StoredMessage]):
-    """Messages in the order asked for."""
+    """Messages in the requested order."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"data": [_STORED], "next_cursor": None}]}
@@ -222,10 +224,10 @@ class MessagePage(Page[StoredMessage]):
 
 
 class Pinned(Answered):
-    """What a pin holds, or held."""
+    """The messages that were pinned or unpinned."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"seqs": [12, 13, 14]}]})
 
     seqs: list[int] = Field(
-        description="The message with its call group, or its whole turn; ascending."
+        description="Seqs of the message with its call group, or of its turn; ascending."
     )

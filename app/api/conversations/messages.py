@@ -1,7 +1,4 @@
-"""`/v1/conversations/{id}/messages`: appending to the log and reading it back (A1, A2, A6).
-
-An agent's messages are those of all its conversations, by time.
-"""
+"""`/v1/conversations/{id}/messages` and `/v1/agents/{id}/messages`: appends, transcripts, pins."""
 
 from __future__ import annotations
 
@@ -63,11 +60,13 @@ MessagePath = Annotated[
     str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
 ]
 Scope = Annotated[
-    PinScope, Query(description="`turn`: everything from its user message up to the next one.")
+    PinScope, Query(description="`turn`: all messages from its user message up to the next one.")
 ]
 Contents = Annotated[
     ResultContent | None,
-    Query(description="Of offloaded results the view, or all; by default all up to 64 KiB."),
+    Query(
+        description="The preview of offloaded results or all of them; by default all up to 64 KiB."
+    ),
 ]
 
 _PATH = "/v1/conversations/{conversation_id}/messages"
@@ -96,11 +95,11 @@ async def append_messages(
     body: MessagesAppend,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Append a batch of user, assistant and tool messages: all of it or nothing.
+    """Append all user, assistant and tool messages of a batch, or none.
 
-    A message `id` that is stored with the same content is a no-op, with other content `409`.
-    A tool result must answer an open call of the log, else `409` `UNPAIRED_TOOL_RESULT`.
-    `expected_seq` gives `409` with the current head when another writer was first.
+    A message whose `id` is stored with the same content is skipped; with other content it is a
+    `409`. A tool result must answer an open call of the log, otherwise `409`
+    `UNPAIRED_TOOL_RESULT`. If `expected_seq` is not the newest seq, `409` returns the newest one.
     """
     known_id = conversation_id_from(conversation_id)
     await require_small_messages(request, body.messages)
@@ -123,7 +122,7 @@ async def list_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
     order: Annotated[
-        Order, Query(description="By seq; a cursor keeps the order of its page.")
+        Order, Query(description="Order by seq; a cursor keeps the order of its page.")
     ] = "asc",
     after_seq: Annotated[
         int, Query(ge=0, le=MAX_SEQ, description="Only messages after this seq.")
@@ -135,22 +134,22 @@ async def list_messages(
         str | None,
         Query(
             max_length=MAX_QUERY_CHARS,
-            description="Only messages with these words, compacted away or not. All words are"
-            ' needed, `"words in quotes"` in a row, `-word` and `-"words"` not at all. Case and'
-            " accents do not matter. A word of three letters or more finds what begins with it, and"
-            " `words` finds `app/words.py` and `readWords`, too. Searched are texts, names of"
-            " tools, their arguments and their results as the log has them.",
+            description="Only messages with these words, including compacted messages. All words"
+            ' are required, `"words in quotes"` are a phrase, `-word` and `-"words"` are excluded.'
+            " Case and accents are ignored. A word of three letters or more also matches longer"
+            " words that begin with it, and `words` matches `app/words.py` and `readWords`. The"
+            " search reads texts, tool names, arguments and results as the log stores them.",
             examples=['trip "Bergen in May" -hotel'],
         ),
     ] = None,
     content: Contents = None,
 ) -> Response:
-    """Return the messages as they came, each with its seq, turn, token count and time.
+    """Return the messages as they were sent, each with its seq, turn, token count and time.
 
-    The log is never rewritten, whatever is compacted; `visibility` tells how the context shows
-    each message now. Send `after_seq`, `before_seq` and `q` along with a cursor. A tool result
-    has its `output_ref`; `content_truncated` tells that its view stands in its place. A page of
-    large messages ends before `limit`, with its `next_cursor`.
+    Compaction does not change the log; `visibility` is how the context shows each message now.
+    Repeat `after_seq`, `before_seq` and `q` with a cursor. A tool result has an `output_ref`; with
+    `content_truncated` the message has only its preview. A page of large messages ends before
+    `limit`, with a `next_cursor`.
     """
     known_id = conversation_id_from(conversation_id)
     given_order: str = order
@@ -187,15 +186,15 @@ async def list_agent_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
     order: Annotated[
-        Order, Query(description="By time; a cursor keeps the order of its page.")
+        Order, Query(description="Order by time; a cursor keeps the order of its page.")
     ] = "asc",
     content: Contents = None,
 ) -> Response:
-    """Return the messages of all the agent's conversations in the order of their times.
+    """Return the messages of all the agent's conversations, ordered by time.
 
-    That is the time a message gives for itself, or else when it was received, but never before
-    that of an earlier message of its conversation. Each message is as in the transcript of its
-    conversation, which it names. A page of large messages ends before `limit`.
+    The time of a message is its own timestamp, or else the time at which it was received, but
+    never before the time of an earlier message of its conversation. Each message has the id of its
+    conversation. A page of large messages ends before `limit`.
     """
     known_id = agent_id_from(agent_id)
     given_order: str = order
@@ -204,7 +203,7 @@ async def list_agent_messages(
         given_order, after = cursors.decode_moment(cursor)
     transcripts, read = services(request).transcripts, read_of(request)
     page = await transcripts.of_agent(tenant_of(request), known_id, after, given_order, limit, read)
-    shown = await transcripts.shown(tenant_of(request), page, _wanted(content), read)
+    shown = await transcripts.shown(tenant_of(request), page, _content(content), read)
     following = None
     if page.has_more or len(page) > len(shown):
         last = shown[-1].listed
@@ -227,10 +226,11 @@ async def pin_message(
     message_id: MessagePath,
     scope: Scope = "message",
 ) -> Response:
-    """Keep a message in the context verbatim, with the calls and results it belongs to.
+    """Keep a message in the context verbatim, with its call group.
 
-    It is never summarised, cleared or dropped, and is shown again where it was. Pins take at
-    most half of what the window leaves for history, else `422`.
+    It is never summarised, cleared or dropped. A hidden message is shown again at its position.
+    `422` when pins would take more than half of the tokens that the context window leaves for
+    history.
     """
     known_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.pin(
@@ -252,7 +252,7 @@ async def unpin_message(
     message_id: MessagePath,
     scope: Scope = "message",
 ) -> Response:
-    """Let the next compaction have the message again; until then it stays as it is shown."""
+    """Unpin a message; the next compaction may hide or clear it."""
     known_id = conversation_id_from(conversation_id)
     seqs = await services(request).pins.unpin(
         tenant_of(request), known_id, message_id_from(message_id), whole_turn=scope == "turn"
@@ -261,7 +261,7 @@ async def unpin_message(
 
 
 def message_id_from(text: str) -> str:
-    """Return the id of a path; what could be no message's id is found nowhere."""
+    """Return the message id of a path; raises NotFound for an invalid id."""
     if not 0 < len(text) <= MAX_ID or not is_sendable(text):
         raise NotFound(f"No message {text!r}", {"id": text})
     return text
@@ -274,22 +274,22 @@ async def transcript(
     order: str,
     content: str | None,
 ) -> Response:
-    """Return a page of messages, as many of them as its bytes allow."""
+    """Return a page of messages, as many as its maximum size allows."""
     page = [PageMessage(conversation, message) for message in messages]
     shown = await services(request).transcripts.shown(
-        tenant_of(request), page, _wanted(content), read_of(request)
+        tenant_of(request), page, _content(content), read_of(request)
     )
     more = messages.has_more or len(messages) > len(shown)
     following = cursors.encode("messages", order, shown[-1].listed.message.seq) if more else None
     return Json({"data": [_item(found) for found in shown], "next_cursor": following})
 
 
-def _wanted(content: str | None) -> Content:
+def _content(content: str | None) -> Content:
     return Content(content) if content is not None else Content.AUTO
 
 
 def _item(shown: Shown) -> dict[str, Any]:
-    """Return the message as it came, with the service's fields; those it hides are in `given`."""
+    """Return the original message with the service's fields; fields they hide are in `given`."""
     message, body = shown.listed.message, shown.original.piece
     conversation = shown.listed.conversation
     own = {

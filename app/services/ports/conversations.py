@@ -62,7 +62,7 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         default_model: str | None,
         model: str | None = None,
     ) -> Conversation | None:
-        """Return one with its layers, or None."""
+        """Return one with inherited settings, or None."""
         ...
 
     async def page(
@@ -74,7 +74,7 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         default_model: str | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Conversation]:
-        """Return a page, newest first; `before` is the creation time and id it starts after."""
+        """Return a page, newest first; `before` is the creation time and id to start after."""
         ...
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
@@ -82,7 +82,7 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         ...
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
-        """Delete it and all that is derived from it; returns rows deleted by table (A7)."""
+        """Delete it with all data derived from it; returns deleted rows by table."""
         ...
 
 
@@ -94,7 +94,7 @@ class AgentRepository(ConfigurableRepository[Agent], Protocol):
         ...
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
-        """Return one, or None; `lock` keeps others from changing it meanwhile."""
+        """Return one, or None; `lock` locks its row until the transaction ends."""
         ...
 
     async def page(
@@ -104,34 +104,34 @@ class AgentRepository(ConfigurableRepository[Agent], Protocol):
         before: tuple[Any, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Agent]:
-        """Return a page, newest first; `before` is the creation time and id it starts after."""
+        """Return a page, newest first; `before` is the creation time and id to start after."""
         ...
 
     async def clear(self, tenant_id: str, agent_id: str, at: datetime) -> datetime:
-        """Move its marker to this time, or leave it where that is later; returns where it is."""
+        """Set the time of its last clear unless that is later already, and return it."""
         ...
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
-        """Delete the agent without its conversations; returns rows deleted by table (A7)."""
+        """Delete the agent without its conversations; returns deleted rows by table."""
         ...
 
 
 class SearchRepository(Protocol):
-    """Sentences about the words of one conversation's messages (A6, L1)."""
+    """Indexes the words of one conversation's messages, and searches them."""
 
     async def unindexed(
         self, conversation_id: str, through_seq: int, limit: int, most_bytes: int
     ) -> list[SearchedMessage]:
-        """Return the next messages to be indexed, up to a seq and at most so many.
+        """Return the next messages to index, up to a seq and a limit.
 
-        They end after the first with which their bodies are `most_bytes` or more.
+        The list ends with the message at which the total size of bodies reaches `most_bytes`.
         """
         ...
 
     async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
-        """Index messages by their lexemes; those that are indexed already stay as they are.
+        """Index messages that are not indexed yet by their lexemes.
 
-        For a deleted conversation nothing is stored.
+        It does nothing for a deleted conversation.
         """
         ...
 
@@ -152,27 +152,27 @@ class SearchRepository(Protocol):
     async def postings(
         self, conversation_id: str, terms: Sequence[Sequence[Term]], head_seq: int, most: int
     ) -> list[Postings]:
-        """Return for each group of terms which messages have all of it, the newest `most`."""
+        """Return for each group of terms the newest `most` messages that have all of them."""
         ...
 
     async def holding(
         self, conversation_id: str, seqs: Sequence[int], terms: Sequence[Term]
     ) -> list[Candidate]:
-        """Return the size of messages, and which of the terms each of them has."""
+        """Return the size of messages, and the terms that each of them has."""
         ...
 
     async def by_seqs(
         self, conversation_id: str, seqs: Sequence[int], most_bytes: int
     ) -> list[SearchedMessage]:
-        """Return messages by their seqs, in log order, from the first on.
+        """Return messages by their seqs, in log order.
 
-        They end after the first with which their bodies are `most_bytes` or more.
+        The list ends with the message at which the total size of bodies reaches `most_bytes`.
         """
         ...
 
 
 class TranscriptRepository(Protocol):
-    """Sentences about messages of several conversations at once (A6)."""
+    """Reads messages of several conversations at once."""
 
     async def of_agent(
         self,
@@ -183,28 +183,28 @@ class TranscriptRepository(Protocol):
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[str, datetime, StoredMessage]]:
-        """Return a page of the messages of an agent's conversations in the order of their times.
+        """Return a page of the messages of an agent's conversations, ordered by time.
 
-        Each comes with its conversation's id and its time as the active window sees it; `after`
-        are time, conversation and seq that the page starts after.
+        Each item has the conversation's id and the time that the active window uses. The page
+        starts after the time, conversation and seq of `after`.
         """
         ...
 
     async def conversations(
         self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
     ) -> list[Conversation]:
-        """Return those of the conversations that there are, with their layers."""
+        """Return the existing ones of these conversations, without their sections and tools."""
         ...
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
-        """Return which of these messages, by conversation and seq, pins hold (D8)."""
+        """Return the pinned ones of these messages, by conversation and seq."""
         ...
 
     async def chains(
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
-        """Return receipts by conversation: one, then what it was based on, up to `limit` of them.
+        """Return up to `limit` receipts by conversation: one, then those it is based on.
 
-        `newest` names the receipt to begin with, by conversation.
+        `newest` is the id of the first receipt, by conversation.
         """
         ...

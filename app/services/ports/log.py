@@ -20,7 +20,7 @@ from app.domain.tool_output.blobs import Blob, StoredChunk
 
 
 class LogRepository(Protocol):
-    """Sentences about the log of one conversation."""
+    """Appends to the log of one conversation, and reads it."""
 
     async def append(
         self,
@@ -39,20 +39,20 @@ class LogRepository(Protocol):
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
         as_held: bool = False,
     ) -> Conversation | None:
-        """Store a batch if the head still allows it, and return the conversation after it.
+        """Store a batch if the state still allows it, and return the conversation after it.
 
-        Makes a compaction due where the batch takes the head over the line. A message
-        that gives no time is from `now` (B2). `blobs` are stored with it; with `as_held` only if
-        the settings are still those this process holds.
+        A compaction becomes due when the batch reaches the threshold `due`. The time of a message
+        without a timestamp is `now`. `blobs` are stored with the batch. With `as_held`, it is
+        stored only if the settings are those that this process has cached.
 
-        None means that nothing was stored; the caller finds out why under the head's lock.
+        None means that nothing was stored. The caller finds the reason under the state's lock.
         """
         ...
 
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
-        """Lock the head until the transaction ends, and return the conversation."""
+        """Lock the state until the transaction ends, and return the conversation."""
         ...
 
     async def by_ids(
@@ -62,7 +62,7 @@ class LogRepository(Protocol):
         after_seq: int = 0,
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
-        """Return the stored messages with these ids, in log order, those after a seq."""
+        """Return the stored messages with these ids after a seq, in log order."""
         ...
 
     async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
@@ -78,33 +78,33 @@ class LogRepository(Protocol):
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
-        """Return up to `limit` messages between two seqs, both exclusive (decision 1)."""
+        """Return up to `limit` messages between two seqs, both exclusive."""
         ...
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> Mapping[int, int]:
-        """Return the bytes of the messages in `[start, end)` by seq, without reading them."""
+        """Return the size of the messages in `[start, end)` by seq, without reading them."""
         ...
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
-        """Return what planning needs of the messages in `[start, end)`."""
+        """Return the messages in `[start, end)` as compaction planning reads them."""
         ...
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> Mapping[int, str]:
-        """Return the name of the tool that each result in `[start, end)` comes from, by seq."""
+        """Return the tool of each result in `[start, end)` by seq."""
         ...
 
     async def open_calls(self, conversation_id: str) -> Mapping[str, str]:
-        """Return the names of the tools that the newest message but results calls, by call id."""
+        """Return the tools that the newest message without results calls, by call id."""
         ...
 
     async def last_used(self, conversation_id: str) -> Mapping[str, int]:
-        """Return the seq at which each tool was last called, as the newest messages tell (H1)."""
+        """Return the seq at which each tool was last called, within the newest messages."""
         ...
 
     async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
-        """Promote tools for the current turn, and return all that are promoted in it (H2).
+        """Promote tools for the current turn, and return all promoted tools of this turn.
 
-        Those of an earlier turn are not any more. For a deleted conversation there are none.
+        The result is empty for a deleted conversation.
         """
         ...
 
@@ -113,29 +113,29 @@ class LogRepository(Protocol):
         ...
 
     async def kept_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
-        """Return the request hash and the answer kept under an idempotency key."""
+        """Return the request hash and the answer stored for an idempotency key."""
         ...
 
     async def keep_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
-        """Keep an answer for 24 hours (decision 8)."""
+        """Store an answer for 24 hours."""
         ...
 
 
 class ActiveWindowRepository(Protocol):
-    """Sentences about the active window of one conversation (B2, B3)."""
+    """Reads and moves the active window of one conversation."""
 
     async def start_after(
         self, conversation_id: str, first: int, head_seq: int, marker: datetime
     ) -> int:
-        """Return the seq, from `first` on, at which the call groups after a marker begin."""
+        """Return the seq, from `first` on, of the first call group after a marker."""
         ...
 
     async def late_groups(
         self, conversation_id: str, since: int, head_seq: int, marker: datetime
     ) -> list[Span]:
-        """Return the call groups from a seq on that hold a message from before the marker."""
+        """Return the call groups from a seq on with a message from before the marker."""
         ...
 
     async def oldest_at(
@@ -147,64 +147,63 @@ class ActiveWindowRepository(Protocol):
     async def whole_groups(
         self, conversation_id: str, spans: Sequence[Span], head_seq: int
     ) -> list[Span]:
-        """Return these spans, each up to the end of its last call group."""
+        """Return these spans, each extended to the end of its last call group."""
         ...
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
-        """Return the own tools that the views of results in these spans name (L1)."""
+        """Return the agent tools that previews of results in these spans name."""
         ...
 
     async def has_epochs(self, conversation_id: str) -> bool:
-        """Whether a payload was ever built, so that there is a prefix to keep."""
+        """Whether a payload was built before."""
         ...
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
-        """Return the tokens of the messages in these spans, from the log's running sums."""
+        """Return the tokens of the messages in these spans."""
         ...
 
     async def move(self, conversation_id: str, state: ConversationState) -> None:
-        """Store the window of a head, and what is shown of it.
+        """Store the window and the view of a state.
 
-        Call it in a transaction that holds the head's lock.
+        Call it in a transaction that holds the state's lock.
         """
         ...
 
     async def activities(
         self, tenant_id: str, agent_id: str, since: datetime, looked_at: int, limit: int
     ) -> list[Activity]:
-        """Return which of an agent's newest conversations had messages since, newest first."""
+        """Return those of an agent's newest conversations with messages since, newest first."""
         ...
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
-        """Take all there is out of the window (B3), and tell of it; `data` is a JSON object."""
+        """Empty the window, and store an event with `data`, a JSON object."""
         ...
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
-        """Do the same to all conversations of an agent; returns how many they are."""
+        """Empty the windows of all conversations of an agent; returns their number."""
         ...
 
 
 class EventRepository(Protocol):
-    """Sentences about what happened to a conversation (L3)."""
+    """Stores and reads the events of conversations."""
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
-        """Store an event as the conversation's next; `data` is a JSON object.
+        """Store the conversation's next event; `data` is a JSON object.
 
-        In a transaction the head stays locked from here to its end. For a deleted conversation
-        nothing is stored.
+        It locks the state until the transaction ends, and does nothing for a deleted conversation.
         """
         ...
 
     async def find_head(self, tenant_id: str, conversation_id: str) -> Cursor | None:
-        """Return the cursor of whoever has been told everything, None without a conversation."""
+        """Return the cursor after all events, None for an unknown conversation."""
         ...
 
     async def heads(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
-        """Return the same of many conversations, as far as they exist."""
+        """Return the cursors after all events of those conversations that exist."""
         ...
 
     async def page(
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
     ) -> EventPage | None:
-        """Return what follows a cursor, all of one moment; None without a conversation."""
+        """Return the page after a cursor, as one snapshot; None for an unknown conversation."""
         ...

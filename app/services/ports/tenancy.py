@@ -15,7 +15,7 @@ class TenantRepository(Protocol):
     """Model entries and creation keys of a tenant."""
 
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
-        """Return the request hash and the resource id kept under an idempotency key."""
+        """Return the request hash and the resource id stored for an idempotency key."""
         ...
 
     async def add_creation(

@@ -1,16 +1,16 @@
-"""The store: one asyncpg pool, statements with named parameters, failures translated once.
+"""One asyncpg pool, statements with named parameters, and the translation of errors.
 
-Statements are PostgreSQL's own SQL, run on asyncpg: an ORM's engine in between would cost more than
-the query itself on the hot paths, and its import a fifth of the process's memory (decision 0001).
+Statements are SQL on asyncpg: on the hot paths an ORM would cost more than the queries, and its
+import a fifth of the process's memory.
 
-1. PostgreSQL ends what takes too long by itself: a statement, a wait for a lock, a transaction
-   that its client has forgotten. So nothing goes on there that nobody waits for any more.
-2. Who has no answer a moment after that talks to nobody: the connection is given up at once, and
-   never used again.
-3. Whatever the database may say when it cannot work is ServiceUnavailable, and worth another try;
-   where its disk is full it is InsufficientStorage.
-4. Nothing needs a session. Through a pooler whose servers change with every transaction, session
-   settings are not sent, and a statement is parsed and run in one message (decision 35).
+1. PostgreSQL itself ends statements, lock waits and idle transactions that take too long, so that
+   no abandoned work continues there.
+2. If the database does not answer shortly after such a timeout, the connection is closed and never
+   used again.
+3. An error that means that the database is unavailable becomes ServiceUnavailable, which clients
+   may retry; a full disk becomes InsufficientStorage.
+4. No statement needs session state. Through a transaction pooler, session settings are not sent,
+   and a statement is parsed and executed in one message.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ _UNAVAILABLE = (
 _RETRY_SECONDS = 1
 _FULL_SECONDS = 30
 
-# The statements are few and their best plans do not depend on their parameters: planning them
-# anew, which Postgres would do for some, costs more than running them.
+# The statements are few and their best plans do not depend on parameters. Custom plans, which
+# PostgreSQL would make for some, cost more than the execution.
 PLANNING = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
-    # Every statement has its index; a plan made while a table was tiny must not outlive that.
+    # Every statement has an index; a plan made for a small table must not stay in use.
     "enable_seqscan": "off",
 }
-"""How the statements want to be planned. A pooler's servers have it from the pooler."""
+"""Planner settings. With a pooler, the pooler sets them on its servers."""
 
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 
 
 class Pooler(StrEnum):
-    """What stands between the service and PostgreSQL, if anything does."""
+    """The connection pooler between the service and PostgreSQL."""
 
     NONE = "none"
-    """Nothing, or a pooler in session mode."""
+    """None, or a pooler in session mode."""
     TRANSACTION = "transaction"
-    """A pooler that changes servers between transactions and knows no prepared statements."""
+    """A pooler in transaction mode without support for prepared statements."""
     PREPARED = "prepared"
-    """One that changes servers, and prepares a client's statements on each that it gives him."""
+    """A pooler in transaction mode with support for prepared statements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long the database is waited for, in seconds.
+    """Timeouts of the database, in seconds.
 
-    For a connection, new or in use by others; for a statement, waits for locks included; for one
-    of the few statements whose work grows with a conversation; and, on top of the latter two, for
-    PostgreSQL to say that it has ended one (rule 2).
+    `connection` is for a connection from the pool, `statement` for a statement with its lock
+    waits, and `long_statement` for a statement whose work grows with a conversation. `grace` is
+    added to the latter two, for PostgreSQL to report that it ended a statement (rule 2).
     """
 
     connection: float = 4.0
@@ -89,7 +89,7 @@ class Timeouts:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the settings by which PostgreSQL keeps to them by itself (rule 1)."""
+        """Return the PostgreSQL settings for them (rule 1)."""
         return {
             "statement_timeout": _milliseconds(self.statement),
             "lock_timeout": _milliseconds(self.statement),
@@ -99,7 +99,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The database connections of a process, and how many sessions wait for one."""
+    """The database connections of a process, and the number of sessions that wait for one."""
 
     size: int
     in_use: int
@@ -108,9 +108,9 @@ class PoolState:
 
 
 class Statement:
-    """A statement whose parameters have names; they become Postgres's numbers once, here.
+    """A statement with named parameters, which become PostgreSQL's numbered ones.
 
-    `is_long` is for those whose work grows with a conversation: they may take longer.
+    `is_long` marks a statement whose work grows with a conversation: it has a longer timeout.
     """
 
     __slots__ = ("is_long", "names", "sql")
@@ -132,7 +132,7 @@ class Session:
     def __init__(self, connection: Any, timeouts: Timeouts) -> None:
         self._connection = connection
         self._timeouts = timeouts
-        self._is_patient = False
+        self._has_long_timeout = False
 
     async def all(self, statement: Statement, **values: Any) -> Sequence[Any]:
         """Return every row."""
@@ -143,7 +143,7 @@ class Session:
         return await self._answer(self._connection.fetchrow, statement, values)
 
     async def run(self, statement: Statement, **values: Any) -> int:
-        """Run it and return the number of rows it touched."""
+        """Run it and return the number of affected rows."""
         status: str = await self._answer(self._connection.execute, statement, values)
         return int(status.rsplit(" ", 1)[-1]) if status[-1].isdigit() else 0
 
@@ -155,30 +155,30 @@ class Session:
                 return await ask(statement.sql, *arguments, timeout=limit)
             return await self._answer_long(ask, statement.sql, arguments)
         except (TimeoutError, asyncpg.InternalClientError):
-            self._connection.terminate()  # or a rollback would wait for it as well
+            self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
 
     async def _answer_long(self, ask: Any, sql: str, arguments: Sequence[Any]) -> Any:
-        """Ask with the longer limit, which holds for the rest of the transaction."""
+        """Run with the longer timeout, which applies to the rest of the transaction."""
         limit = self._timeouts.long_statement
         if not self._connection.is_in_transaction():
             async with self._connection.transaction():
-                await self._be_patient(limit)
+                await self._set_timeout(limit)
                 return await ask(sql, *arguments, timeout=limit + self._timeouts.grace)
-        if not self._is_patient:
-            await self._be_patient(limit)
-            self._is_patient = True
+        if not self._has_long_timeout:
+            await self._set_timeout(limit)
+            self._has_long_timeout = True
         return await ask(sql, *arguments, timeout=limit + self._timeouts.grace)
 
-    async def _be_patient(self, seconds: float) -> None:
+    async def _set_timeout(self, seconds: float) -> None:
         await self._connection.execute(f"SET LOCAL statement_timeout = {_milliseconds(seconds)}")
 
 
 class PooledConnection(asyncpg.Connection):
     """A connection to a pooler that changes servers between transactions (rule 4).
 
-    asyncpg asks for a statement's types before each run and parses it twice. Asked once, they hold
-    for every server, and parsing goes with running: one round trip instead of two.
+    asyncpg reads a statement's types before each run and parses it twice. The types are the same on
+    every server, so they are read once; then parsing and execution are one round trip.
     """
 
     __slots__ = ("_described",)
@@ -204,8 +204,8 @@ class PooledConnection(asyncpg.Connection):
 class Store:
     """The database; `session` autocommits each statement, `transaction` spans a block.
 
-    `failed` is told the kind of error whenever the database fails a session. `is_full` tells
-    whether that is for want of disk: a server that cannot write its log ends without saying so.
+    `failed` is called with the kind of error when a session fails. `is_full` returns whether the
+    disk is full: a server that cannot write its log ends without that error.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Store:
         self._is_full = is_full
         self._waiting = 0
         self._pool: Any = None
-        self._making: asyncio.Task[Any] | None = None
+        self._creating: asyncio.Task[Any] | None = None
 
     async def open(self) -> None:
         """Connect; raises ServiceUnavailable when the database does not answer."""
@@ -236,8 +236,8 @@ class Store:
 
     async def close(self) -> None:
         """Wait for running statements, then disconnect."""
-        if self._making is not None:
-            self._making.cancel()
+        if self._creating is not None:
+            self._creating.cancel()
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
@@ -250,7 +250,7 @@ class Store:
     async def session(self, seconds: float | None = None) -> AsyncIterator[Session]:
         """Yield a session in which each statement commits by itself.
 
-        With `seconds`, the connection is waited for so long at most, and so is each statement.
+        `seconds` is the timeout of the connection and of each statement.
         """
         timeouts = self._timeouts
         if seconds is not None:
@@ -259,10 +259,10 @@ class Store:
         try:
             yield Session(connection, timeouts)
         except _UNAVAILABLE as error:
-            await self._forsake(connection, error)
+            await self._discard(connection, error)
             raise self._unavailable(error) from error
         finally:
-            # Where a cancelled statement is not acknowledged, the pool ends the connection.
+            # If a cancelled statement is not acknowledged, the pool closes the connection.
             with suppress(*_UNAVAILABLE):
                 await pool.release(connection)
 
@@ -273,13 +273,13 @@ class Store:
             yield session
 
     def pool_state(self) -> PoolState:
-        """Return what the pool is like now."""
+        """Return the current state of the pool."""
         size = self._pool.get_size() if self._pool is not None else 0
         idle = self._pool.get_idle_size() if self._pool is not None else 0
         return PoolState(size, size - idle, self._waiting, self._sizes[1])
 
     async def _acquire(self, seconds: float) -> tuple[Any, Any]:
-        """Return the pool and a connection of it, each within so many seconds."""
+        """Return the pool and one of its connections, each within the timeout."""
         self._waiting += 1
         try:
             pool = self._pool
@@ -293,32 +293,32 @@ class Store:
             self._waiting -= 1
 
     async def _first_pool(self) -> Any:
-        """Return the pool once it is made; all who wait for that share one attempt."""
-        if self._making is None:
-            self._making = asyncio.create_task(self._make_pool())
-            self._making.add_done_callback(self._made)
-        return await asyncio.shield(self._making)
+        """Return the pool when it is created; concurrent callers share one attempt."""
+        if self._creating is None:
+            self._creating = asyncio.create_task(self._create_pool())
+            self._creating.add_done_callback(self._on_pool_created)
+        return await asyncio.shield(self._creating)
 
-    async def _make_pool(self) -> Any:
+    async def _create_pool(self) -> Any:
         return await asyncpg.create_pool(
             self._url,
             min_size=self._sizes[0],
             max_size=self._sizes[1],
-            # Nothing here leaves session state, so the reset round trip is saved.
+            # No statement leaves session state, so no reset is needed.
             reset=_keep,
             command_timeout=self._timeouts.statement + self._timeouts.grace,
             timeout=self._timeouts.connection,
-            **self._manner,
+            **self._options,
         )
 
-    def _made(self, making: asyncio.Task[Any]) -> None:
-        self._making = None
+    def _on_pool_created(self, making: asyncio.Task[Any]) -> None:
+        self._creating = None
         if not making.cancelled() and making.exception() is None:
             self._pool = making.result()
 
     @property
-    def _manner(self) -> dict[str, Any]:
-        """Return how to connect: what may be asked of a session, and where statements are kept."""
+    def _options(self) -> dict[str, Any]:
+        """Return the connection options for the pooler."""
         match self._pooler:
             case Pooler.NONE:
                 named = {"application_name": "context-service"}
@@ -330,17 +330,17 @@ class Store:
             case other:
                 assert_never(other)
 
-    async def _forsake(self, connection: Any, error: Exception) -> None:
-        """Let go of connections that are of no more use after this error."""
+    async def _discard(self, connection: Any, error: Exception) -> None:
+        """Close connections that are unusable after this error."""
         if isinstance(error, TimeoutError | asyncpg.InternalClientError):
-            with suppress(asyncpg.InterfaceError):  # the session has done so already
+            with suppress(asyncpg.InterfaceError):  # the session has already closed it
                 connection.terminate()
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError) and self._pool is not None:
-            # The database that can be written may be another one by now, under the same name.
+            # The writable server may be another one now, under the same name.
             await self._pool.expire_connections()
 
     def _unavailable(self, error: Exception) -> ServiceUnavailable:
-        """Return the error for callers; a rollback that fails as well is not its reason."""
+        """Return the error for callers; the error of a failed rollback is not the reason."""
         is_of_rollback = isinstance(error, asyncpg.InterfaceError)
         if is_of_rollback and isinstance(error.__context__, _UNAVAILABLE):
             error = error.__context__

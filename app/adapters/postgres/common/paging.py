@@ -1,7 +1,7 @@
-"""Pages in Postgres: the database decides by sizes how many rows it sends.
+"""Pages in PostgreSQL: the database limits the rows of a page by their size.
 
-`octet_length` reads the length of a large value from its row, without reading the value itself.
-So the rows after the end of a page cost their place in an index, and no memory of this process.
+`octet_length` reads the length of a large value without the value itself. So the rows after the
+end of a page cost an index entry each, and no memory of this process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from app.domain.common.pages import Bound, Page
 
 OWN_BYTES = 512
-"""What an item takes beside its large values, in bytes of JSON."""
+"""Size of an item without its large values, in bytes of JSON."""
 
 _Item = TypeVar("_Item")
 
@@ -25,11 +25,10 @@ def lengths(*columns: str) -> dict[str, str]:
 def bounded(rows: str, columns: Sequence[str], large: Mapping[str, str], order: str) -> str:
     """Return a query for the first of these ordered rows, as many as `:max_bytes` allow.
 
-    `rows` is a query with its own `LIMIT :limit`, one more than the items of a page, so that the
-    page can tell whether there are more. `large` are those of its `columns` that have a size, each
-    with the expression for it. Where the first row is larger and `:whole_first` is false, it comes
-    with nulls for these, and its `fits` is false. The columns `*` leave nothing out: they are for
-    items that are never large.
+    `rows` is a query with its own `LIMIT :limit`, one more than the items of a page, to detect
+    further rows. `large` maps those of its `columns` that may be large to the expressions for their
+    sizes. If the first row does not fit and `:whole_first` is false, its large columns are null and
+    its `fits` is false. With the columns `*` nothing is set to null: use them for small items.
     """
     size = " + ".join(large.values())
     shown = ", ".join(
@@ -62,6 +61,6 @@ def limits(limit: int, bound: Bound) -> dict[str, Any]:
 
 
 def page_of(rows: Sequence[Any], read: Callable[[Any], _Item]) -> Page[_Item]:
-    """Return the page that the rows of a `bounded` query make."""
+    """Return the page of the rows of a `bounded` query."""
     items = [read(row) for row in rows if row["fits"]]
     return Page(items, has_more=bool(rows) and rows[0]["found"] > len(items))

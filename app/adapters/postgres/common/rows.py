@@ -1,4 +1,4 @@
-"""Rows to records, once for every statement that returns them."""
+"""Conversion of rows into domain objects, for every statement that returns them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
 from app.domain.models.calibration import Calibration
 
-# What changes rarely can be large: it is sent only when it is not the version already known.
+# Settings can be large and change rarely: they are sent only if the cached version is outdated.
 _KNOWN = """(c.updated_at = CAST(:known_at AS timestamptz)
     AND a.updated_at IS NOT DISTINCT FROM CAST(:known_agent_at AS timestamptz)
     AND m.updated_at IS NOT DISTINCT FROM CAST(:known_model_at AS timestamptz))"""
@@ -60,9 +60,9 @@ _WITHOUT_LISTS = (
     "a.model AS agent_model, '[]' AS agent_sections, '[]' AS agent_tools, m.entry AS model_entry",
 )
 LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_policy"))
-"""The columns of conversations for a list of them, which shows no settings but the model."""
+"""The columns of conversations for a list, without settings except for the model."""
 POLICY_COLUMNS = ", ".join((*_WITHOUT_LISTS, "c.policy, a.policy AS agent_policy"))
-"""The columns of conversations whose policies are asked for, without sections and tools."""
+"""The columns of conversations with policies, without sections and tools."""
 HEAD_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
@@ -82,7 +82,7 @@ LAYER_JOINS = f"""
 
 
 def agent_from(row: Any) -> Agent:
-    """Read an agent."""
+    """Return an agent from its row."""
     return Agent(
         agent_id=row["agent_id"],
         name=row["name"],
@@ -96,8 +96,8 @@ def agent_from(row: Any) -> Agent:
     )
 
 
-def head_from(row: Any) -> ConversationState:
-    """Read a head."""
+def state_from(row: Any) -> ConversationState:
+    """Return a conversation's state from its row."""
     compaction_id = row["compaction_id"]
     return ConversationState(
         head_seq=row["head_seq"],
@@ -132,7 +132,7 @@ def head_from(row: Any) -> ConversationState:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a process holds of a conversation's settings, by when each layer was last changed."""
+    """The cached settings of a conversation, with the times of their last changes."""
 
     at: datetime | None = None
     agent_at: datetime | None = None
@@ -141,7 +141,7 @@ class Held:
 
     @property
     def parameters(self) -> dict[str, datetime | None]:
-        """The parameters that tell a statement which version is held."""
+        """The parameters with the cached versions."""
         return {
             "known_at": self.at,
             "known_agent_at": self.agent_at,
@@ -150,29 +150,29 @@ class Held:
 
 
 NOTHING_HELD = Held().parameters
-"""Parameters of a read that wants everything."""
+"""The parameters of a read without cached settings."""
 
 
 class Layers:
-    """The settings of conversations read lately, so that each read brings only what changed."""
+    """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, most: int = 1024) -> None:
+    def __init__(self, max_size: int = 1024) -> None:
         self._held: LRUCache[tuple[str, str, str | None], Held] = LRUCache(most)
 
     def held(self, tenant_id: str, conversation_id: str, model: str | None = None) -> Held:
-        """Return what is held of a tenant's conversation, as asked for with this model."""
+        """Return the cached settings of a tenant's conversation for a request with this model."""
         return self._held.get((tenant_id, conversation_id, model)) or Held()
 
     def conversation_from(
         self, row: Any, tenant_id: str, held: Held, model: str | None = None
     ) -> Conversation:
-        """Read a conversation with its head from a row that was asked for with `held`."""
+        """Return a conversation from a row of a statement with the parameters of `held`."""
         if row["known"] and held.conversation is not None:
             calibration = _calibration_from(row)
             known = replace(
                 held.conversation,
                 counter=row["counter"],
-                state=head_from(row),
+                state=state_from(row),
                 calibration=calibration,
             )
             if calibration != held.conversation.calibration:
@@ -188,7 +188,7 @@ class Layers:
 
 
 def conversation_from(row: Any) -> Conversation:
-    """Read a conversation with its head and layers, all of which the row holds."""
+    """Return a conversation from a row with all of its settings."""
     agent = StoredSettings()
     if row["agent_policy"] is not None:
         agent = StoredSettings(
@@ -203,7 +203,7 @@ def conversation_from(row: Any) -> Conversation:
         metadata=row["metadata"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
-        state=head_from(row),
+        state=state_from(row),
         model_entry=row["model_entry"],
         versions=_versions_from(row),
         calibration=_calibration_from(row),
@@ -224,7 +224,7 @@ def _calibration_from(row: Any) -> Calibration | None:
 
 
 def stored_message_from(row: Any) -> StoredMessage:
-    """Read a message for the transcript."""
+    """Return a message of a transcript from its row."""
     return StoredMessage(
         id=row["message_id"],
         seq=row["seq"],
@@ -239,7 +239,7 @@ def stored_message_from(row: Any) -> StoredMessage:
 
 
 def log_rows_from(row: Any) -> list[LogRow]:
-    """Read the rows of a window, which come as one array per column."""
+    """Return log rows from one array per column."""
     if row["seqs"] is None:
         return []
     columns = (
@@ -286,7 +286,7 @@ def log_rows_from(row: Any) -> list[LogRow]:
 
 
 def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
-    """Read an epoch whose columns carry a prefix; None where there was none."""
+    """Return an epoch from columns with a prefix, None without one."""
     if row[f"{prefix}epoch"] is None:
         return None
     return Epoch(
@@ -306,7 +306,7 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
 
 
 def compaction_from(row: Any) -> Compaction:
-    """Read a receipt; those of the first version say less."""
+    """Return a receipt; receipts of the first version have fewer columns."""
     parent = row["parent_id"]
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:

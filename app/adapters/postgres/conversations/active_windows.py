@@ -1,4 +1,4 @@
-"""Active windows in Postgres: where they are cut, moved and cleared (B2, B3)."""
+"""Active windows in PostgreSQL: how they are found, moved and cleared."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.domain.conversations.status import Activity
 from app.domain.conversations.view import Span
 from app.domain.tool_output.offloading import output_from
 
-# The window's times never fall from one seq to the next, so the first one after the marker is
-# found by halving, in the order of the log's key, or a plan made for an empty log would walk it
-# each time; a call group that begins before it is left out with all its results.
+# Window times never decrease with the seqs, so a binary search by the primary key finds the first
+# message after the marker; a scan would be the plan for an empty log. A call group that begins
+# before it is left out with all its results.
 FIND_START = Statement(
     """
         WITH RECURSIVE search (low, high) AS (
@@ -49,7 +49,7 @@ FIND_START = Statement(
         """
 )
 
-# Results follow their call directly, so a group ends where the next message that is none begins.
+# Results follow their call directly, so a group ends at the next message without results.
 FIND_GAPS = Statement(
     """
         SELECT DISTINCT
@@ -93,7 +93,7 @@ FIND_OLDEST = Statement(
         """
 )
 
-# A range that ends between the results of a group takes in the rest of them.
+# A range that ends between the results of a group is extended to the last of them.
 FIND_ENDS = Statement(
     """
         SELECT coalesce((
@@ -125,7 +125,7 @@ HAS_EPOCHS = Statement(
         """
 )
 
-# Running sums: two rows of the log tell what lies between them.
+# Total tokens are running sums: two rows of the log give the sum between them.
 COUNT = Statement(
     """
         SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
@@ -142,7 +142,7 @@ COUNT = Statement(
         """
 )
 
-# Run under the head's lock.
+# Run it with the lock of the state.
 MOVE = Statement(
     """
         UPDATE heads
@@ -164,7 +164,7 @@ MOVE = Statement(
         """
 )
 
-# What an agent's newest conversations do: those with messages in their windows that came lately.
+# The newest conversations of an agent with recent messages in their windows.
 ACTIVITIES = Statement(
     """
         SELECT c.conversation_id, c.metadata, h.newest_at, calling.call_ids, calling.call_names,
@@ -188,8 +188,8 @@ ACTIVITIES = Statement(
         """
 )
 
-# Everything that stands in the log is outside then, and nothing that was made of it is shown.
-# What is received from now on is newer than the clear, whatever the clocks say.
+# All messages of the log are outside then, and no summary of them is shown. Messages received from
+# now on are newer than the clear, even if a clock goes back.
 _CLEAR = """
     SET cleared_at = greatest(h.cleared_at, CAST(:at AS timestamptz)), cleared_seq = h.head_seq,
         since = h.head_seq + 1, parts = '', oldest_at = NULL,
@@ -203,7 +203,7 @@ _CLEAR = """
         promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
         event_seq = h.event_seq + 1
 """
-_TELL = """
+_ADD_EVENT = """
     INSERT INTO events (conversation_id, event_seq, type, data, created_at)
     SELECT conversation_id, event_seq, 'cleared', CAST(:data AS text), clock_timestamp()
     FROM cleared
@@ -215,10 +215,10 @@ CLEAR = Statement(
             WHERE h.conversation_id = CAST(:conversation_id AS uuid)
             RETURNING h.conversation_id, h.event_seq
         )
-        {_TELL}
+        {_ADD_EVENT}
         """
 )
-# Heads are locked in one order, so that two clears at once cannot wait for each other.
+# Rows are locked in one order, so that two concurrent clears cannot deadlock.
 CLEAR_ALL = Statement(
     f"""
         WITH locked AS (
@@ -232,13 +232,13 @@ CLEAR_ALL = Statement(
             FROM locked WHERE h.conversation_id = locked.conversation_id
             RETURNING h.conversation_id, h.event_seq
         )
-        {_TELL}
+        {_ADD_EVENT}
         """
 )
 
 
 class ActiveWindowRepository:
-    """Sentences about the active window of one conversation."""
+    """Reads and moves the active window of one conversation."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -308,28 +308,28 @@ class ActiveWindowRepository:
         )
         return frozenset(name for row in rows for name in output_from(row["output"]).mentions)
 
-    async def move(self, conversation_id: str, head: ConversationState) -> None:
+    async def move(self, conversation_id: str, state: ConversationState) -> None:
         await self._session.run(
             MOVE,
             conversation_id=UUID(conversation_id),
-            since=head.window.since,
-            parts=head.window.parts_as_json(),
-            outside_tokens=head.outside_tokens,
-            outside_messages=head.outside_messages,
-            window_seconds=head.window_seconds,
-            open_outside=bool(head.open_calls) and not head.window.holds(head.head_seq),
-            mentions=list(head.mentions),
-            oldest_at=head.oldest_at,
-            view_version=head.view_version,
-            view_cause=head.view_cause,
-            compaction_id=UUID(head.compaction_id) if head.compaction_id else None,
-            span_start=head.span.start if head.span is not None else None,
-            span_end=head.span.end if head.span is not None else None,
-            kept=list(head.kept),
-            trimmed_through=head.trimmed_through,
-            summary_tokens=head.summary_tokens,
-            hidden_tokens=head.hidden_tokens,
-            hidden_messages=head.hidden_messages,
+            since=state.window.since,
+            parts=state.window.parts_as_json(),
+            outside_tokens=state.outside_tokens,
+            outside_messages=state.outside_messages,
+            window_seconds=state.window_seconds,
+            open_outside=bool(state.open_calls) and not state.window.holds(state.head_seq),
+            mentions=list(state.mentions),
+            oldest_at=state.oldest_at,
+            view_version=state.view_version,
+            view_cause=state.view_cause,
+            compaction_id=UUID(state.compaction_id) if state.compaction_id else None,
+            span_start=state.span.start if state.span is not None else None,
+            span_end=state.span.end if state.span is not None else None,
+            kept=list(state.kept),
+            trimmed_through=state.trimmed_through,
+            summary_tokens=state.summary_tokens,
+            hidden_tokens=state.hidden_tokens,
+            hidden_messages=state.hidden_messages,
         )
 
     async def activities(
@@ -360,7 +360,7 @@ class ActiveWindowRepository:
 
 
 def _waits_for(row: Any) -> tuple[str, ...]:
-    """Return the names of the tools whose results are still to come."""
+    """Return the tools of open calls."""
     if not row["call_ids"] or not row["call_names"]:
         return ()
     calls = zip(json_text.loads(row["call_ids"]), json_text.loads(row["call_names"]), strict=True)

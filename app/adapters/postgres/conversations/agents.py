@@ -59,7 +59,7 @@ LOCK_AGENT = Statement(
         FOR UPDATE
         """
 )
-# The list shows neither policies nor sections nor tools, which may be large.
+# The list omits policies, sections and tools, which may be large.
 LIST_AGENTS = Statement(
     bounded(
         """
@@ -96,7 +96,7 @@ CLEAR_AGENT = Statement(
         """
 )
 PER_AGENT = ("agents", "agent_versions")
-"""Every table whose rows go when their agent is deleted, besides its conversations' (A7)."""
+"""All tables with rows of an agent, without those of its conversations."""
 AGENT_REMOVALS = {
     table: Statement(
         f"""

@@ -11,8 +11,8 @@ from app.adapters.postgres.common.rows import (
 from app.adapters.postgres.tool_output.blobs import BLOB_CTES
 from app.domain.conversations.active_window import OUT_OF_DATE
 
-# Results are offloaded by the settings in hand, so these must be those of now: no change by
-# another process may come between.
+# Results are offloaded by the cached settings, so these must be the current ones: no other process
+# may have changed them.
 _AS_HELD = """(
     c.updated_at = CAST(:known_at AS timestamptz)
     AND (c.agent_id IS NULL OR EXISTS (
@@ -21,9 +21,9 @@ _AS_HELD = """(
             AND held.updated_at = CAST(:known_agent_at AS timestamptz)
     ))
 )"""
-# The results that a batch begins with answer calls of before. Where those are outside the active
-# window, their results stay outside as well (B2). Most times the window then begins after them;
-# where it has begun before, it is out of date until somebody moves it.
+# The leading results of a batch answer earlier calls. If those are outside the active window, the
+# results stay outside. Usually the window then begins after them; if it begins before them, it is
+# out of date until the next read moves it.
 _BEGINS_AFTER = "h.open_outside AND h.since > h.head_seq"
 _OUTSIDE = f"CASE WHEN {_BEGINS_AFTER} THEN CAST(:{{what}} AS bigint) ELSE 0 END"
 _WINDOW = f"""newest_before = h.newest_at,
@@ -48,9 +48,9 @@ _WINDOW = f"""newest_before = h.newest_at,
                 outside_tokens = h.outside_tokens + {_OUTSIDE.format(what="answering_tokens")},
                 hidden_messages = h.hidden_messages + {_OUTSIDE.format(what="answering")},
                 hidden_tokens = h.hidden_tokens + {_OUTSIDE.format(what="answering_tokens")},"""
-# Bodies come as bytes: what orjson wrote is sent as it is, with no text made of it in between.
-# The head row is the guard: the update finds it only in the state the batch was made for, and
-# its lock orders concurrent writers (decision 9). Nothing matches, nothing is stored.
+# Bodies are bytes: the output of orjson is sent without decoding. The update matches the row in
+# `heads` only in the state for which the batch was prepared, and its lock orders concurrent
+# writers. Without a match nothing is stored.
 _APPEND = f"""
         WITH moved AS (
             UPDATE heads h
@@ -132,8 +132,8 @@ _APPEND = f"""
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
         {LAYER_JOINS}
         """
-# Most batches begin with no result, and their messages give no times of their own: then the window
-# asks for little, and every expression less is time saved.
+# Most batches do not begin with a result, and their messages have no timestamps. They use a shorter
+# statement, because every expression costs time.
 _USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
                 oldest_at = least(
                     h.oldest_at, greatest(CAST(:newest_at AS timestamptz), h.newest_at)),
@@ -153,7 +153,7 @@ def _statement(is_usual: bool, is_timed: bool, has_blobs: bool) -> Statement:
     return Statement(
         _APPEND.format(
             window=_USUAL_WINDOW if is_usual else _WINDOW,
-            # Blobs go with their messages or not at all (decision 29).
+            # Blobs are stored with their messages or not at all.
             blobs=f", {BLOB_CTES}" if has_blobs else "",
             **(_TIMES if is_timed else _NO_TIMES),
         )
@@ -165,4 +165,4 @@ APPENDS = {
     for is_usual, is_timed in ((True, False), (False, False), (False, True))
     for has_blobs in (False, True)
 }
-"""By whether a batch is usual, whether its messages give times, and whether it has blobs."""
+"""Statements by whether the batch is usual, has timestamps, and has blobs."""

@@ -106,8 +106,8 @@ IDS_OF_AGENT = Statement(
     WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
     """
 )
-# Chunks go after the rows that let more of them in: the locks on those are waited for, and what
-# was stored meanwhile is seen.
+# Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
+# and then reads chunks that were stored meanwhile.
 PER_CONVERSATION = (
     "conversations",
     "heads",
@@ -130,7 +130,7 @@ PER_CONVERSATION = (
     "message_words",
     "snapshot_parts",
 )
-"""Every table whose rows go when their conversation is deleted (A7)."""
+"""All tables with rows of a conversation, in the order of deletion."""
 REMOVALS = {
     table: Statement(
         f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True

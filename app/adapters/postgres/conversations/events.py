@@ -1,9 +1,8 @@
-"""Events in Postgres: numbered under the head's lock, read beside the log in one statement (L3).
+"""Events in PostgreSQL: numbered under the lock of the state, read with the log in one statement.
 
-The head's row numbers the events of its conversation as it numbers its messages, so that both
-become visible in order and without gaps. Nobody is notified of either: NOTIFY takes one lock for
-all of a database's commits, appends among them, and does not pass a transaction pooler. Whoever
-follows asks for the heads' numbers instead.
+A row in `heads` numbers the events and the messages of its conversation, so that both become
+visible in order and without gaps. Streams poll these numbers. NOTIFY is not used: it takes one
+lock for all commits of a database, appends included, and a transaction pooler does not support it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Session, Statement
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
-# Where the conversation is deleted meanwhile, the update finds no head, and nothing is stored.
+# For a deleted conversation the update matches no row, and nothing is stored.
 ADD = Statement(
     """
         WITH moved AS (
@@ -77,7 +76,7 @@ PAGE = Statement(
 
 
 class EventRepository:
-    """Sentences about what happened to a conversation."""
+    """Stores and reads the events of conversations."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -146,7 +146,7 @@ class LogRepository:
         try:
             return await self._session.first(statement, **values)
         except UniqueViolationError:
-            # An equal message came in while this one waited for the head.
+            # An equal message was stored while this statement waited for the lock.
             return None
 
     async def lock(
@@ -211,13 +211,15 @@ class LogRepository:
         rows = await self._session.all(
             ENTRIES, conversation_id=UUID(conversation_id), start=start, end=end
         )
-        found = [entry(row["seq"], Role(row["role"]), row["tokens"], row["pinned"]) for row in rows]
-        held = pinned_seqs(
-            found
-        )  # results that came in after the pin on their group are among them
-        if not held:
-            return found
-        return [entry(item.seq, item.role, item.tokens, item.seq in held) for item in found]
+        entries = [
+            entry(row["seq"], Role(row["role"]), row["tokens"], row["pinned"]) for row in rows
+        ]
+        pinned = pinned_seqs(
+            entries
+        )  # with results that were appended after their group was pinned
+        if not pinned:
+            return entries
+        return [entry(item.seq, item.role, item.tokens, item.seq in pinned) for item in entries]
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
         rows = await self._session.all(
@@ -276,13 +278,13 @@ def _output_of(draft: Draft) -> str | None:
 
 
 def _mentions(drafts: Sequence[Draft]) -> list[str]:
-    """Return the tools that the views of a batch name."""
+    """Return the tools that the previews of a batch name."""
     outputs = (draft.output for draft in drafts if draft.output is not None)
     return sorted({name for output in outputs for name in output.mentions})
 
 
 def _named_calls(row: Any) -> dict[str, str]:
-    if row["call_names"] is None:  # no calls, or stored by an earlier version
+    if row["call_names"] is None:  # without calls, or stored by an earlier version
         return {}
     ids, names = json_text.loads(row["call_ids"]), json_text.loads(row["call_names"])
     return dict(zip(ids, names, strict=True))

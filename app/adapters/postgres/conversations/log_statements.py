@@ -15,7 +15,7 @@ _STORED = (
     *("body", "output", "created_at"),
 )
 STORED_COLUMNS = ", ".join(_STORED)
-# Both rows are locked, because only locked rows are read anew after a wait for the lock.
+# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
 LOCK = Statement(
     f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS}
@@ -30,7 +30,7 @@ LOCK = Statement(
 
 
 def bounded_messages(rows: str, order: str, *also: str) -> str:
-    """Return a query for a page of stored messages, with other columns of the rows as well."""
+    """Return a query for a page of stored messages, with further columns of the rows."""
     return bounded(rows, (*_STORED, *also), lengths("body", "output"), order)
 
 
@@ -66,7 +66,7 @@ BY_IDS = Statement(
         "seq",
     )
 )
-# What a build or a summariser reads of a message is its body or its fragment.
+# Builds and summarisers read the body or the fragment of a message.
 SIZES = Statement(
     """
         SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
@@ -86,7 +86,7 @@ ENTRIES = Statement(
         ORDER BY m.seq
         """
 )
-# A result follows its call; the message before the first results of a range has theirs.
+# Results follow their calls: the message before the first results of a range has their calls.
 TOOL_NAMES = Statement(
     """
         SELECT seq, role, call_ids, call_names FROM messages
@@ -108,7 +108,7 @@ OPEN_CALLS = Statement(
         """
 )
 MAX_LOOKED_AT = 5_000
-"""Messages in which the last use of tools is looked for: its cost must not grow with the log."""
+"""Newest messages that are searched for the last use of tools: a bound of the cost."""
 LAST_USED = Statement(
     f"""
         SELECT call_names, max(seq) AS seq FROM (

@@ -1,12 +1,13 @@
-"""The words of messages in Postgres: an index that only search reads and writes (A6, L1).
+"""The words of messages in PostgreSQL: an index that only searches read and write.
 
-1. Every lexeme begins with a key that stands for BLOCK messages of one conversation. So the GIN
-   index leads to these alone, whatever other conversations say and however often.
-2. Blocks are searched one after the other, as few as are needed: what is common is found in the
-   first of them, and what is rare costs a descent for each. Later blocks go in larger groups.
-3. `message_words` has no holes: messages are indexed in order, a batch at a time, and a message
-   without words has its row as well. So its last row says how far the index is.
-4. No row is left behind by a deletion: the head is locked while rows are added.
+1. Every lexeme begins with a key for a block of BLOCK messages of one conversation. So a search in
+   the GIN index reads entries of that conversation alone.
+2. Blocks are searched one after the other until enough messages are found. A common word is found
+   in the first block, a rare one costs an index search per block. Later blocks are searched in
+   larger groups.
+3. `message_words` has no gaps: messages are indexed in order, and a message without words has a
+   row as well. So the last row is the progress of the index.
+4. A deletion leaves no row behind: the state is locked while rows are added.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from app.domain.conversations.stored_message import StoredMessage
 BLOCK = 1024
 """Messages whose lexemes have one key."""
 _LARGEST_GROUP = 32
-_KEY = "%"  # stands for a block's key in a query that is made once for all of them
+_KEY = "%"  # the placeholder of a block's key in a query for all blocks
 
-# The name of a result's tool stands with the call it answers.
+# The tool of a result is stored with its call.
 _SEARCHED = f"""
     SELECT {STORED_COLUMNS}, call_ids, asked.ids AS asked_ids, asked.names AS asked_names
     FROM wanted
@@ -50,7 +51,7 @@ _SEARCHED = f"""
     ORDER BY seq
 """
 
-# The length of a body is known without reading it.
+# PostgreSQL reads the length of a body without the body.
 UNINDEXED = Statement(
     f"""
         WITH wanted AS (
@@ -89,8 +90,8 @@ ADD = Statement(
     is_long=True,
 )
 
-# Groups of blocks in the order given, each only if those before had too few. What is inside
-# OFFSET 0 can be answered by the words' index alone: a walk along the log would never end.
+# Groups of blocks in the given order, each only if those before had too few messages. OFFSET 0
+# makes PostgreSQL use the index of words; a scan of the log would take too long.
 _HITS = """
     SELECT hit.seq
     FROM unnest({queries}) WITH ORDINALITY AS blocks (query, position)
@@ -128,7 +129,7 @@ POSTINGS = Statement(
         """
 )
 
-# Out of line and compressed as many are, words are unpacked once and not for every term.
+# Many words are compressed out of line: they are decompressed once, not for every term.
 HOLDING = Statement(
     """
         SELECT w.seq, length(w.words) AS size, ARRAY(
@@ -165,7 +166,7 @@ BY_SEQS = Statement(
 
 
 class SearchRepository:
-    """Sentences about the words of one conversation's messages."""
+    """Indexes the words of one conversation's messages, and searches them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -207,7 +208,7 @@ class SearchRepository:
         rows = await self._session.all(
             FIND[order],
             conversation_id=UUID(conversation_id),
-            queries=_by_group(groups, _asked(query)),
+            queries=_by_group(groups, _tsquery(query)),
             after_seq=after_seq,
             before_seq=before_seq,
             **limits(limit, bound),
@@ -253,22 +254,22 @@ class SearchRepository:
 
 
 def _key(conversation_id: str, block: int) -> str:
-    """Return what the lexemes of a block begin with (rule 1).
+    """Return the key of a block's lexemes (rule 1).
 
-    Conversations that share one would do no harm: the rows themselves tell whose they are.
+    A collision is harmless, because searches also compare the conversation of a row.
     """
     digest = blake2b(UUID(conversation_id).bytes + block.to_bytes(8), digest_size=6).digest()
     return b64encode(digest).decode()
 
 
-def _asked(query: Query) -> str:
-    """Return a query by words in PostgreSQL's language, for any block."""
+def _tsquery(query: Query) -> str:
+    """Return the tsquery of a query, with a placeholder for the block."""
     without = [f"!({_all_of(group)})" for group in query.excluded]
     return " & ".join([_all_of(query.words), *without])
 
 
 def _all_of(terms: Sequence[Term]) -> str:
-    # A lexeme consists of letters, digits, marks and underscores: nothing of it means anything.
+    # A lexeme has only letters, digits, marks and underscores, so it needs no escaping.
     return " & ".join(f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}" for term in terms)
 
 
@@ -289,9 +290,9 @@ def _grouped_keys(
     return groups
 
 
-def _by_group(groups: Sequence[Sequence[str]], asked: str) -> list[str]:
+def _by_group(groups: Sequence[Sequence[str]], query: str) -> list[str]:
     """Return a query for each group of blocks."""
-    return [" | ".join([f"({asked.replace(_KEY, key)})" for key in keys]) for keys in groups]
+    return [" | ".join([f"({query.replace(_KEY, key)})" for key in keys]) for keys in groups]
 
 
 def _searched_from(row: Any) -> SearchedMessage:

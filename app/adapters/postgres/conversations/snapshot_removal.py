@@ -93,10 +93,10 @@ FORGET_CONVERSATION = Statement(
 
 
 async def forget_conversation(session: Session, conversation_id: str) -> dict[str, int]:
-    """Take a conversation out of all snapshots before it is deleted itself; returns rows (A7).
+    """Remove a conversation from all snapshots before it is deleted; returns rows by table.
 
-    What a snapshot's summary says of it goes as well. Call it in a transaction that holds the
-    head's lock (rule 2).
+    The summaries of these snapshots are removed as well. Call it in a transaction that holds the
+    lock of the conversation's state.
     """
     known_id = UUID(conversation_id)
     await session.all(LOCK_OF_CONVERSATION, conversation_id=known_id)
@@ -104,6 +104,6 @@ async def forget_conversation(session: Session, conversation_id: str) -> dict[st
 
 
 async def forget_agent(session: Session, tenant_id: str, agent_id: str) -> dict[str, int]:
-    """Delete an agent's snapshots, those of its conversations too; returns rows (A7)."""
+    """Delete the snapshots of an agent and its conversations; returns rows by table."""
     row = await session.first(REMOVE_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
     return dict(row or {})

@@ -1,4 +1,4 @@
-"""Transcripts in Postgres: an agent's messages by time, and what tells how each is shown (A6)."""
+"""Transcripts in PostgreSQL: an agent's messages by time, and the inputs of their visibility."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from app.domain.conversations.stored_message import StoredMessage
 _TIME = "coalesce(m.at, m.created_at)"
 _AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"
 
-# The window's times never fall from one seq to the next, so where a page goes on in a conversation
-# is found by halving. Only as many conversations as the page has messages can have one on it: those
-# whose next message comes first. Each row is the first of an ordered range: asked for by its seq
-# alone, a plan made before there are statistics looks for it in another index, and walks the log.
+# Window times never decrease with the seqs, so a binary search finds where a page continues in a
+# conversation. A page of n messages has messages of at most n conversations: those whose next
+# message is first. Each row is read as the first of an ordered range: a plan without statistics for
+# an equality with its seq would use another index, and scan the log.
 _OF_AGENT = f"""
     WITH nearest AS (
-        SELECT talk.conversation_id, m.seq, {_TIME} AS at
+        SELECT conversation.conversation_id, m.seq, {_TIME} AS at
         FROM (
             SELECT c.conversation_id, h.head_seq
             FROM conversations c
@@ -42,7 +42,7 @@ _OF_AGENT = f"""
             WHERE c.tenant_id = CAST(:tenant_id AS text)
                 AND c.agent_id BETWEEN CAST(:agent_id AS text) AND CAST(:agent_id AS text)
             ORDER BY c.agent_id, c.created_at OFFSET 0
-        ) talk
+        ) conversation
         CROSS JOIN LATERAL (
             WITH RECURSIVE search (low, high) AS (
                 SELECT {{low}}, {{high}}
@@ -58,7 +58,7 @@ _OF_AGENT = f"""
                     ) part
                     CROSS JOIN LATERAL (
                         SELECT conversation_id, seq, at, created_at FROM messages
-                        WHERE conversation_id = talk.conversation_id AND seq >= part.middle
+                        WHERE conversation_id = conversation.conversation_id AND seq >= part.middle
                         ORDER BY seq LIMIT 1
                     ) m
                 ) probe
@@ -67,7 +67,7 @@ _OF_AGENT = f"""
         ) cut
         CROSS JOIN LATERAL (
             SELECT seq, at, created_at FROM messages
-            WHERE conversation_id = talk.conversation_id AND seq {{beyond}} cut.low
+            WHERE conversation_id = conversation.conversation_id AND seq {{beyond}} cut.low
             ORDER BY seq {{order}} LIMIT 1
         ) m
         ORDER BY at {{order}}, conversation_id {{order}} LIMIT CAST(:limit AS bigint)
@@ -93,11 +93,11 @@ _OF_AGENT = f"""
     ORDER BY page.at {{order}}, page.conversation_id {{order}}, page.seq {{order}}
 """
 _FIRST = "CAST(1 AS bigint)"
-_PAST = "talk.head_seq + 1"
+_PAST = "conversation.head_seq + 1"
 
 
 def _unless_begun(bound: str, otherwise: str) -> str:
-    """Return a bound of the search that leaves nothing to look for on the first page."""
+    """Return a bound of the search that makes it empty on the first page."""
     return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
 
 
@@ -138,7 +138,7 @@ CONVERSATIONS = Statement(
         """
 )
 
-# A pin holds the call group it was set on, and what comes in later for that group.
+# A pin protects its call group, with results that are appended later.
 PINNED = Statement(
     """
         SELECT wanted.conversation_id, wanted.seq
@@ -157,7 +157,7 @@ PINNED = Statement(
         """
 )
 
-# Receipts are large: the way back goes by their ids alone.
+# Receipts are large: the recursion reads their ids alone.
 CHAINS = Statement(
     """
         WITH RECURSIVE chain AS (
@@ -188,7 +188,7 @@ CHAINS = Statement(
 
 
 class TranscriptRepository:
-    """Sentences about messages of several conversations at once."""
+    """Reads messages of several conversations at once."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

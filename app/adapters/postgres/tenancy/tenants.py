@@ -11,8 +11,8 @@ FIND_CREATION = Statement(
             AND created_at > now() - interval '24 hours'
         """
 )
-# The key's row is taken before the resource is made, so that of two equal requests at once
-# the second waits for the first and then finds its resource.
+# The key's row is inserted before the resource, so that of two equal concurrent requests the second
+# waits for the first and then finds its resource.
 ADD_CREATION = Statement(
     """
         INSERT INTO creations (tenant_id, key, request_hash, resource_id)
@@ -53,7 +53,7 @@ REMOVE_MODEL = Statement(
 
 
 class TenantRepository:
-    """Sentences about what belongs to a tenant alone: its models, creation keys and call counts."""
+    """Stores a tenant's entries for models, and the keys of its creations."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
