@@ -186,8 +186,8 @@ class StoredMessage(Answered):
     pinned: bool = Field(description="Whether it is pinned, so that no compaction hides it.")
     visibility: Visibility = Field(description="How the current context shows it.")
     given: AnyObject | None = Field(
-        description="Fields of the original message that fields of the service replace; null without"
-        " any."
+        description="Fields of the original message that fields of the service replace; null"
+        " without any."
     )
 
 
