@@ -157,7 +157,7 @@ class Layers:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
     def __init__(self, max_size: int = 1024) -> None:
-        self._held: LRUCache[tuple[str, str, str | None], Held] = LRUCache(most)
+        self._held: LRUCache[tuple[str, str, str | None], Held] = LRUCache(max_size)
 
     def held(self, tenant_id: str, conversation_id: str, model: str | None = None) -> Held:
         """Return the cached settings of a tenant's conversation for a request with this model."""
