@@ -15,7 +15,7 @@ from app.adapters.postgres.readiness import Readiness
 from app.composition import new_id
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.conversations.job import Claim
-from app.domain.conversations.settings import Settings as Layer
+from app.domain.conversations.settings import StoredSettings as Layer
 from app.environment import SettingsError
 from tests.commands import settings_from
 from tests.conftest import Server, execute

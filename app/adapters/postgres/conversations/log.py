@@ -46,7 +46,7 @@ from app.domain.tool_output.blobs import Blob, StoredChunk
 
 
 class LogRepository:
-    """Sentences about the log of one conversation."""
+    """Appends to the log of one conversation, and reads it."""
 
     def __init__(self, session: Session, layers: Layers) -> None:
         self._session = session
