@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from app.domain.common.errors import NotFound
 from app.domain.compaction.planning import as_shown, base_view, summary_cost
 from app.domain.conversations.active_window import (
     OUT_OF_DATE,
@@ -26,6 +25,7 @@ from app.domain.conversations.compaction_receipt import Compaction, VisibleState
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, count_in, overlap, spans_through
+from app.services.common.lookup import lock_conversation
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
@@ -45,7 +45,9 @@ class ActiveWindows:
         if not conversation.is_outdated(self.now()):
             return conversation
         async with self._database.transaction() as records:
-            found = await self._locked(records, tenant_id, conversation.conversation_id)
+            found = await lock_conversation(
+                records, tenant_id, conversation.conversation_id, self._resolver.default_model
+            )
             return await self.settle(records, found)
 
     async def settle(self, records: Repositories, conversation: Conversation) -> Conversation:
@@ -125,14 +127,6 @@ class ActiveWindows:
                 conversation.conversation_id, state.compaction_id
             )
         return await shown_of(records, self._resolver, replace(conversation, state=state), active)
-
-    async def _locked(
-        self, records: Repositories, tenant_id: str, conversation_id: str
-    ) -> Conversation:
-        found = await records.log.lock(tenant_id, conversation_id, self._resolver.default_model)
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        return found
 
 
 async def with_window(

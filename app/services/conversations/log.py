@@ -12,7 +12,6 @@ from app.domain.common import json_text
 from app.domain.common.errors import (
     Conflict,
     ContextError,
-    NotFound,
     ServiceUnavailable,
     ValidationError,
 )
@@ -23,6 +22,7 @@ from app.domain.conversations.events import EventType
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
+from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows
@@ -155,12 +155,9 @@ class LogService:
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as records:
-            found = await records.conversations.find(
-                tenant_id, conversation_id, self._resolver.default_model
+            return await get_conversation(
+                records, tenant_id, conversation_id, self._resolver.default_model
             )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        return found
 
     async def _settings(self, conversation: Conversation | None) -> AppendSettings:
         """Return the settings of an append, the defaults without a conversation."""
@@ -314,11 +311,9 @@ class LogService:
         if key is not None:
             request_hash = await asyncio.to_thread(_request_hash, request)
         async with self._database.transaction() as records:
-            current = await records.log.lock(
-                tenant_id, conversation_id, self._resolver.default_model
+            current = await lock_conversation(
+                records, tenant_id, conversation_id, self._resolver.default_model
             )
-            if current is None:
-                raise NotFound.conversation(conversation_id)
             if key is not None:
                 kept = await records.log.kept_answer(conversation_id, key)
                 if kept is not None:

@@ -12,6 +12,7 @@ from app.domain.common.errors import NotFound, ValidationError
 from app.domain.compaction.planning import base_view, newly_kept
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
+from app.services.common.lookup import lock_conversation
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -77,9 +78,9 @@ class PinService:
     async def _locked(
         self, records: Repositories, tenant_id: str, conversation_id: str, message_id: str
     ) -> tuple[Conversation, int]:
-        found = await records.log.lock(tenant_id, conversation_id, self._resolver.default_model)
-        if found is None:
-            raise NotFound.conversation(conversation_id)
+        found = await lock_conversation(
+            records, tenant_id, conversation_id, self._resolver.default_model
+        )
         messages = await records.log.by_ids(conversation_id, [message_id])
         if not messages:
             raise NotFound(f"No message {message_id!r}", {"id": message_id})

@@ -16,7 +16,6 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from app.domain.common.errors import NotFound
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.query import Query, query_from
@@ -33,6 +32,7 @@ from app.domain.conversations.search.recall import (
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term, lexemes
 from app.domain.conversations.stored_message import StoredMessage
+from app.services.common.lookup import get_conversation
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -133,12 +133,9 @@ class SearchService:
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as records:
-            found = await records.conversations.find(
-                tenant_id, conversation_id, self._resolver.default_model
+            return await get_conversation(
+                records, tenant_id, conversation_id, self._resolver.default_model
             )
-        if found is None:
-            raise NotFound.conversation(conversation_id)
-        return found
 
     async def _index(self, conversation_id: str, through_seq: int) -> None:
         """Index all messages up to a seq that are not indexed yet."""

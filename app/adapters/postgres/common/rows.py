@@ -238,25 +238,17 @@ def stored_message_from(row: Any) -> StoredMessage:
     )
 
 
+_LOG_ROW_COLUMNS = (
+    *("ids", "seqs", "roles", "row_tokens", "row_reasoning", "row_calls", "row_media"),
+    *("row_formats", "bodies", "outputs"),
+)
+
+
 def log_rows_from(row: Any) -> list[LogRow]:
     """Return log rows from one array per column."""
     if row["seqs"] is None:
         return []
-    columns = (
-        row[name]
-        for name in (
-            "ids",
-            "seqs",
-            "roles",
-            "row_tokens",
-            "row_reasoning",
-            "row_calls",
-            "row_media",
-            "row_formats",
-            "bodies",
-            "outputs",
-        )
-    )
+    columns = (row[name] for name in _LOG_ROW_COLUMNS)
     return [
         LogRow(
             id=message_id,
@@ -266,22 +258,13 @@ def log_rows_from(row: Any) -> list[LogRow]:
             reasoning_tokens=reasoning,
             call_ids=tuple(json_text.loads(calls)) if calls else (),
             has_media=media,
-            format=FormatName(format_name),
+            format=FormatName(name),
             text=body,
             stored_output=output,
         )
-        for (
-            message_id,
-            seq,
-            role,
-            tokens,
-            reasoning,
-            calls,
-            media,
-            format_name,
-            body,
-            output,
-        ) in zip(*columns, strict=True)
+        for message_id, seq, role, tokens, reasoning, calls, media, name, body, output in zip(
+            *columns, strict=True
+        )
     ]
 
 

@@ -1,0 +1,27 @@
+"""Conversations by their ids."""
+
+from __future__ import annotations
+
+from app.domain.common.errors import NotFound
+from app.domain.conversations.conversation import Conversation
+from app.services.ports import Repositories
+
+
+async def get_conversation(
+    repositories: Repositories, tenant_id: str, conversation_id: str, default_model: str | None
+) -> Conversation:
+    """Return a conversation; raises NotFound."""
+    found = await repositories.conversations.find(tenant_id, conversation_id, default_model)
+    if found is None:
+        raise NotFound.conversation(conversation_id)
+    return found
+
+
+async def lock_conversation(
+    repositories: Repositories, tenant_id: str, conversation_id: str, default_model: str | None
+) -> Conversation:
+    """Return a conversation, locked until the transaction ends; raises NotFound."""
+    found = await repositories.log.lock(tenant_id, conversation_id, default_model)
+    if found is None:
+        raise NotFound.conversation(conversation_id)
+    return found
