@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from app.domain.common.ids import AgentId
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 
@@ -13,7 +14,7 @@ from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredS
 class Agent:
     """A stored agent; `rolling_window_seconds` is None for active windows without a time limit."""
 
-    agent_id: str
+    agent_id: AgentId
     name: str
     settings: StoredSettings
     metadata: str

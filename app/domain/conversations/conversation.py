@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from app.domain.common.ids import AgentId, ConversationId
 from app.domain.conversations.active_window import NO_LIMIT, ActiveWindow, has_to_move
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
@@ -82,8 +83,8 @@ class Conversation:
     `calibration` corrects token counts for that model by reported usage.
     """
 
-    conversation_id: str
-    agent_id: str | None
+    conversation_id: ConversationId
+    agent_id: AgentId | None
     counter: str
     settings: StoredSettings
     agent: StoredSettings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from app.domain.common.ids import MessageId
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.log.row import parse_stored
 from app.domain.tool_output.blobs import ToolOutputRef
@@ -18,7 +19,7 @@ class StoredMessage:
     The body of an offloaded result holds its preview, and `stored_output` refers to its blob.
     """
 
-    id: str
+    id: MessageId
     seq: int
     turn: int
     role: str

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ValidationError
+from app.domain.common.ids import AgentId
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.active_window import DEFAULT_ROLLING_WINDOW_SECONDS
 from app.domain.conversations.agent import Agent
@@ -58,7 +59,7 @@ class AgentService(ConfigurableService[Agent]):
         async def add(repositories: Repositories, agent_id: str) -> bool:
             self._check(settings)
             agent = Agent(
-                agent_id,
+                AgentId(agent_id),
                 new.name,
                 settings,
                 json_text.dumps(new.metadata),

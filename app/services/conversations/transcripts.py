@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import groupby
 
 from app.domain.common.errors import NotFound
+from app.domain.common.ids import ConversationId
 from app.domain.common.messages import Role
 from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import StrategyName
@@ -111,7 +112,7 @@ class TranscriptService:
             if await records.agents.find(tenant_id, agent_id) is None:
                 raise NotFound.agent(agent_id)
 
-        async def read_page(bound: Bound) -> Page[tuple[str, datetime, StoredMessage]]:
+        async def read_page(bound: Bound) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
             async with self._database.session() as records:
                 return await records.transcripts.of_agent(
                     tenant_id, agent_id, after, order, limit, bound

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
@@ -77,7 +78,7 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
         """Return a page, newest first; `before` is the creation time and id to start after."""
         ...
 
-    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
+    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""
         ...
 
@@ -182,7 +183,7 @@ class TranscriptRepository(Protocol):
         order: str,
         limit: int,
         bound: Bound = UNBOUNDED,
-    ) -> Page[tuple[str, datetime, StoredMessage]]:
+    ) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
         """Return a page of the messages of an agent's conversations, ordered by time.
 
         Each item has the conversation's id and the time that the active window uses. The page

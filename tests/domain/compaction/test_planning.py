@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.common.ids import ConversationId
 from app.domain.common.messages import Role
 from app.domain.common.policy import (
     ChainStep,
@@ -797,7 +798,7 @@ class Talk:
         """What a compaction is planned on now."""
         settings = StoredSettings()
         conversation = Conversation(
-            "c", None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
+            ConversationId("c"), None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
         )
         view = self.view
         shown = tuple(item for item in self.log if view.shows(item.seq))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.errors import Conflict, Problem, ValidationError
+from app.domain.common.ids import AgentId
 from app.domain.common.policy import DEFAULTS
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.settings import ListVersions, SettingsList, StoredSettings
@@ -123,7 +124,13 @@ def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
     """G1: changing one list of a layer leaves the other as it is."""
     now = datetime(2026, 1, 1, tzinfo=UTC)
     layer = Agent(
-        "a", "A", StoredSettings("m", "{}", "[1]", "[2]"), "{}", now, now, ListVersions(3, 5)
+        AgentId("a"),
+        "A",
+        StoredSettings("m", "{}", "[1]", "[2]"),
+        "{}",
+        now,
+        now,
+        ListVersions(3, 5),
     )
     changed = with_version(layer, kind, ListVersion("[9]", 8))
     (other,) = set(SettingsList) - {kind}

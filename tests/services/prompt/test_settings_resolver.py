@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.domain.common.errors import ContextLimitUnknown, ValidationError
+from app.domain.common.ids import AgentId, ConversationId
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import CounterName
 from app.domain.conversations.conversation import Conversation, ConversationState
@@ -44,8 +45,8 @@ def conversation(
 ) -> Conversation:
     """Return a conversation with these layers."""
     return Conversation(
-        conversation_id="c",
-        agent_id="a",
+        conversation_id=ConversationId("c"),
+        agent_id=AgentId("a"),
         counter="tokenizer",
         settings=own or StoredSettings(),
         agent=agent or StoredSettings(),

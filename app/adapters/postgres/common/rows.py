@@ -9,6 +9,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from app.domain.common import json_text
+from app.domain.common.ids import AgentId, ConversationId, MessageId
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.active_window import window_from
 from app.domain.conversations.agent import Agent
@@ -84,7 +85,7 @@ LAYER_JOINS = f"""
 def agent_from(row: Any) -> Agent:
     """Return an agent from its row."""
     return Agent(
-        agent_id=row["agent_id"],
+        agent_id=AgentId(row["agent_id"]),
         name=row["name"],
         settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
         metadata=row["metadata"],
@@ -195,7 +196,7 @@ def conversation_from(row: Any) -> Conversation:
             row["agent_model"], row["agent_policy"], row["agent_sections"], row["agent_tools"]
         )
     return Conversation(
-        conversation_id=str(row["conversation_id"]),
+        conversation_id=ConversationId(str(row["conversation_id"])),
         agent_id=row["agent_id"],
         counter=row["counter"],
         settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
@@ -226,7 +227,7 @@ def _calibration_from(row: Any) -> Calibration | None:
 def stored_message_from(row: Any) -> StoredMessage:
     """Return a message of a transcript from its row."""
     return StoredMessage(
-        id=row["message_id"],
+        id=MessageId(row["message_id"]),
         seq=row["seq"],
         turn=row["turn"],
         role=row["role"],

@@ -26,6 +26,7 @@ from app.adapters.postgres.conversations.settings import (
     settings_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import forget_conversation
+from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.settings import StoredSettings
@@ -215,9 +216,9 @@ class ConversationRepository(ConfigurableRepository):
             **change_parameters(conversation),
         )
 
-    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
+    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
-        return [str(row["conversation_id"]) for row in rows]
+        return [ConversationId(str(row["conversation_id"])) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         forgotten = await forget_conversation(self._session, conversation_id)

@@ -20,6 +20,7 @@ from app.adapters.postgres.conversations.log_statements import (
     STORED_COLUMNS,
     bounded_messages,
 )
+from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
@@ -201,7 +202,7 @@ class TranscriptRepository:
         order: str,
         limit: int,
         bound: Bound = UNBOUNDED,
-    ) -> Page[tuple[str, datetime, StoredMessage]]:
+    ) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
         at, after_id, after_seq = after or (None, None, None)
         rows = await self._session.all(
             OF_AGENT[order],
@@ -214,7 +215,11 @@ class TranscriptRepository:
         )
         return page_of(
             rows,
-            lambda row: (str(row["conversation_id"]), row["shown_at"], stored_message_from(row)),
+            lambda row: (
+                ConversationId(str(row["conversation_id"])),
+                row["shown_at"],
+                stored_message_from(row),
+            ),
         )
 
     async def conversations(

@@ -1,0 +1,12 @@
+"""Types of ids, so that a type checker tells them apart."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+TenantId = NewType("TenantId", str)
+AgentId = NewType("AgentId", str)
+ConversationId = NewType("ConversationId", str)
+"""A UUID in lower case."""
+MessageId = NewType("MessageId", str)
+"""Unique in its conversation."""
