@@ -1,13 +1,13 @@
-"""How much of what is stored the answers of one process hold in memory at once.
+"""Permits for reads, which limit the stored data that the answers of one process hold in memory.
 
-1. A page holds at most `page_bytes`, unless its first item alone is larger.
-2. `MAX_PAGES` answers hold a page at once, from before it is read until it is sent; half of them
-   may be of one tenant. Others wait for `WAIT_SECONDS`, and are then refused with
-   ServiceUnavailable.
-3. One answer at a time holds an item that is larger than a page. It may have a place of rule 2
-   already: who has such an item waits for nothing more, so that no two wait for each other.
-4. What is streamed is read in batches of `BATCH_BYTES`, by `MAX_STREAMS` answers at once. A stream
-   that has begun is not refused: it waits for rule 3 as long as it takes.
+1. A page has at most `page_bytes`, unless its first item alone is larger.
+2. At most `MAX_PAGES` answers have a permit for a page at once, from before the read until the
+   answer is sent; at most half of them are of one tenant. Others wait for `WAIT_SECONDS`, and then
+   get ServiceUnavailable.
+3. One answer at a time holds an item that is larger than a page. It takes this permit after that
+   of rule 2, and no permit after it, so that answers cannot deadlock.
+4. Streams are read in batches of `BATCH_BYTES`, by at most `MAX_STREAMS` answers at once. A stream
+   that has begun is not refused: it waits for rule 3 without a timeout.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ _Item = TypeVar("_Item")
 
 
 class Reads:
-    """Gives answers their places in the memory of a process."""
+    """Issues the permits of one process."""
 
     def __init__(self, page_bytes: int = PAGE_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
         self.page_bytes = page_bytes
         self._wait_seconds = wait_seconds
-        self._pages = _Places(MAX_PAGES)
-        self._streams = _Places(MAX_STREAMS)
+        self._pages = _Permits(MAX_PAGES)
+        self._streams = _Permits(MAX_STREAMS)
         self._large = asyncio.Semaphore(1)
 
     @asynccontextmanager
     async def page(self, tenant_id: str) -> AsyncIterator[Read]:
-        """Hold a place for one page until the end of the block; raises ServiceUnavailable."""
-        async with self._place(self._pages, tenant_id), AsyncExitStack() as held:
+        """Hold a permit for one page until the end of the block; raises ServiceUnavailable."""
+        async with self._permit(self._pages, tenant_id), AsyncExitStack() as held:
             large = partial(self._held, self._large, self._wait_seconds)
             yield Read(self.page_bytes, self.page_bytes, large, held)
 
     @asynccontextmanager
     async def stream(self, tenant_id: str) -> AsyncIterator[Read]:
-        """Hold a place for one stream until the end of the block; raises ServiceUnavailable."""
+        """Hold a permit for one stream until the end of the block; raises ServiceUnavailable."""
         batch = min(BATCH_BYTES, self.page_bytes)
-        async with self._place(self._streams, tenant_id), AsyncExitStack() as held:
+        async with self._permit(self._streams, tenant_id), AsyncExitStack() as held:
             yield Read(batch, self.page_bytes, partial(self._held, self._large, None), held)
 
     @asynccontextmanager
-    async def _place(self, places: _Places, tenant_id: str) -> AsyncIterator[None]:
-        share = places.share_of(tenant_id)
+    async def _permit(self, permits: _Permits, tenant_id: str) -> AsyncIterator[None]:
+        share = permits.share_of(tenant_id)
         async with (
             self._held(share, self._wait_seconds),
-            self._held(places.all, self._wait_seconds),
+            self._held(permits.all, self._wait_seconds),
         ):
             yield
 
     @asynccontextmanager
-    async def _held(self, places: asyncio.Semaphore, seconds: float | None) -> AsyncIterator[None]:
+    async def _held(self, permits: asyncio.Semaphore, seconds: float | None) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(seconds):
-                await places.acquire()
+                await permits.acquire()
         except TimeoutError:
             raise ServiceUnavailable(
                 "Too many large answers are being sent at once",
@@ -82,29 +82,29 @@ class Reads:
         try:
             yield
         finally:
-            places.release()
+            permits.release()
 
 
-class _Places:
-    """Places of one kind, of which a tenant may hold half."""
+class _Permits:
+    """Permits of one kind, of which a tenant may hold half."""
 
-    def __init__(self, most: int) -> None:
-        self.all = asyncio.Semaphore(most)
-        self._most = most
+    def __init__(self, max_count: int) -> None:
+        self.all = asyncio.Semaphore(max_count)
+        self._max_count = max_count
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def share_of(self, tenant_id: str) -> asyncio.Semaphore:
-        """Return the places of a tenant, which are kept as long as it holds or awaits one."""
+        """Return the semaphore of a tenant; it exists while the tenant holds or awaits a permit."""
         share = self._shares.get(tenant_id)
         if share is None:
-            share = self._shares[tenant_id] = asyncio.Semaphore(max(1, self._most // 2))
+            share = self._shares[tenant_id] = asyncio.Semaphore(max(1, self._max_count // 2))
         return share
 
 
 class Read:
-    """What one answer may hold: pages, or batches of a stream, of `max_bytes` each.
+    """The permit of one answer: for pages, or batches of a stream, of `max_bytes` each.
 
-    A single item may have `item_bytes`; with a larger one the answer enters what `large` returns.
+    A single item may have `item_bytes`. For a larger one the answer enters the context of `large`.
     """
 
     def __init__(
@@ -120,32 +120,32 @@ class Read:
         self._held = held or AsyncExitStack()
         self._has_large = False
 
-    async def page(self, ask: Callable[[Bound], Awaitable[Page[_Item]]]) -> Page[_Item]:
-        """Return the page that `ask` finds within a bound, with at least one item if there is any.
+    async def page(self, read: Callable[[Bound], Awaitable[Page[_Item]]]) -> Page[_Item]:
+        """Return the page that `read` finds within a bound, with at least one item if any exists.
 
-        Where that item is larger than a page, its place is held until the answer is sent.
+        For an item that is larger than a page, its permit is held until the answer is sent.
         """
         for max_bytes in sorted({self.max_bytes, self._item_bytes}):
-            page = await ask(Bound(max_bytes, whole_first=False))
+            page = await read(Bound(max_bytes, whole_first=False))
             if page or not page.has_more:
                 return page
         await self.make_room(self._item_bytes + 1)
-        return await ask(Bound(self.max_bytes))
+        return await read(Bound(self.max_bytes))
 
     async def make_room(self, size_bytes: int) -> None:
-        """Hold the place for a large item until the answer is sent, if an item is large."""
+        """Take the permit for a large item until the answer is sent, if the item is large."""
         if size_bytes > self._item_bytes and not self._has_large:
             await self._held.enter_async_context(self._large())
             self._has_large = True
 
     async def let_go(self) -> None:
-        """Give up the place for a large item: it is sent, and the stream goes on."""
+        """Release the permit for a large item: it is sent, and the stream continues."""
         await self._held.aclose()
         self._has_large = False
 
 
 def batches(sizes: Mapping[int, int], max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of seqs, the second exclusive, that hold up to so many bytes, or one item."""
+    """Yield ranges `[start, end)` of seqs with at most `max_bytes`, or of one item."""
     start, end, held = 0, 0, 0
     for seq, size in sizes.items():
         if end and held + size > max_bytes:
@@ -159,4 +159,4 @@ def batches(sizes: Mapping[int, int], max_bytes: int) -> Iterator[tuple[int, int
 
 
 UNLIMITED = Read(UNBOUNDED.max_bytes, UNBOUNDED.max_bytes)
-"""For callers inside the process that bound what they read by its number."""
+"""For callers inside the process that limit their reads by the number of items."""

@@ -1,7 +1,4 @@
-"""Shares of what a process can do at once, so that one tenant leaves some of it to others.
-
-The shares are of one process: others know nothing of what is under way here.
-"""
+"""Limits of concurrent work in one process: in total, and for each tenant."""
 
 from __future__ import annotations
 
@@ -15,55 +12,55 @@ RETRY_SECONDS = 5
 
 
 class Shares:
-    """Places for something that lasts: so many in all, and so many for each tenant.
+    """Counts concurrent work of one kind, and refuses more than the limits at once.
 
-    `kind` is the word for it in errors, and `what` its plural in a sentence.
+    `kind` is its name in the facts of errors, `what` a plural noun for messages.
     """
 
-    def __init__(self, kind: str, what: str, most: int, most_per_tenant: int) -> None:
+    def __init__(self, kind: str, what: str, max_total: int, max_per_tenant: int) -> None:
         self._kind = kind
         self._what = what
-        self._most = most
-        self._most_per_tenant = most_per_tenant
-        self._taken: Counter[str] = Counter()
+        self._max_total = max_total
+        self._max_per_tenant = max_per_tenant
+        self._in_use: Counter[str] = Counter()
 
-    def require_place(self, tenant_id: str) -> None:
-        """Raise RateLimited where the tenant has its share, ServiceUnavailable where all is taken.
+    def check_limits(self, tenant_id: str) -> None:
+        """Raise RateLimited at the tenant's limit, or ServiceUnavailable at the total limit.
 
-        Who has its share is told so first: it is for that tenant to end something.
+        The tenant's limit is checked first, because the tenant itself can end some of its work.
         """
-        if self._taken[tenant_id] >= self._most_per_tenant:
+        if self._in_use[tenant_id] >= self._max_per_tenant:
             raise RateLimited(
-                f"The {self._most_per_tenant} {self._what} that a tenant may have open at once in"
-                " this process are taken",
+                f"The limit of {self._max_per_tenant} {self._what} at once per tenant and process"
+                " is reached",
                 {
-                    "limit": self._most_per_tenant,
+                    "limit": self._max_per_tenant,
                     "kind": self._kind,
                     "retry_after": RETRY_SECONDS,
                 },
             )
-        if self._taken.total() >= self._most:
+        if self._in_use.total() >= self._max_total:
             raise ServiceUnavailable(
-                f"All {self._most} {self._what} of this process are taken",
+                f"All {self._max_total} {self._what} of this process are in use",
                 {"reason": f"too_many_{self._kind}", "retry_after": RETRY_SECONDS},
             )
 
     @contextmanager
     def held(self, tenant_id: str) -> Iterator[None]:
-        """Hold a place for the block; raises as `require_place` does."""
-        self.require_place(tenant_id)
+        """Count the work of the block; raises as `check_limits` does."""
+        self.check_limits(tenant_id)
         self.take(tenant_id)
         try:
             yield
         finally:
-            self.give_back(tenant_id)
+            self.release(tenant_id)
 
     def take(self, tenant_id: str) -> None:
-        """Take a place, whether there is one or not."""
-        self._taken[tenant_id] += 1
+        """Count one more, without a check of the limits."""
+        self._in_use[tenant_id] += 1
 
-    def give_back(self, tenant_id: str) -> None:
-        """Give a place back."""
-        self._taken[tenant_id] -= 1
-        if not self._taken[tenant_id]:
-            del self._taken[tenant_id]
+    def release(self, tenant_id: str) -> None:
+        """Count one less."""
+        self._in_use[tenant_id] -= 1
+        if not self._in_use[tenant_id]:
+            del self._in_use[tenant_id]

@@ -70,7 +70,7 @@ class EventService:
             raise ValidationError(
                 f"No event of this conversation has the id {after}", {"newest_id": str(newest)}
             )
-        self._shares.require_place(tenant_id)
+        self._shares.check_limits(tenant_id)
         return EventStream(self, tenant_id, conversation_id, after or newest, follow)
 
     @contextmanager
@@ -87,7 +87,7 @@ class EventService:
             yield
         finally:
             self._streams.discard(stream)
-            self._shares.give_back(stream.tenant_id)
+            self._shares.release(stream.tenant_id)
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
         """Return the page after a cursor, None for a deleted conversation."""

@@ -138,9 +138,9 @@ def test_a_tenant_has_its_share() -> None:
     shares = Shares("things", "things", 3, 2)
     with shares.held("a"), shares.held("a"):
         with pytest.raises(RateLimited) as refused:
-            shares.require_place("a")
+            shares.check_limits("a")
         assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 5}
         with shares.held("b"), pytest.raises(ServiceUnavailable):
-            shares.require_place("c")
-        shares.require_place("b")
-    shares.require_place("a")
+            shares.check_limits("c")
+        shares.check_limits("b")
+    shares.check_limits("a")
