@@ -24,7 +24,7 @@ from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.migrate import migrate
 from app.composition import utc_now
-from app.domain.conversations.settings import Settings
+from app.domain.conversations.settings import StoredSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
@@ -109,7 +109,12 @@ async def _log(store: Store) -> tuple[LogService, str]:
     conversation_id = _new_id()
     async with records.transaction() as session:
         await session.conversations.add(
-            TENANT, conversation_id, None, "tokenizer", Settings(MODEL, "{}", "[]", "[]"), "{}"
+            TENANT,
+            conversation_id,
+            None,
+            "tokenizer",
+            StoredSettings(MODEL, "{}", "[]", "[]"),
+            "{}",
         )
     outputs = StoredResults(records, RowStore(), _new_id)
     active = ActiveWindows(records, frames, utc_now)

@@ -21,10 +21,10 @@ import uvloop
 
 from app.adapters.postgres.migrate import migrate
 from app.composition import Parts, compose, new_id
-from app.domain.conversations.settings import Settings as Layer
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
 from app.settings import Settings
+from app.settings import Settings as Layer
 from benchmarks.figures import Section, ms, p50, p95, times
 from benchmarks.stage import MODEL, database, report
 from benchmarks.workload import conversation
