@@ -52,6 +52,7 @@ from app.services.conversations.transcripts import TranscriptService
 from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
+from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.reported_usage import UsageService
 from app.services.payload.stateless import StatelessService
 from app.services.payload.tool_calls import ToolCallService
@@ -219,17 +220,17 @@ def _services(settings: Settings, parts: Parts) -> Services:
         ),
         usage=UsageService(database, resolver, parts.active, new_id),
         context=ContextService(
-            database,
-            resolver,
-            parts.summariser,
-            PayloadCache(settings.window_cache_bytes),
-            parts.active,
-            compaction.compact_for_build,
-            compaction.cut,
-            compaction.clear,
-            Statuses(database, parts.active.now).of,
-            new_id,
-            parts.telemetry,
+            BuildDependencies(
+                database,
+                resolver,
+                parts.summariser,
+                PayloadCache(settings.window_cache_bytes),
+                parts.active,
+                compaction,
+                Statuses(database, parts.active.now),
+                new_id,
+                parts.telemetry,
+            )
         ),
         earlier=BuildReplayService(database, resolver),
         compaction=compaction,

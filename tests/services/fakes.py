@@ -44,6 +44,7 @@ from app.services.conversations.pins import PinService
 from app.services.conversations.statuses import Statuses
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
+from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.ports import (
     ContextRepository,
     Database,
@@ -293,16 +294,16 @@ class Harness:
     def cold(self) -> ContextService:
         """Return the build service of a process that has built nothing yet."""
         return ContextService(
-            self.database,
-            self.resolver,
-            self.summariser,
-            PayloadCache(self.window_bytes),
-            self.active,
-            self.compaction.compact_for_build,
-            self.compaction.cut,
-            self.compaction.clear,
-            Statuses(self.database, self.clock.utc).of,
-            new_id,
+            BuildDependencies(
+                self.database,
+                self.resolver,
+                self.summariser,
+                PayloadCache(self.window_bytes),
+                self.active,
+                self.compaction,
+                Statuses(self.database, self.clock.utc),
+                new_id,
+            )
         )
 
     async def conversation(
@@ -364,7 +365,7 @@ class Harness:
         """Build a payload and return what a client sees of it."""
         service = service or self.context
         built = await service.build(TENANT, conversation_id, ask or RequestSettings())
-        return Build(built.body)
+        return Build(built)
 
     async def work(self, conversation_id: str, job_id: str | None = None) -> None:
         """Do what a worker does that looks at the conversation, unless another compacts it."""

@@ -35,7 +35,7 @@ from app.domain.common.errors import (
 from app.domain.compaction.overflow_errors import overflow_in
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
-from app.services.payload.build_state import Known
+from app.services.payload.pipeline.state import KnownPayload
 from app.services.prompt import budget_status
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
@@ -74,12 +74,10 @@ async def build_context(
     """
     known_id = conversation_id_from(conversation_id)
     if body is None:
-        return Json(
-            (await services(request).context.build(tenant_of(request), known_id, _ASK)).body
-        )
-    known = Known(**body.known.model_dump()) if body.known is not None else None
+        return Json(await services(request).context.build(tenant_of(request), known_id, _ASK))
+    known = KnownPayload(**body.known.model_dump()) if body.known is not None else None
     built = await services(request).context.build(tenant_of(request), known_id, _ask(body), known)
-    return Json(built.body)
+    return Json(built)
 
 
 @router.get(
@@ -102,7 +100,7 @@ async def get_context(
     """
     known_id = conversation_id_from(conversation_id)
     earlier = await services(request).earlier.get(tenant_of(request), known_id, as_of)
-    return Json(earlier.body)
+    return Json(earlier)
 
 
 @router.get(
@@ -178,7 +176,7 @@ async def overflow(
             raise ValidationError.at("/error", "This error does not say that the input is too long")
         ask = _ask(body)
     result, built = await services(request).context.overflow(tenant_of(request), known_id, ask)
-    return Json({**asdict(result), "context": built.body})
+    return Json({**asdict(result), "context": built})
 
 
 def _ask(body: ContextRequest) -> RequestSettings:

@@ -123,7 +123,7 @@ class Assembler(ABC):
         self.opening_tokens = 0
         self.tokens = 0
         self.summary_tokens = 0
-        self.folded_through = 0
+        self.rendered_through = 0
         self.size_bytes = 0
         self.has_calls = False
         self.has_reasoning = False
@@ -137,7 +137,7 @@ class Assembler(ABC):
         self._seqs: list[int] = []
         self._stables: list[int] = []
 
-    def feed(self, row: LogRow) -> None:
+    def add(self, row: LogRow) -> None:
         """Fold one row; rows come in log order, each once, only those the view shows."""
         self._put_opening()
         if self._summary_texts and self._summary_goes_before(row.seq):
@@ -145,16 +145,16 @@ class Assembler(ABC):
         if row.role is Role.TOOL:
             call_id = row.call_ids[0]
             if call_id in self._open:
-                self._feed_result(row, self._open.pop(call_id))
+                self._add_result(row, self._open.pop(call_id))
         else:
             self._end_group()
             if not self._started and row.role is Role.ASSISTANT:
                 self._put_note(WINDOW_NOTE if self.view.cuts_the_start else START_NOTE)
             self._started = True
-            self._feed_message(row)
+            self._add_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
         self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
-        self.folded_through = row.seq
+        self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._note_point(row.seq)
 
@@ -269,7 +269,7 @@ class Assembler(ABC):
                     if len(self._not_carried) < MAX_KINDS:
                         self._not_carried[kind] = None
 
-    def _feed_message(self, row: LogRow) -> None:
+    def _add_message(self, row: LogRow) -> None:
         rewritten: dict[str, str] = {}
         for call_id in row.call_ids:
             wire_id = self._ids.assign(call_id)
@@ -277,7 +277,7 @@ class Assembler(ABC):
             rewritten |= renamed(call_id, wire_id)
         self._put_row(row, rewritten)
 
-    def _feed_result(self, row: LogRow, wire_id: str) -> None:
+    def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._trimmed(row):
             self._put_result(wire_id, self._placeholder(row))
         else:
@@ -321,7 +321,7 @@ class PayloadItems:
     tokens: int
     summary_tokens: int
     prefix_digest: str
-    folded_through: int
+    rendered_through: int
     has_calls: bool
     marks: tuple[BreakpointPlace, ...] = ()
     mentions: tuple[str, ...] = ()

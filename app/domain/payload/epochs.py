@@ -45,21 +45,22 @@ NEAR_FACTOR = 0.05
 class Start:
     """What an epoch starts from; `degraded` names what its view had to give up (C4).
 
-    `offer` is what becomes of the tools, `factor` what counts are multiplied by, and `dynamic` the
-    hash of dynamic text that stands before the history, empty where it stands in the tail.
+    `tools` are the tools besides the caller's and those deferred. Counts are multiplied by
+    `factor`. `dynamic` is the hash of the dynamic text before the history, empty without any.
     """
 
     view: View
     total: int
     max_output_tokens: int
-    offer: PayloadTools = NO_PAYLOAD_TOOLS
+    tools: PayloadTools = NO_PAYLOAD_TOOLS
     degraded: tuple[str, ...] = ()
     factor: float = 1.0
     dynamic: str = ""
 
     def as_json(self) -> str:
         """Return the text that is stored as the epoch's frame."""
-        return json_text.dumps(asdict(self))
+        stored = {"offer" if key == "tools" else key: value for key, value in asdict(self).items()}
+        return json_text.dumps(stored)
 
 
 @lru_cache(maxsize=1024)
@@ -70,14 +71,14 @@ def start_from(text: str) -> Start:
         view_from(raw["view"]),
         raw["total"],
         raw["max_output_tokens"],
-        _offer(raw),
+        _tools(raw),
         tuple(raw["degraded"]),
         raw.get("factor", 1.0),
         raw.get("dynamic", ""),
     )
 
 
-def _offer(raw: Mapping[str, Any]) -> PayloadTools:
+def _tools(raw: Mapping[str, Any]) -> PayloadTools:
     """Read what became of the tools, as this version wrote it or an earlier one."""
     if "offer" in raw:
         given = raw["offer"]
@@ -125,12 +126,12 @@ def model_in(payload_stream: str) -> str:
     return payload_stream.partition(":")[2]
 
 
-def window_of(ask: RequestSettings) -> int:
+def requested_window(ask: RequestSettings) -> int:
     """Return the request's own window, OWN_WINDOW when it leaves that to the policy."""
     return ask.max_context_tokens or OWN_WINDOW
 
 
-def same_ground(
+def view_holds(
     epoch: Epoch, start: Start, resolved: ResolvedSettings, limits: Limits, version: int
 ) -> bool:
     """Whether a view made for this epoch still says what the state and the policy ask for."""
@@ -201,7 +202,7 @@ def _view_change(old: View, new: View) -> str | None:
 
 
 def _count_change(before: Start, after: Start) -> str | None:
-    if before.offer != after.offer:
+    if before.tools != after.tools:
         return "tools_changed"
     return "budget_changed" if before.factor != after.factor else None
 

@@ -84,7 +84,7 @@ class Request:
     """
 
     format: FormatName
-    offer: PayloadTools
+    tools: PayloadTools
     cache_key: str
     dynamic: tuple[str, ...] = ()
     known: StablePoint | None = None
@@ -98,7 +98,7 @@ def render_payload(
     `cache_key` routes equal prefixes to the same cache.
     """
     static = static_sections(resolved.sections)
-    tools = resolved.wire_tools(request.format, request.offer)
+    tools = resolved.wire_tools(request.format, request.tools)
     after = _marked_sections(resolved, static, request) if marked else ()
     system = _system(request, static, after) if marked else _plain_system(request, static)
     marks = _marks(resolved, request, items.marks, len(after)) if marked else ()
@@ -145,7 +145,7 @@ def _marked_sections(
     """Return the sections to mark: the last ones that end a prefix long enough to be cached."""
     if not _takes_marks(resolved, request.format):
         return ()
-    reach = resolved.tool_tokens(request.offer)
+    reach = resolved.tool_tokens(request.tools)
     found = []
     ends = prefix_sections(static)
     for index, section in enumerate(static):

@@ -403,4 +403,4 @@ def counted_tokens(
 ) -> int:
     """Return what a payload showing so many tokens of the log was counted at, uncorrected."""
     fixed = resolved.raw_fixed.system_prompt + resolved.raw_fixed.skill_prompts
-    return fixed + resolved.tool_tokens(start.offer) + state.summary_tokens + shown
+    return fixed + resolved.tool_tokens(start.tools) + state.summary_tokens + shown

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from app.domain.common import json_text
@@ -29,13 +28,6 @@ from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierBuild:
-    """A build as it was answered once, without what only counted then."""
-
-    body: dict[str, Any]
-
-
 class BuildReplayService:
     """Derives the payloads of earlier builds."""
 
@@ -43,7 +35,7 @@ class BuildReplayService:
         self._database = database
         self._frames = resolver
 
-    async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> EarlierBuild:
+    async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> dict[str, Any]:
         """Return the payload of a build; raises NotFound for an unknown conversation or build."""
         named = build_name(build_id)
         async with self._database.session() as records:
@@ -75,7 +67,7 @@ class BuildReplayService:
         payload = await asyncio.to_thread(
             _rendered, conversation_id, epoch, start, resolved, rows, texts, named.tail
         )
-        return EarlierBuild(_body(epoch, named, build_id, payload))
+        return _body(epoch, named, build_id, payload)
 
     async def _found(
         self, records: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
@@ -115,13 +107,13 @@ def _rendered(
         resolved.count,
         resolved.nameable,
         resolved.tail(fixed if opens else ()),
-        resolved.defined(start.offer),
+        resolved.defined(start.tools),
     )
     for row in rows:
-        assembler.feed(row)
+        assembler.add(row)
     assembler.finish()
     items: PayloadItems = assembler.items(resolved.tail(_texts(texts, tail)))
-    request = Request(format, start.offer, conversation_id, () if opens else fixed)
+    request = Request(format, start.tools, conversation_id, () if opens else fixed)
     return render_payload(request, resolved, items)
 
 

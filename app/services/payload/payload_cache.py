@@ -1,12 +1,13 @@
-"""The windows a process has built lately, so that a warm build reads only what is new.
+"""A cache of rendered histories in memory, so that a warm build reads only new messages.
 
-The log never changes, so a folded window stays true as long as its epoch lasts. What is kept
-is bounded in bytes; a window that does not fit is built anew, at the price of one read.
+The log never changes, so a rendered history is valid as long as its epoch lasts. One that is not
+in the cache is rendered again from the log.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from cachetools import LRUCache
 
@@ -17,16 +18,15 @@ from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler
 
 _ROW_BYTES = 400
-"""What a folded row costs in memory besides its text."""
+"""Memory of a rendered row beside its text."""
 
 
 @dataclass(slots=True)
 class CachedPayload:
-    """A lane's folded window: everything its epoch shows, up to `assembler.folded_through`.
+    """The rendered history of one payload stream: what its epoch shows of the log so far.
 
-    `resolved` is the epoch's stored frame, `output_tokens` the tool output shown (F3). `tool_names`
-    are those of results up to `named_through`, as far as they were asked for. `kept_tail` names
-    the tail of its newest build.
+    `output_tokens` counts the tool output shown. `tool_names` has the tools of results up to
+    `named_through`. `tail_hash` is that of the newest build's tail.
     """
 
     epoch_id: str
@@ -37,36 +37,39 @@ class CachedPayload:
     output_tokens: int = 0
     tool_names: dict[int, str] = field(default_factory=dict)
     named_through: int = 0
-    kept_tail: str = ""
-    size_bytes: int = 0
+    tail_hash: str = ""
 
-    def feed(self, row: LogRow) -> None:
-        """Fold one more row of what the view shows."""
-        self.assembler.feed(row)
+    @property
+    def size_bytes(self) -> int:
+        """Roughly how much memory it takes."""
+        return self.assembler.size_bytes + _ROW_BYTES * len(self.entries)
+
+    def add(self, row: LogRow) -> None:
+        """Render one more row that the view shows."""
+        self.assembler.add(row)
         item = entry(row.seq, row.role, row.tokens)
         self.entries.append(item)
         self.output_tokens += output_tokens(item, self.view)
 
 
 class PayloadCache:
-    """Windows by lane, the least recently used dropped first."""
+    """Rendered histories by payload stream, bounded in bytes; the least recently used go first."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._payloads: LRUCache[tuple[str, ...], CachedPayload]
-        self._payloads = LRUCache(most_bytes, getsizeof=lambda payload: payload.size_bytes)
+    def __init__(self, max_bytes: int) -> None:
+        self._cached: LRUCache[tuple[str, ...], CachedPayload] = LRUCache(
+            max_bytes, getsizeof=attrgetter("size_bytes")
+        )
 
     def find(self, key: tuple[str, ...]) -> CachedPayload | None:
-        """Return the lane's window, if it is still held."""
-        return self._payloads.get(key)
+        """Return the rendered history of a stream, None without one."""
+        return self._cached.get(key)
 
-    def keep(self, key: tuple[str, ...], window: CachedPayload) -> None:
-        """Hold a window, in the place of the lane's earlier one."""
-        window.size_bytes = window.assembler.size_bytes + _ROW_BYTES * len(window.entries)
-        if window.size_bytes <= self._payloads.maxsize:
-            self._payloads[key] = window
-        else:
-            self.drop(key)
+    def keep(self, key: tuple[str, ...], payload: CachedPayload) -> None:
+        """Replace the rendered history of a stream; one that is too large is not kept."""
+        self.drop(key)
+        if payload.size_bytes <= self._cached.maxsize:
+            self._cached[key] = payload
 
     def drop(self, key: tuple[str, ...]) -> None:
-        """Forget a lane's window."""
-        self._payloads.pop(key, None)
+        """Remove the rendered history of a stream."""
+        self._cached.pop(key, None)

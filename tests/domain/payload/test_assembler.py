@@ -114,7 +114,7 @@ def items_of(
     assembler = assembler_for(format, view, third)
     for made in rows:
         if view.shows(made.seq):
-            assembler.feed(made)
+            assembler.add(made)
     assembler.finish()
     return parsed(assembler.items())
 
@@ -130,7 +130,7 @@ def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assem
     """Fold a log for a format."""
     assembler = assembler_for(format, view, third)
     for made in rows_of(log, format):
-        assembler.feed(made)
+        assembler.add(made)
     assembler.finish()
     return assembler
 
@@ -144,7 +144,7 @@ def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
     """Any view of any log, at any point of it, satisfies the provider's types and rules (K1)."""
     assembler = assembler_for(case.format, case.view, third)
     for shown in case.shown:
-        assembler.feed(shown)
+        assembler.add(shown)
         assert issues(case, parsed(assembler.items())) == []
     assembler.finish()
     assert issues(case, parsed(assembler.items())) == []
@@ -192,7 +192,7 @@ def test_each_build_extends_the_one_before_byte_for_byte(case: Case) -> None:
     assembler = folded(case, [])
     builds = [assembler.items()]
     for shown in case.shown:
-        assembler.feed(shown)
+        assembler.add(shown)
         builds.append(assembler.items())
     last = builds[-1]
     for build in builds:
@@ -212,7 +212,7 @@ def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> 
     warm = folded(case, case.shown[:cut])
     warm.items()
     for shown in case.shown[cut:]:
-        warm.feed(shown)
+        warm.add(shown)
     assert warm.items() == folded(case).items()
 
 
@@ -238,7 +238,7 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
     before = folded(case).items()
     answer = row(case.rows[-1].seq + 1, result(case.log.open_calls[0], "the late result"))
     later = folded(case)
-    later.feed(answer)
+    later.add(answer)
     after = later.items()
     assert after.wire[: before.stable] == before.wire[: before.stable]
     assert items.stable < len(items.wire)
@@ -254,7 +254,7 @@ def test_counts_are_those_of_the_items_returned(case: Case) -> None:
     """Conversation and summary tokens equal a count of the items from scratch (C1, decision 12)."""
     assembler = folded(case, [])
     for shown in case.shown:
-        assembler.feed(shown)
+        assembler.add(shown)
         items = assembler.items()
         counted = count_payload_messages(case.format, parsed(items), third)
         assert items.tokens + items.summary_tokens == counted
@@ -373,7 +373,7 @@ def test_chat_never_replays_thinking() -> None:
     rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
     assembler = assembler_for(CHAT, EVERYTHING, third)
     for made in rows:
-        assembler.feed(made)
+        assembler.add(made)
     assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
 
 
@@ -431,7 +431,7 @@ def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
     assembler = assembler_for(GEMINI, EVERYTHING, third)
     told = []
     for made in rows:
-        assembler.feed(made)
+        assembler.add(made)
         items = assembler.items()
         assert items.tokens == count_payload_messages(GEMINI, parsed(items), third)
         assert items.marks == ()
@@ -546,7 +546,7 @@ def test_what_a_responses_payload_marked_is_known() -> None:
     assembler = assembler_for(RESPONSES, EVERYTHING, third)
     items = assembler.items()
     for made in rows:
-        assembler.feed(made)
+        assembler.add(made)
         items = assembler.items()
         assert assembler.point_at(made.seq) == (items.stable, items.marks)
     assert [mark.item for mark in items.marks] == [58, 56, 48, 32]
@@ -559,7 +559,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
     rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
     assembler = assembler_for(ANTHROPIC, EVERYTHING, third)
     for made in rows:
-        assembler.feed(made)
+        assembler.add(made)
     items = assembler.items()
     assert [mark.item for mark in items.marks] == [119, 104, 89, 74]
     assert items.stable == 119
@@ -672,7 +672,7 @@ def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> 
     assembler = assembler_for(format, RICH_VIEW, third)
     for made in rows:
         if RICH_VIEW.shows(made.seq):
-            assembler.feed(made)
+            assembler.add(made)
     items = assembler.items()
     counted = count_payload_messages(format, parsed(items), third)
     assert items.tokens + items.summary_tokens == counted

@@ -22,9 +22,9 @@ from app.domain.payload.epochs import (
     factor_in,
     keeps_prefix,
     payload_stream_of,
-    same_ground,
+    requested_window,
     start_from,
-    window_of,
+    view_holds,
 )
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
@@ -124,12 +124,12 @@ def test_starts_of_the_first_version_still_read() -> None:
 
 def test_starts_of_the_version_before_still_read() -> None:
     """An epoch begun before tools were held back goes on (I5, G3)."""
-    stored = json_text.loads(replace(START, offer=NO_PAYLOAD_TOOLS).as_json())
+    stored = json_text.loads(replace(START, tools=NO_PAYLOAD_TOOLS).as_json())
     for name in ("offer", "factor", "dynamic"):
         del stored[name]
     stored["extra_tools"] = ["read_result"]
     start = start_from(json_text.dumps(stored))
-    assert start == replace(START, offer=PayloadTools(("read_result",)))
+    assert start == replace(START, tools=PayloadTools(("read_result",)))
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_starts_of_the_version_before_still_read() -> None:
     [
         ({}, None),
         ({"resolved": replace(FRAME, tools_hash="x")}, "tools_changed"),
-        ({"offer": PayloadTools((STUB_TOOL.name,))}, "tools_changed"),
-        ({"offer": PayloadTools(("read_result",))}, "tools_changed"),
-        ({"offer": PayloadTools((), ("mcp_tool",))}, "tools_changed"),
+        ({"tools": PayloadTools((STUB_TOOL.name,))}, "tools_changed"),
+        ({"tools": PayloadTools(("read_result",))}, "tools_changed"),
+        ({"tools": PayloadTools((), ("mcp_tool",))}, "tools_changed"),
         ({"resolved": replace(FRAME, sections_hash="x")}, "sections_changed"),
         ({"dynamic": "x"}, "sections_changed"),
         ({"total": 999}, "budget_changed"),
@@ -221,12 +221,12 @@ def test_a_view_holds_while_state_policy_and_window_do(
     resolved: Any, limits: Limits, version: int, same: bool
 ) -> None:
     """Other sections or tools start an epoch, but the view they show stays (decision 16)."""
-    assert same_ground(EPOCH, START, resolved, limits, version) is same
+    assert view_holds(EPOCH, START, resolved, limits, version) is same
 
 
 def test_lanes_and_windows() -> None:
     """A lane is a format and a model; a request's own window stands apart (decisions 13, 16)."""
     ask = RequestSettings(FormatName.ANTHROPIC, "claude", max_context_tokens=500)
     assert payload_stream_of(ask, "claude") == "anthropic:claude"
-    assert window_of(ask) == 500
-    assert window_of(RequestSettings()) == OWN_WINDOW
+    assert requested_window(ask) == 500
+    assert requested_window(RequestSettings()) == OWN_WINDOW

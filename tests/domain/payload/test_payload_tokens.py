@@ -48,7 +48,7 @@ def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
     for place, row in enumerate(rows):
         if place == cut:
             judge(case, assembler)  # a warm build goes on from here
-        assembler.feed(row)
+        assembler.add(row)
     assembler.finish()
     judge(case, assembler)
 
@@ -89,7 +89,7 @@ def test_what_goes_back_beside_a_text_is_counted(
     for wanted in FormatName:
         assembler = assembler_for(wanted, View(), COUNT)
         for row in rows_of(log, wanted, COUNT):
-            assembler.feed(row)
+            assembler.add(row)
         judge(Case(log, wanted, View(), 1), assembler)
         if wanted is format:
             assert assembler.items().tokens > COUNT(WORDS)

@@ -792,7 +792,7 @@ class Story:
         except ContextOverflow:
             return
         assert made.after_tokens < made.before_tokens
-        self.check(Build(built.body))
+        self.check(Build(built))
 
     async def build(self, kind: str) -> None:
         """Build and check; only what cannot fit may overflow."""

@@ -347,7 +347,7 @@ async def test_pins_survive_an_emergency(harness: Harness) -> None:
             made, built = await harness.context.overflow(TENANT, cid, ASKS[CHAT])
         except ContextOverflow:
             break
-        build = Build(built.body)
+        build = Build(built)
         check(build, exact=True)
         assert made.after_tokens < made.before_tokens
         assert "ferries at nine" in build.contents and "ships at ten" in build.contents

@@ -13,7 +13,7 @@ from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import PromptSection, SectionKind
 from app.services.payload.build_replay import BuildReplayService
-from app.services.payload.build_state import Known
+from app.services.payload.pipeline.state import KnownPayload
 from tests.domain.payload.builders import ITEMS, faults
 from tests.services.fakes import (
     ANTHROPIC,
@@ -179,7 +179,7 @@ async def test_a_client_that_takes_deltas_has_the_full_payload(
         assert payload == full["payload"]
         assert full["prefix_hash"] == answer["prefix_hash"]
         assert answer["stable_items"] == full["stable_items"]
-        known = Known(answer["epoch"], answer["through_seq"])
+        known = KnownPayload(answer["epoch"], answer["through_seq"])
     assert deltas >= 22
     assert sent < 24 * len(held) / 2
 
@@ -191,18 +191,18 @@ async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> 
     first = await built(harness, conversation_id)
     epoch, through = first["epoch"], first["through_seq"]
     for known in (
-        Known(epoch + 1, through),
-        Known(epoch, through + 1),
-        Known(0, through),
-        Known(epoch, 0),
+        KnownPayload(epoch + 1, through),
+        KnownPayload(epoch, through + 1),
+        KnownPayload(0, through),
+        KnownPayload(epoch, 0),
     ):
         answer = await built(harness, conversation_id, known=known)
         assert not answer["delta"] and answer["base_items"] == 0
         assert answer["payload"] == first["payload"]
-    same = await built(harness, conversation_id, known=Known(epoch, through))
+    same = await built(harness, conversation_id, known=KnownPayload(epoch, through))
     assert same["delta"] and same["payload"]["messages"] == []
     other = await built(
-        harness, conversation_id, RequestSettings(ANTHROPIC, CLAUDE), Known(epoch + 5, through)
+        harness, conversation_id, RequestSettings(ANTHROPIC, CLAUDE), KnownPayload(epoch + 5, through)
     )
     assert not other["delta"]
 
@@ -232,7 +232,7 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
     for content in ("x " * 1200, "y"):
         sections = [BASE, {**PAD, "content": content}]
         await harness.conversations.set_sections(TENANT, conversation_id, sections)
-        known = Known(first["epoch"], first["through_seq"], first["build_id"])
+        known = KnownPayload(first["epoch"], first["through_seq"], first["build_id"])
         delta = await built(harness, conversation_id, ask, known)
         full = await built(harness, conversation_id, ask, service=harness.cold())
         held = first["payload"]["messages"][: delta["base_items"]]
@@ -240,7 +240,7 @@ async def test_a_stored_scratchpad_moves_no_mark(harness: Harness) -> None:
         assert delta["delta"] and whole == full["payload"]["messages"]
         earlier = BuildReplayService(harness.database, harness.resolver)
         again = await earlier.get(TENANT, conversation_id, full["build_id"])
-        assert orjson.loads(orjson.dumps(again.body["payload"])) == full["payload"]
+        assert orjson.loads(orjson.dumps(again["payload"])) == full["payload"]
 
 
 async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
@@ -250,7 +250,7 @@ async def test_a_copy_of_another_lane_is_no_base(harness: Harness) -> None:
     chat = await built(harness, conversation_id)
     other = RequestSettings(CHAT, "gpt-4.1")
     first = await built(harness, conversation_id, other)
-    known = Known(chat["epoch"], chat["through_seq"], chat["build_id"])
+    known = KnownPayload(chat["epoch"], chat["through_seq"], chat["build_id"])
     assert first["epoch"] == chat["epoch"]
     assert not (await built(harness, conversation_id, other, known))["delta"]
     assert (await built(harness, conversation_id, known=known))["delta"]
@@ -395,14 +395,14 @@ async def test_any_earlier_payload_can_be_read_again(
         answer = await harness.context.build(
             TENANT, conversation_id, replace(ask, status=f"step {number // 4}")
         )
-        seen[answer.body["build_id"]] = orjson.dumps(answer.body["payload"])
-        reasons.add(answer.body["cache_break_reason"])
+        seen[answer["build_id"]] = orjson.dumps(answer["payload"])
+        reasons.add(answer["cache_break_reason"])
     await harness.conversations.set_sections(TENANT, conversation_id, [BASE])
     assert len(seen) == 12
     assert len(reasons) > 1
     for build_id, payload in seen.items():
         found = await earlier.get(TENANT, conversation_id, build_id)
-        assert orjson.dumps(found.body["payload"]) == payload
+        assert orjson.dumps(found["payload"]) == payload
 
 
 async def test_unknown_builds_are_not_found(harness: Harness) -> None:

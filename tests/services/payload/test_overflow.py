@@ -61,7 +61,7 @@ async def overflow(
     ask = ask or ASKS[CHAT]
     before = len(harness.gateway.calls)
     made, built = await harness.context.overflow(TENANT, cid, ask)
-    build = Build(built.body)
+    build = Build(built)
     check(build, exact=ask.format is CHAT)
     assert len(harness.gateway.calls) == before
     assert made.compacted
@@ -344,7 +344,7 @@ async def test_two_at_once(harness: Harness) -> None:
         *(harness.context.overflow(TENANT, cid, ASKS[CHAT]) for _ in range(3))
     )
     for _, built in answers:
-        check(Build(built.body), exact=True)
+        check(Build(built), exact=True)
     assert questions(await harness.build(cid)) == [14, 15]
     receipts = await harness.receipts.page(TENANT, cid, 10, None)
     assert [found.status for found in receipts] == ["active", "superseded", "superseded"]

@@ -19,7 +19,7 @@ def window(name: str, size: int = 0) -> CachedPayload:
     """Return a window of one message with so much text."""
     assembler = assembler_for(FormatName.OPENAI_CHAT, VIEW, len)
     text = b'{"role":"user","content":"%s"}' % (b"x" * size)
-    assembler.feed(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
+    assembler.add(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
     return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
 
 
@@ -46,9 +46,7 @@ def test_a_window_sums_up_the_output_it_shows() -> None:
     rows += [(Role.TOOL, 301, ("b",)), (Role.TOOL, 80, ("c",)), (Role.TOOL, 302, ("d",))]
     for seq, (role, tokens, call_ids) in enumerate(rows, 1):
         text = calls if role is Role.ASSISTANT else b'{"role":"tool","tool_call_id":"a"}'
-        folded.feed(
-            LogRow("m", seq, role, tokens, 0, call_ids, False, FormatName.OPENAI_CHAT, text)
-        )
+        folded.add(LogRow("m", seq, role, tokens, 0, call_ids, False, FormatName.OPENAI_CHAT, text))
     assert folded.output_tokens == 301 + 80 + 302
     assert [item.seq for item in folded.entries] == [1, 2, 3, 4, 5]
 

@@ -18,7 +18,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextError, ContextOverflow
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.build_state import Known
+from app.services.payload.pipeline.state import KnownPayload
 from tests.domain.histories import IMAGE_DATA, raw_logs
 from tests.domain.payload.builders import IMAGE, ITEMS, LEAST
 from tests.payload_tokens import payload_tokens
@@ -90,7 +90,7 @@ async def judged(
     assert cold["tokens_used"] == answer["tokens_used"]
     judge(cold, cold["payload"])
     if before is not None:
-        known = Known(before["epoch"], before["through_seq"])
+        known = KnownPayload(before["epoch"], before["through_seq"])
         delta = await built(harness, cid, ask, known)
         key = ITEMS[format]
         shown = before["payload"][key][: delta["base_items"]] + delta["payload"][key]

@@ -86,7 +86,7 @@ class GeminiAssembler(MergingAssembler):
         blocks = [Block(json_text.dump_payload(part), markable=False) for part in parts]
         self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
 
-    def _feed_result(self, row: LogRow, wire_id: str) -> None:
+    def _add_result(self, row: LogRow, wire_id: str) -> None:
         """Keep a result until its group is complete (rule 1)."""
         if self._trimmed(row):
             self._put_result(wire_id, self._placeholder(row))

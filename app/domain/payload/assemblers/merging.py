@@ -171,7 +171,7 @@ class MergingAssembler(Assembler):
             tokens=tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
-            folded_through=self.folded_through,
+            rendered_through=self.rendered_through,
             has_calls=self.has_calls,
             marks=self._marks(len(self._lasting), self._newest),
             mentions=tuple(sorted(self.mentions)),

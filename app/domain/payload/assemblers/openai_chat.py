@@ -60,8 +60,8 @@ class ChatAssembler(Assembler):
         """All items put so far: a chat message never grows."""
         return len(self._items)
 
-    def _feed_result(self, row: LogRow, wire_id: str) -> None:
-        super()._feed_result(row, wire_id)
+    def _add_result(self, row: LogRow, wire_id: str) -> None:
+        super()._add_result(row, wire_id)
         if row.has_media and not self._trimmed(row):
             self._media.append((row.message(), wire_id))
         if not self._open:
@@ -139,7 +139,7 @@ class ChatAssembler(Assembler):
             tokens=tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
-            folded_through=self.folded_through,
+            rendered_through=self.rendered_through,
             has_calls=self.has_calls,
             mentions=tuple(sorted(self.mentions)),
             tail=1 if tail.texts else 0,

@@ -152,7 +152,7 @@ class ResponsesAssembler(Assembler):
             tokens=tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
-            folded_through=self.folded_through,
+            rendered_through=self.rendered_through,
             has_calls=self.has_calls,
             marks=self._marks(len(self._found), len(self._lasting)),
             mentions=tuple(sorted(self.mentions)),

@@ -1,0 +1,79 @@
+"""Clears tool results that are over the policy's budget for tool output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.domain.common.policy import StrategyName
+from app.domain.compaction.strategies import NoCompaction
+from app.domain.compaction.tool_result_clearing import (
+    clear_at_least,
+    excluded_seqs,
+    plan_clearing,
+    tool_budget,
+)
+from app.domain.conversations.view import Span, spans_through
+from app.domain.models.budget import Limits, Pressure, read_pressure
+from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.state import BuildState
+
+
+async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Clear tool results over their budget. Raises Restart when that changed the view."""
+    resolved, limits = state.resolved, state.resolved.judging_limits()
+    policy = resolved.policy.tool_output
+    if not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY:
+        return state
+    budget = tool_budget(policy, limits.total)
+    if state.output_tokens <= budget or _is_suspended(state, limits):
+        return state
+    state = await find_excluded(deps, state)
+    min_cleared = clear_at_least(policy, limits.total)
+    plan = plan_clearing(state.planned, state.view, budget, min_cleared)
+    if isinstance(plan, NoCompaction):
+        return state
+    slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+    is_changed = await deps.compaction.clear(
+        state.attempt.tenant_id,
+        state.attempt.conversation_id,
+        state.attempt.settings,
+        state.read.conversation.state.view_version,
+        plan,
+        state.view.spans if slides else None,
+    )
+    if is_changed:
+        raise state.restart()
+    return state
+
+
+async def find_excluded(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Add which shown results are never cleared. A cached payload keeps the tools' names."""
+    tools = state.resolved.policy.tool_output.exclude_tools
+    if not tools or state.excluded is not None:
+        return state
+    rendered, entries = state.rendered, list(state.entries)  # a copy: the cached ones may grow
+    names = rendered.tool_names if rendered is not None else {}
+    after = rendered.named_through if rendered is not None else 0
+    last = entries[-1].seq if entries else 0
+    shown = [Span(max(span.start, after + 1), span.end) for span in state.view.spans]
+    if missing := spans_through(shown, last):
+        async with deps.database.session() as records:
+            for span in missing:
+                names.update(
+                    await records.log.tool_names(
+                        state.attempt.conversation_id, span.start, span.end
+                    )
+                )
+    if rendered is not None:
+        rendered.named_through = max(rendered.named_through, last)
+    excluded = excluded_seqs(entries, state.view, names, tools)
+    return replace(state, entries=entries, excluded=excluded)
+
+
+def _is_suspended(state: BuildState, limits: Limits) -> bool:
+    """Whether an undone compaction still holds clearing back."""
+    visible = state.read.conversation.state
+    if visible.tokens >= visible.resume_at:
+        return False
+    pressure = read_pressure(state.policy_usage.total, limits).pressure
+    return pressure not in (Pressure.COMPACT, Pressure.BLOCKED)

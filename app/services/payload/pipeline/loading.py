@@ -1,0 +1,126 @@
+"""Loads what a build starts from: the state of the conversation and its resolved settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from app.domain.common.errors import NotFound, ValidationError
+from app.domain.conversations.records import ContextRead, Epoch
+from app.domain.models.budget import Limits
+from app.domain.payload.contributors import contributors
+from app.domain.payload.epochs import Start, factor_in, requested_window, start_from
+from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings, check_tools
+from app.services.payload.payload_cache import CachedPayload
+from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.overflow import context_overflow
+from app.services.payload.pipeline.state import Attempt, Restart
+
+_MAX_UNKNOWN_TOKENS = 260_000
+"""How much a build reads before it has the limits; longer logs are planned from their counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A conversation and its resolved settings, as one build sees them.
+
+    `last_epoch` is the newest of this stream and context window, `start` its stored start.
+    `cached_epoch_id` was read with `cached`, which other builds may change meanwhile.
+    """
+
+    attempt: Attempt
+    read: ContextRead
+    resolved: ResolvedSettings
+    limits: Limits
+    last_epoch: Epoch | None
+    start: Start | None
+    cached: CachedPayload | None
+    cached_epoch_id: str
+
+
+async def load(deps: BuildDependencies, attempt: Attempt) -> Loaded:
+    """Read the conversation and resolve its settings.
+
+    Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
+    ContextOverflow where the prompt alone is too long, and Restart.
+    """
+    cached, cached_epoch_id, read = await _read(deps, attempt)
+    if read.conversation.is_outdated(deps.active.now()):
+        await deps.active.settled(attempt.tenant_id, read.conversation)
+        cached, cached_epoch_id, read = await _read(deps, attempt)
+    conversation = read.conversation
+    if not conversation.state.shown_messages:
+        where = " in its active window" if conversation.state.head_seq else ""
+        raise ValidationError(f"Conversation has no messages{where}")
+    last_epoch = _last_epoch(read, attempt)
+    start = start_from(last_epoch.start_json) if last_epoch is not None else None
+    settings = attempt.settings
+    resolved = await deps.resolver.of(conversation, settings, _factor(read, start))
+    if resolved.model is None:
+        raise ValidationError.at(
+            "/model", "No model: name one in the request, the conversation or its agent"
+        )
+    if resolved.derives_status(settings):
+        status = await deps.statuses.of(attempt.tenant_id, conversation)
+        attempt = replace(attempt, settings=replace(settings, status=status))
+    limits = resolved.required_limits()
+    check_tools(resolved, settings.format)
+    _check_prompt(resolved, limits, attempt)
+    if read.compacted_for is not None and read.compacted_for != resolved.policy.strategy:
+        # Another strategy made the active summary.
+        async with deps.database.session() as records:
+            await records.contexts.hide_compaction(
+                conversation.conversation_id, conversation.state.view_version
+            )
+        raise Restart(attempt)
+    return Loaded(attempt, read, resolved, limits, last_epoch, start, cached, cached_epoch_id)
+
+
+async def _read(
+    deps: BuildDependencies, attempt: Attempt
+) -> tuple[CachedPayload | None, str, ContextRead]:
+    """Read the conversation with the rows that the cached payload lacks.
+
+    The build has to use this cached payload and this epoch, because the rows that they cover are
+    not read, whatever other builds do to the cache meanwhile.
+    """
+    cached = deps.cache.find(attempt.cache_key)
+    cached_epoch_id = cached.epoch_id if cached else ""
+    async with deps.database.session() as records:
+        read = await records.contexts.read(
+            attempt.tenant_id,
+            attempt.conversation_id,
+            format=attempt.settings.format,
+            model=attempt.settings.model,
+            default_model=deps.resolver.default_model,
+            window=requested_window(attempt.settings),
+            have_epoch_id=cached.epoch_id if cached else None,
+            have_start=cached.start_json if cached else None,
+            have_through=cached.assembler.rendered_through if cached else 0,
+            most_tokens=_MAX_UNKNOWN_TOKENS,
+        )
+    if read is None:
+        deps.cache.drop(attempt.cache_key)
+        raise NotFound.conversation(attempt.conversation_id)
+    return cached, cached_epoch_id, read
+
+
+def _last_epoch(read: ContextRead, attempt: Attempt) -> Epoch | None:
+    epoch = read.window_epoch or read.epoch
+    window = requested_window(attempt.settings)
+    return epoch if epoch is not None and epoch.window == window else None
+
+
+def _factor(read: ContextRead, start: Start | None) -> float | None:
+    """Return the epoch's factor while it is close to the model's, None for the model's own."""
+    if start is None:
+        return None
+    calibration = read.conversation.calibration
+    return factor_in(start, calibration.rounded.factor if calibration is not None else 1.0)
+
+
+def _check_prompt(resolved: ResolvedSettings, limits: Limits, attempt: Attempt) -> None:
+    usage = resolved.usage(0, 0, extra_system=-resolved.raw_dynamic)
+    if usage.total >= limits.capacity:
+        tools = PayloadTools((), resolved.deferral(attempt.settings.format))
+        largest = contributors(resolved, tools, usage, ())
+        raise context_overflow(resolved, limits, usage, largest, {})

@@ -1,0 +1,203 @@
+"""Makes a view fit in the context window, by steps that need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import StrategyName
+from app.domain.compaction.planning import (
+    NOTE_TOKENS,
+    fresh_spans,
+    shown_cost,
+    summary_room,
+    view_after,
+    with_note,
+)
+from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget
+from app.domain.compaction.summaries import SummaryRequest
+from app.domain.compaction.truncation import (
+    EMERGENCY,
+    TRIMMED,
+    Truncation,
+    newest_request,
+    truncate_with_note,
+)
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
+from app.services.compaction.paged_summarisation import summarise_paged
+from app.services.payload.pipeline.clearing import clear_tool_results, find_excluded
+from app.services.payload.pipeline.compaction import compact
+from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.notes import with_notes
+from app.services.payload.pipeline.overflow import refusal
+from app.services.payload.pipeline.rendering import render_view
+from app.services.payload.pipeline.shortening import (
+    history_budget,
+    shorten_largest,
+    shorten_oversized,
+)
+from app.services.payload.pipeline.state import BuildState
+from app.services.payload.pipeline.view import read_entries
+
+_RENDERING_MARGIN = 16
+"""Tokens to save beyond those that a rendered payload is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """A reduced state. `refused` are the entries that do not fit, None where all do."""
+
+    state: BuildState
+    refused: Sequence[Entry] | None = None
+
+
+async def reduce(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Return a state that fits by the counts of its entries.
+
+    Tool output over its budget is cleared in any case. A view that is too long is compacted where
+    its policy allows that, and reduced without a model otherwise. Raises Restart when the
+    conversation was changed, and ContextOverflow when nothing fits.
+    """
+    state = await clear_tool_results(deps, state)
+    if state.rendered is None and state.fits:
+        state = await render_view(deps, state)  # the pressure is that of the payload as sent
+    if state.items is not None:
+        state = with_notes(state, state.tools.extra)
+    state = await shorten_oversized(deps, state)
+    state = await compact(deps, state)
+    if state.fits:
+        return state
+    return await _reduce(deps, state, 0, has_reasoning=_has_reasoning(state))
+
+
+async def reduce_rendered(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Reduce a state whose rendered payload does not fit.
+
+    Plans use the counts of entries, so these must save what the rendered items cost beyond them.
+    """
+    estimated = state.without_rendered()
+    overshoot = state.usage.total - estimated.usage.total + _RENDERING_MARGIN
+    return await _reduce(deps, estimated, overshoot, has_reasoning=_has_reasoning(state))
+
+
+def _has_reasoning(state: BuildState) -> bool:
+    return state.rendered is not None and state.rendered.assembler.has_reasoning
+
+
+async def _reduce(
+    deps: BuildDependencies, state: BuildState, overshoot: int, *, has_reasoning: bool
+) -> BuildState:
+    """Make the view fit; where that fails, leave out all reasoning before this build."""
+    reduction = await _reduce_view(deps, state, overshoot)
+    if reduction.refused is None:
+        return reduction.state
+    if state.drops_reasoning or not has_reasoning:
+        raise await refusal(deps, reduction.state, reduction.refused)
+    return reduction.state.without_reasoning()
+
+
+async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: int) -> _Reduction:
+    policy = state.resolved.policy
+    if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
+        short = await shorten_largest(deps, state, state.planned, overshoot, only_large=True)
+        return _Reduction(short) if short is not None else _Reduction(state, state.shown)
+    state = (await find_excluded(deps, state)).without_rendered()
+    budget = history_budget(state, overshoot)
+    plan = STRATEGIES[policy.strategy].plan(
+        state.shown, state.view.hidden, budget, policy, failures=0
+    )
+    if isinstance(plan, CompactionPlan):
+        state = await _apply(deps, state, plan)
+        budget = history_budget(state, overshoot)
+    truncation = _truncation(state, budget)
+    if truncation is None:
+        short = await shorten_largest(deps, state, _never_dropped(state), overshoot)
+        if short is not None:
+            state = short
+            truncation = _truncation(state, budget)
+    if truncation is None:
+        return await _show_newest_only(deps, state, overshoot)
+    return _Reduction(_truncate(state, truncation))
+
+
+def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
+    """Return the smallest truncation that makes the view fit, None without any."""
+    return truncate_with_note(
+        state.planned,
+        state.view.trimmed_through,
+        replace(budget, summary=state.summary_tokens),
+        NOTE_TOKENS,
+        state.view.hidden,
+    )
+
+
+def _truncate(state: BuildState, truncation: Truncation) -> BuildState:
+    through = truncation.trimmed_through
+    untrimmed = tuple(sorted(seq for seq in state.never_cleared if seq <= through))
+    view = replace(state.view, trimmed_through=through, untrimmed=untrimmed)
+    if truncation.shown is not None:
+        view = with_note(replace(view, spans=overlap(truncation.shown, view.window)))
+    return state.degrade(*truncation.steps).narrowed(view)
+
+
+def _never_dropped(state: BuildState) -> list[Entry]:
+    """Return the entries that no reduction drops: the newest user message and the pins."""
+    shown = state.shown
+    newest, pins = newest_request(shown), state.pins
+    return [item for item in shown if item is newest or item.seq in pins]
+
+
+async def _show_newest_only(
+    deps: BuildDependencies, state: BuildState, overshoot: int
+) -> _Reduction:
+    """Show only the newest user message and the pins, where a summary hid that message."""
+    refused = _Reduction(state, _never_dropped(state) or state.shown)
+    window = state.view.window
+    log = await read_entries(deps, state, View(spans=window))
+    newest = next((item for item in reversed(log) if item.role is Role.USER), None)
+    if newest is None or state.view.shows(newest.seq):
+        return refused
+    left = [item for item in log if item is newest or item.pinned]
+    spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in left], window)
+    view = with_note(replace(state.view, spans=spans))
+    reduced = replace(state.without_rendered(), view=view, entries=left)
+    if not _holds(reduced, overshoot):
+        reduced = await shorten_largest(deps, reduced, reduced.shown, overshoot) or reduced
+    if _holds(reduced, overshoot):
+        return _Reduction(reduced.degrade(EMERGENCY))
+    return replace(refused, state=state.degrade(*reduced.degraded))
+
+
+def _holds(state: BuildState, overshoot: int) -> bool:
+    """Whether the view fits, by the counts of its entries."""
+    budget = replace(history_budget(state, overshoot), summary=state.summary_tokens)
+    return budget.holds(sum(item.tokens for item in state.shown))
+
+
+async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> BuildState:
+    """Compact this payload stream as planned; its extractive summary is stored with its epoch."""
+    view, resolved = state.view, state.resolved
+    summaries = view.summaries
+    if plan.hidden is not None and plan.summarises:
+        span = plan.hidden
+        result = await summarise_paged(
+            deps.database,
+            deps.summariser,
+            state.attempt.conversation_id,
+            fresh_spans(span, view.summarised, plan.released, view.window),
+            "\n\n".join(summary.text for summary in summaries) or None,
+            SummaryRequest(),
+            None,
+            summary_room(state.limits),
+            deps.summariser.effort(state.attempt.tenant_id),
+            kept_seqs=frozenset(plan.kept),
+        )
+        summaries = (Summary(span, result.text, shown_cost(result.text, resolved.count)),)
+        state = state.degrade("extractive_summary")
+        if plan.shrunk:
+            state = state.degrade("preserved_ranges_summarised")
+    if plan.trimmed_through > view.trimmed_through:
+        state = state.degrade(TRIMMED)
+    return state.narrowed(view_after(view, plan, summaries, view.retain, state.never_cleared))

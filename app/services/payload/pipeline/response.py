@@ -1,0 +1,119 @@
+"""The answer to a build."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from app.domain.formats.json_fields import takes_system
+from app.domain.models.budget import measure, read_pressure
+from app.domain.models.calibration import Estimate, estimate_of
+from app.domain.payload.assembler import MisplacedBreakpoint, StablePoint
+from app.domain.payload.rendering import Payload, Request, render_payload
+from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.recording import Recorded
+from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildState
+
+_log = logging.getLogger("app.context")
+
+NOT_CARRIED = "content_not_carried"
+"""`degraded`: a label stands for content of the type after the colon."""
+
+
+def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
+    """Render the payload of a recorded build, and return the body of the answer.
+
+    The payload is bytes already: the body is for a JSON writer that takes fragments.
+    """
+    state, rendered, epoch = recorded.state, recorded.rendered, recorded.epoch
+    items, view = state.items, rendered.view
+    assert items is not None
+    request = Request(
+        state.format,
+        state.tools,
+        state.attempt.conversation_id,
+        state.system_dynamic,
+        _known_point(recorded),
+    )
+    payload = _rendered(request, state)
+    state = state.degrade(*payload.degraded)
+    if view.summary_as_system and view.summary_texts() and not takes_system(state.format):
+        state = state.degrade(SUMMARY_AS_USER)
+    is_degraded = bool(state.degraded)
+    state = state.degrade(*(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried))
+    usage = state.usage
+    pressure = read_pressure(usage.total, state.limits)
+    deps.observer.built(
+        state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
+    )
+    return {
+        "format": state.format,
+        "payload": payload.body,
+        "build_id": recorded.build_id,
+        "epoch": epoch.epoch,
+        "through_seq": recorded.through_seq,
+        "stable_items": payload.stable_items,
+        "base_items": payload.base_items,
+        "prefix_hash": payload.prefix_hash,
+        "cache_break_reason": epoch.reason,
+        "breakpoints": payload.breakpoints,
+        "tail": payload.tail,
+        "tokens_used": usage.total,
+        "budget": measure(usage, state.limits),
+        "pressure": pressure.pressure,
+        "notice": pressure.notice,
+        "next_threshold": pressure.next_threshold,
+        "tokens_to_next": pressure.tokens_to_next,
+        "estimate": _estimate(state, usage.total),
+        "summary_used": bool(view.summaries),
+        "new_state": _new_state(state),
+        "compaction": state.attempt.compaction,
+        "degraded": list(state.degraded),
+        "deferred_tools": len(state.tools.deferred),
+        "defers_natively": state.tools.native,
+        "delta": payload.is_delta,
+    }
+
+
+def _known_point(recorded: Recorded) -> StablePoint | None:
+    """Return where the caller's payload ends, None for one that is not of this epoch."""
+    known, epoch = recorded.state.attempt.known, recorded.epoch
+    if recorded.is_new_epoch or known is None or known.epoch != epoch.epoch:
+        return None
+    if known.build_id is not None and not known.build_id.startswith(f"{epoch.epoch_id}."):
+        return None
+    if not epoch.start_seq <= known.through_seq <= recorded.through_seq:
+        return None
+    return recorded.rendered.assembler.point_at(known.through_seq)
+
+
+def _rendered(request: Request, state: BuildState) -> Payload:
+    assert state.items is not None
+    try:
+        return render_payload(request, state.resolved, state.items)
+    except MisplacedBreakpoint:
+        _log.exception("cache_marks_failed")
+        return render_payload(request, state.resolved, state.items, marked=False)
+
+
+def _estimate(state: BuildState, tokens: int) -> Estimate:
+    conversation = state.read.conversation
+    return estimate_of(
+        tokens,
+        conversation.counter,
+        state.resolved.factor,
+        state.limits.margin,
+        conversation.calibration,
+    )
+
+
+def _new_state(state: BuildState) -> dict[str, Any] | None:
+    made, view = state.attempt.compaction, state.view
+    if made is None or made.summary_range is None or not view.summaries:
+        return None
+    return {
+        "strategy": state.read.compacted_for,
+        "summary": "\n\n".join(summary.text for summary in view.summaries),
+        "summary_range": made.summary_range,
+        "compressed_at": state.read.compacted_at,
+    }

@@ -1,0 +1,83 @@
+"""Shortens messages that are too large for the context window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import StrategyName
+from app.domain.compaction.planning import NOTE_TOKENS, reserve_for, room_for
+from app.domain.compaction.strategies import HistoryBudget
+from app.domain.compaction.text_shortening import SHORTENED, leveled, oversized
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import ShortenedMessage
+from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.state import BuildState
+from app.services.tool_output.text_shortening import reader_tokens, shorts_for
+
+
+def history_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
+    """Return what the history may cost, `overshoot` tokens less than the window leaves."""
+    resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
+    reserve = max(reserve_for(StrategyName.SANDWICH, limits), summary)
+    fixed = resolved.raw_fixed.fixed + state.extra_tools + state.extra_system
+    budget = room_for(limits, resolved.policy, fixed, reserve, resolved.factor)
+    return replace(budget, capacity=budget.capacity - overshoot, summary_now=summary)
+
+
+async def shorten_oversized(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Shorten the messages that would not fit beside a summary of everything else.
+
+    It comes before a compaction, so that the pressure is that of the payload as it is sent.
+    """
+    if state.fits:
+        return state
+    budget = history_budget(state, reader_tokens(state.resolved, state.tools.extra))
+    left = budget.capacity - budget.fixed - budget.summary
+    return await _shorten(deps, state, oversized(state.planned, left)) or state
+
+
+async def shorten_largest(
+    deps: BuildDependencies,
+    state: BuildState,
+    entries: Sequence[Entry],
+    overshoot: int,
+    *,
+    only_large: bool = False,
+) -> BuildState | None:
+    """Shorten the largest of these messages until they fit alone; None if that is impossible.
+
+    With `only_large`, messages of less than half of the available tokens stay as they are.
+    """
+    budget = history_budget(state, overshoot)
+    left = budget.capacity - budget.fixed - state.summary_tokens
+    left -= NOTE_TOKENS + reader_tokens(state.resolved, state.tools.extra)
+    movable = None
+    if only_large:
+        short = {item.seq for item in state.view.shortened}
+        movable = {item.seq for item in entries if 2 * item.tokens > left} | short
+    return await _shorten(deps, state, leveled(entries, left, movable))
+
+
+async def _shorten(
+    deps: BuildDependencies, state: BuildState, costs: Mapping[int, int]
+) -> BuildState | None:
+    """Shorten messages to these costs by seq; None where none can be shortened."""
+    if not costs or not state.resolved.policy.messages.offload_oversized:
+        return None
+    shorts = await shortened_messages(deps, state, costs)
+    return state.degrade(SHORTENED).shortened(shorts) if shorts else None
+
+
+async def shortened_messages(
+    deps: BuildDependencies, state: BuildState, costs: Mapping[int, int]
+) -> list[ShortenedMessage]:
+    """Return how to show messages at these costs by seq, without those that stay as they are."""
+    return await shorts_for(
+        deps.database,
+        state.attempt.conversation_id,
+        costs,
+        state.resolved,
+        as_chat=state.format is FormatName.OPENAI_CHAT,
+    )

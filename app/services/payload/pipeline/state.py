@@ -1,0 +1,269 @@
+"""The values that the steps of a build pass on. They are immutable: a step returns a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from app.domain.common import json_text
+from app.domain.common.messages import FormatName
+from app.domain.common.policy import DynamicPosition
+from app.domain.compaction.planning import (
+    CompactResult,
+    as_shortened,
+    as_shown,
+    own_tools_cost,
+    shorten,
+    summary_cost,
+)
+from app.domain.compaction.tool_result_clearing import output_tokens
+from app.domain.conversations.records import ContextRead
+from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
+from app.domain.conversations.view import ShortenedMessage, View
+from app.domain.models.budget import Limits, Usage
+from app.domain.payload.assembler import PayloadItems
+from app.domain.payload.epochs import requested_window
+from app.domain.payload.service_notes import Notes
+from app.domain.prompt.resolved_settings import (
+    NO_PAYLOAD_TOOLS,
+    PayloadTools,
+    RequestSettings,
+    ResolvedSettings,
+    digest,
+)
+from app.domain.prompt.sections import NO_TAIL, Tail
+from app.services.payload.payload_cache import CachedPayload
+
+SUMMARY_AS_USER = "summary_role_user"
+"""`degraded`: the format cannot carry the summary as system text."""
+REASONING_DROPPED = "reasoning_dropped"
+"""`degraded`: the payload fits only without the reasoning before this build."""
+_ABOUT_ONE_BUILD = (
+    "summariser_unavailable",
+    "compaction_pending",
+    "tool_deferral",
+    "cache_breakpoints",
+    SUMMARY_AS_USER,
+)
+"""Values of `degraded` that describe one build. The others describe its view."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPayload:
+    """The payload that a caller holds: its epoch and the seq of its newest message.
+
+    Epochs are numbered per payload stream; `build_id` identifies the epoch.
+    """
+
+    epoch: int
+    through_seq: int
+    build_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One pass through the pipeline: the request, and what earlier passes of the build did."""
+
+    tenant_id: str
+    conversation_id: str
+    settings: RequestSettings
+    known: KnownPayload | None = None
+    degraded: tuple[str, ...] = ()
+    compaction: CompactResult | None = None
+    may_compact: bool = True
+
+    @property
+    def cache_key(self) -> tuple[str, ...]:
+        """The key of the payload cache: the payload stream and the requested context window."""
+        settings = self.settings
+        window = str(requested_window(settings))
+        return self.conversation_id, settings.format, settings.model or "", window
+
+
+class Restart(Exception):  # not an error: the pipeline starts over
+    """The visible state of the conversation changed, so the build loads it again."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__()
+        self.attempt = attempt
+
+
+@dataclass(frozen=True, slots=True)
+class BuildState:
+    """The view that a build shows, with its entries and, once rendered, its payload items.
+
+    `dynamic` holds the texts of scratchpad and status: `opening` has those before the history,
+    `tail` those after it, with the notes. `entries` may grow while a cached payload does.
+    """
+
+    attempt: Attempt
+    read: ContextRead
+    resolved: ResolvedSettings
+    limits: Limits
+    view: View
+    entries: Sequence[Entry] = ()
+    tools: PayloadTools = NO_PAYLOAD_TOOLS
+    dynamic: tuple[str, ...] = ()
+    opening: Tail = NO_TAIL
+    tail: Tail = NO_TAIL
+    notes: Notes = field(default_factory=Notes)
+    rendered: CachedPayload | None = None
+    items: PayloadItems | None = None
+    excluded: frozenset[int] | None = None
+    degraded: tuple[str, ...] = ()
+    drops_reasoning: bool = False
+
+    @property
+    def format(self) -> FormatName:
+        """The format of the payload."""
+        return self.attempt.settings.format
+
+    @property
+    def fits(self) -> bool:
+        """Whether the payload fits in the context window."""
+        return self.usage.total <= self.limits.capacity
+
+    @property
+    def lasting_degraded(self) -> tuple[str, ...]:
+        """The values of `degraded` that describe the view, and so hold for its whole epoch."""
+        return tuple(step for step in self.degraded if step not in _ABOUT_ONE_BUILD)
+
+    # --- other states ---------------------------------------------------------------------
+
+    def degrade(self, *steps: str) -> BuildState:
+        """Add values to `degraded`, each once."""
+        added = tuple(dict.fromkeys((*self.degraded, *steps)))
+        return self if added == self.degraded else replace(self, degraded=added)
+
+    def restart(self) -> Restart:
+        """Return what makes the pipeline load the conversation again."""
+        about_build = tuple(step for step in self.degraded if step in _ABOUT_ONE_BUILD)
+        return Restart(replace(self.attempt, degraded=about_build))
+
+    def with_rendered(self, rendered: CachedPayload) -> BuildState:
+        """Show a rendered history as it is now."""
+        items = rendered.assembler.items(self.tail)
+        return replace(self, rendered=rendered, entries=rendered.entries, items=items)
+
+    def without_rendered(self) -> BuildState:
+        """Drop the rendered history, because the view will change."""
+        return replace(self, rendered=None, items=None)
+
+    def narrowed(self, view: View) -> BuildState:
+        """Show another view, which shows no message that this one hides."""
+        entries = [item for item in self.entries if view.shows(item.seq)]
+        return replace(self, rendered=None, items=None, view=shorten(view, ()), entries=entries)
+
+    def shortened(self, shorts: Sequence[ShortenedMessage]) -> BuildState:
+        """Show less of these messages."""
+        return replace(self, rendered=None, items=None, view=shorten(self.view, shorts))
+
+    def without_reasoning(self) -> BuildState:
+        """Leave out the reasoning before this build."""
+        return replace(self.without_rendered(), drops_reasoning=True).degrade(REASONING_DROPPED)
+
+    # --- the entries ----------------------------------------------------------------------
+
+    @property
+    def planned(self) -> Sequence[Entry]:
+        """The entries as plans need them: pins hold their whole call group.
+
+        Results that the policy excludes from clearing are marked, once they are known.
+        """
+        excluded = self.excluded or frozenset()
+        if not (self.read.pins or excluded or self.view.shortened):
+            return self.entries
+        pins = self.pins
+        marked = [
+            entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
+            for item in self.entries
+        ]
+        return [*as_shortened(marked, self.view)]
+
+    @property
+    def pins(self) -> frozenset[int]:
+        """The seqs of pinned entries: results that came after the pin are pinned as well."""
+        pins = set(self.read.pins)
+        return pinned_seqs([replace(item, pinned=item.seq in pins) for item in self.entries])
+
+    @property
+    def shown(self) -> list[Entry]:
+        """The planned entries at their cost in this view."""
+        return as_shown(self.planned, self.view)
+
+    @property
+    def never_cleared(self) -> frozenset[int]:
+        """The seqs of entries that no clearing touches: pins and excluded results."""
+        return never_cleared(self.planned)
+
+    @property
+    def output_tokens(self) -> int:
+        """The tokens of shown tool output, without placeholders."""
+        if self.rendered is not None:
+            return self.rendered.output_tokens
+        return sum(output_tokens(item, self.view) for item in self.entries)
+
+    # --- dynamic text ---------------------------------------------------------------------
+
+    @property
+    def system_dynamic(self) -> tuple[str, ...]:
+        """The dynamic texts at the end of the system prompt."""
+        in_system = self.resolved.policy.dynamic_position is DynamicPosition.SYSTEM
+        return (*self.dynamic, *self.notes.texts) if in_system else ()
+
+    @property
+    def texts_before_history(self) -> tuple[str, ...]:
+        """The dynamic texts before the history: a change of them ends an epoch."""
+        return (*self.opening.texts, *self.system_dynamic)
+
+    @property
+    def dynamic_hash(self) -> str:
+        """The hash of the dynamic texts before the history, empty without any."""
+        texts = self.texts_before_history
+        return digest(json_text.dumps(texts)) if texts else ""
+
+    # --- cost -----------------------------------------------------------------------------
+
+    @property
+    def summary_tokens(self) -> int:
+        """Tokens of the view's summaries and note, before the factor."""
+        return summary_cost(self.view, self.resolved.count)
+
+    @property
+    def extra_tools(self) -> int:
+        """Tokens of tools beyond those in the resolved settings, before the factor."""
+        references = self.items.references if self.items is not None else ()
+        tokens = self.resolved.tool_tokens(self.tools, references)
+        return tokens - self.resolved.raw_fixed.tool_descriptions
+
+    @property
+    def extra_system(self) -> int:
+        """Tokens of dynamic text and notes beyond the resolved settings, before the factor."""
+        resolved = self.resolved
+        tokens = resolved.system_tokens(self.system_dynamic)
+        if self.items is not None:
+            tokens += self.items.opening_tokens + self.items.tail_tokens
+        else:
+            tokens += resolved.system_tokens((*self.opening.texts, *self.tail.texts))
+        return tokens - resolved.raw_dynamic
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of the view: exact once it is rendered, estimated from its entries before."""
+        resolved = self.resolved
+        if self.items is not None:
+            conversation, summary = self.items.tokens, self.items.summary_tokens
+        else:
+            conversation = sum(item.tokens for item in as_shown(self.entries, self.view))
+            summary = self.summary_tokens
+        return resolved.usage(conversation, summary, self.extra_tools, self.extra_system)
+
+    @property
+    def policy_usage(self) -> Usage:
+        """The usage that is compared with the policy's own context window."""
+        resolved, state = self.resolved, self.read.conversation.state
+        if resolved.is_reduction:
+            return resolved.usage(
+                state.shown_tokens, state.summary_tokens, own_tools_cost(resolved, state)
+            )
+        return self.usage

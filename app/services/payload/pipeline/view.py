@@ -1,0 +1,197 @@
+"""Chooses the view that a build starts from: the last epoch's while it holds, else a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.domain.common.errors import ServiceUnavailable
+from app.domain.common.policy import DynamicPosition, StrategyName
+from app.domain.compaction.planning import base_view, room_for
+from app.domain.compaction.strategies import STRATEGIES, SlidingCut
+from app.domain.compaction.text_shortening import SHORTENED
+from app.domain.compaction.truncation import TRIMMED
+from app.domain.conversations.records import ContextRead, Epoch
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
+from app.domain.payload.epochs import start_from, view_holds
+from app.domain.prompt.resolved_settings import PayloadTools, takes_all
+from app.services.payload.pipeline.dependencies import BuildDependencies
+from app.services.payload.pipeline.loading import Loaded
+from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
+from app.services.payload.pipeline.state import BuildState
+
+
+async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
+    """Return the state to start from, rendered where the rows of its view are in memory."""
+    read, resolved, start = loaded.read, loaded.resolved, loaded.start
+    degraded: tuple[str, ...] = ()
+    kept: PayloadTools | None = None
+    if start is not None and _start_holds(loaded):
+        view = start.view
+        if loaded.last_epoch is not None and loaded.last_epoch.tools_hash == resolved.tools_hash:
+            kept = start.tools
+        degraded = start.degraded
+    else:
+        read = await _with_active_view(deps, read)
+        view = base_view(read.conversation.state, read.view, resolved.policy)
+        reasoning_of = resolved.takes_reasoning_of(loaded.attempt.settings.format)
+        view = replace(view, reasoning_of=reasoning_of)
+        if start is not None and _keeps_sliding_window(loaded):
+            view = replace(view, spans=start.view.spans)
+    if view.shortened:
+        degraded = (*degraded, SHORTENED)
+    state = _initial_state(loaded, read, view).degrade(*degraded)
+    state = await _choose_tools(deps, state, kept)
+    state = await _with_entries(deps, loaded, state)
+    if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
+        return _slide(state)
+    return state
+
+
+def _start_holds(loaded: Loaded) -> bool:
+    last, start, read = loaded.last_epoch, loaded.start, loaded.read
+    version = read.conversation.state.view_version
+    return (
+        last is not None
+        and start is not None
+        and view_holds(last, start, loaded.resolved, loaded.limits, version)
+        and all(start.view.shows(seq) and not start.view.trims(seq) for seq in read.pins)
+    )
+
+
+def _keeps_sliding_window(loaded: Loaded) -> bool:
+    """Whether the last N messages are where they were, so that the log need not be read.
+
+    They are when tool results were cleared since, and nothing else happened.
+    """
+    last, start, read = loaded.last_epoch, loaded.start, loaded.read
+    state = read.conversation.state
+    return (
+        last is not None
+        and start is not None
+        and loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+        and state.view_cause == TRIMMED
+        and view_holds(last, start, loaded.resolved, loaded.limits, state.view_version - 1)
+        and not start.degraded
+        and all(map(start.view.shows, read.pins))
+    )
+
+
+async def _with_active_view(deps: BuildDependencies, read: ContextRead) -> ContextRead:
+    """Read the active compaction's view, which the first read leaves out for a cached epoch."""
+    conversation = read.conversation
+    if read.view is not None or conversation.state.compaction_id is None:
+        return read
+    async with deps.database.session() as records:
+        receipt = await records.contexts.find_compaction(
+            conversation.conversation_id, conversation.state.compaction_id
+        )
+    return replace(read, view=receipt.view if receipt is not None else None)
+
+
+def _initial_state(loaded: Loaded, read: ContextRead, view: View) -> BuildState:
+    attempt, resolved = loaded.attempt, loaded.resolved
+    texts = resolved.dynamic(attempt.settings)
+    state = BuildState(
+        attempt,
+        read,
+        resolved,
+        loaded.limits,
+        view,
+        dynamic=texts,
+        degraded=attempt.degraded,
+    )
+    match resolved.policy.dynamic_position:
+        case DynamicPosition.TAIL:
+            return replace(state, tail=resolved.tail(texts))
+        case DynamicPosition.BEFORE_WINDOW:
+            return replace(state, opening=resolved.tail(texts))
+        case DynamicPosition.SYSTEM:
+            return state
+
+
+async def _choose_tools(
+    deps: BuildDependencies, state: BuildState, kept: PayloadTools | None
+) -> BuildState:
+    """Choose which tools are deferred: as before in an epoch, else by their last use.
+
+    A tool that a search found in this turn is defined, which ends the epoch.
+    """
+    resolved, format = state.resolved, state.format
+    promoted = state.read.conversation.state.promoted_now
+    if kept is not None and not set(promoted).intersection(kept.deferred):
+        return replace(state, tools=kept)
+    deferred = resolved.deferral(format, promoted=promoted)
+    if deferred:
+        try:
+            async with deps.database.session() as records:
+                last_used = await records.log.last_used(state.attempt.conversation_id)
+            deferred = resolved.deferral(format, last_used, promoted)
+        except ServiceUnavailable:
+            state = state.degrade("tool_deferral")
+            deferred = () if takes_all(resolved, format) else deferred
+    extra = kept.extra if kept is not None else ()
+    is_native = bool(deferred) and resolved.defers_natively(format)
+    return replace(state, tools=PayloadTools(extra, deferred, is_native))
+
+
+async def _with_entries(deps: BuildDependencies, loaded: Loaded, state: BuildState) -> BuildState:
+    """Add the entries of the view and, where its rows are in memory, the rendered history."""
+    read, view, last, cached = state.read, state.view, loaded.last_epoch, loaded.cached
+    # Only a payload of the same view is extended by the rows that were read.
+    is_warm = (
+        last is not None
+        and loaded.cached_epoch_id == last.epoch_id
+        and last.view_version == read.conversation.state.view_version
+    )
+    if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
+        extend(cached, read.rows)
+        return state.with_rendered(cached)
+    if read.rows_read and not is_warm and _covers(_read_spans(read, last), view.spans):
+        rows = [row for row in read.rows if view.shows(row.seq)]
+        # A row comes without its text where the view that it was read for clears the result.
+        if all(row.text or view.trims(row.seq) for row in rows):
+            return state.with_rendered(await render_rows(state, rows))
+    return replace(state, entries=await read_entries(deps, state, view))
+
+
+async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -> list[Entry]:
+    """Read the entries that a view shows."""
+    entries: list[Entry] = []
+    async with deps.database.session() as records:
+        for span in spans_through(view.spans, state.read.conversation.state.head_seq):
+            entries += await records.log.entries(
+                state.attempt.conversation_id, span.start, span.end
+            )
+    return entries
+
+
+def _read_spans(read: ContextRead, last: Epoch | None) -> Sequence[Span]:
+    """Return the spans whose rows were read; the select READ follows the same rule."""
+    state = read.conversation.state
+    if last is not None and last.view_version == state.view_version:
+        view = start_from(last.start_json).view
+        return view.spans if len(view.window) == 1 else view.spans[-1:]
+    window = (Span(state.window.since, ENDLESS),)
+    return spans_beside(state.span, state.kept, window)
+
+
+def _covers(available: Sequence[Span], wanted: Sequence[Span]) -> bool:
+    return all(
+        any(part.start <= span.start and span.end <= part.end for part in available)
+        for span in wanted
+    )
+
+
+def _slide(state: BuildState) -> BuildState:
+    """Move the view to the last N messages."""
+    resolved, policy = state.resolved, state.resolved.policy
+    room = room_for(state.limits, policy, resolved.raw_fixed.fixed, 0, resolved.factor)
+    plan = STRATEGIES[policy.strategy].plan(state.planned, None, room, policy)
+    if not isinstance(plan, SlidingCut):
+        return state
+    spans = spans_beside(Span(1, plan.tail_start), plan.kept, state.view.window)
+    if spans == state.view.spans:
+        return state
+    return state.narrowed(replace(state.view, spans=spans, note=None))
