@@ -264,7 +264,7 @@ def _results(shape: Shape) -> Iterator[Result]:
         for place, block in blocks_of(item):
             if block.get("type") == "tool_result":
                 text = "\n".join(texts_in(block.get("content")))
-                yield f"{shape.at}/{index}{place}", word(block.get("tool_use_id")), text
+                yield f"{shape.at}/{index}{place}", text
 
 
 def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
@@ -274,10 +274,4 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
             yield tuple(map(call_key, calls))
 
 
-def _changed_rule(old: Any, new: Any) -> str:
-    return "N9"
-
-
-DIALECT = Dialect(
-    judge, _results, _groups, anthropic_thinking.opaque, _changed_rule, frame_rule="A20"
-)
+DIALECT = Dialect(judge, _results, _groups, frame_rule="A20")

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from app.domain.common.messages import FormatName
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.validation.anthropic_thinking import THINKING
-from app.domain.payload.validation.neutral import is_new_epoch
+from app.domain.payload.validation.neutral import has_other_model
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
     Object,
@@ -74,7 +74,7 @@ def _judge_reach(shape: Shape, marks: list[_Mark], context: Context, found: Find
     assert context.previous is not None
     old = read(context.previous, FormatName.ANTHROPIC)
     written = [mark.position for mark in _marks(old)]
-    if is_new_epoch(shape, old, context) or not written:
+    if has_other_model(shape, old) or not written:
         return
     last, end = written[-1], sum(1 for _ in _blocks(shape))
     reach = (mark for mark in marks if last <= mark.position <= last + LOOK_BACK)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from app.domain.common.messages import FormatName
-from app.domain.payload.validation.neutral import Opaque, is_new_epoch
+from app.domain.payload.validation.neutral import has_other_model
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
     Object,
@@ -22,7 +22,6 @@ from app.domain.payload.validation.shapes import (
     list_of,
     object_of,
     read,
-    sent,
     word,
 )
 
@@ -41,12 +40,7 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
     """Judge thinking and compaction blocks, and the settings that concern them."""
     placed = list(blocks_in(shape, *THINKING))
     _judge_places(shape, placed, found)
-    _judge_latest(shape, context, found)
-    for _, pointer, block in placed:
-        if signature_of(block) in context.dropped:
-            found.add("A11", pointer, "was left out of an earlier build")
     if not _drops_unbound(shape, context):
-        _judge_run(placed, context, found)
         _judge_binding(shape, placed, context, found)
     compactions = list(blocks_in(shape, "compaction"))
     _judge_on_demand(shape, compactions, context, found)
@@ -64,28 +58,6 @@ def blocks_in(shape: Shape, *kinds: str) -> Iterator[Placed]:
 def signature_of(block: Object) -> str:
     """Return what tells a thinking block from all others: its signature, or redacted data."""
     return word(block.get("signature")) or word(block.get("data"))
-
-
-def latest_assistant(shape: Shape) -> int:
-    """Return the index of the newest assistant message, -1 without one."""
-    places = (
-        index
-        for index in reversed(range(len(shape.items)))
-        if object_of(shape.items[index]).get("role") == "assistant"
-    )
-    return next(places, -1)
-
-
-def opaque(shape: Shape, context: Context) -> Iterator[Opaque]:
-    """Yield what is replayed byte for byte; `latest_thinking` says more of the newest message."""
-    latest = latest_assistant(shape)
-    for index, pointer, block in blocks_in(shape, *THINKING):
-        if index != latest:
-            yield pointer, block, "N12"
-        elif context.latest_thinking is None:
-            yield pointer, block, "A9"
-    for _, pointer, block in blocks_in(shape, "compaction"):
-        yield pointer, block, "A12" if block.get("signature") else "N12"
 
 
 def _judge_places(shape: Shape, placed: list[Placed], found: Findings) -> None:
@@ -106,15 +78,6 @@ def _judge_places(shape: Shape, placed: list[Placed], found: Findings) -> None:
             found.add("A9", pointer, "the thinking is not signed")
 
 
-def _judge_latest(shape: Shape, context: Context, found: Findings) -> None:
-    latest = latest_assistant(shape)
-    if context.latest_thinking is None or latest < 0:
-        return
-    kept = [block for _, block in blocks_of(shape.items[latest]) if block.get("type") in THINKING]
-    if not alike(kept, list(context.latest_thinking)):
-        found.add("A9", f"{shape.at}/{latest}", "the newest thinking is not all there, unchanged")
-
-
 def _drops_unbound(shape: Shape, context: Context) -> bool:
     """Whether the provider is asked to leave out thinking whose prefix has changed."""
     thinking = object_of(shape.payload.get("thinking"))
@@ -124,24 +87,12 @@ def _drops_unbound(shape: Shape, context: Context) -> bool:
     return asked and (betas is None or BINDING_BETA in betas)
 
 
-def _judge_run(placed: list[Placed], context: Context, found: Findings) -> None:
-    """A10: what is kept of the thinking has no gap."""
-    stored = [sent(block) for block in context.opaque or () if block.get("type") in THINKING]
-    order = {block: place for place, block in enumerate(stored)}
-    before: int | None = None
-    for _, pointer, block in placed:
-        place = order.get(sent(block))
-        if place is not None and before is not None and place > before + 1:
-            found.add("A10", pointer, "thinking before this was left out")
-        before = before if place is None else place
-
-
 def _judge_binding(shape: Shape, placed: list[Placed], context: Context, found: Findings) -> None:
     """A10: nothing changed before the thinking that another epoch takes over."""
     if context.previous is None:
         return
     old = read(context.previous, FormatName.ANTHROPIC)
-    if not is_new_epoch(shape, old, context):
+    if not has_other_model(shape, old):
         return
     before = {signature_of(block) for _, _, block in blocks_in(old, *THINKING)}
     changed = first_difference(shape, old, None)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from app.domain.common.messages import FormatName
 from app.domain.formats.block_types import owners_of
-from app.domain.payload.validation.neutral import Dialect, Opaque, Result, call_key
+from app.domain.payload.validation.neutral import Dialect, Result, call_key
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
     Object,
@@ -193,7 +193,7 @@ def _results(shape: Shape) -> Iterator[Result]:
         for place, response in responses_in(item):
             said = object_of(response.get("response")).values()
             text = "\n".join(text for value in said for text in texts_in(value))
-            yield f"{shape.at}/{index}/parts/{place}", word(response.get("id")), text
+            yield f"{shape.at}/{index}/parts/{place}", text
 
 
 def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
@@ -203,20 +203,4 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
             yield tuple(call_key(call) for _, call in calls)
 
 
-def _opaque(shape: Shape, context: Context) -> Iterator[Opaque]:
-    """Yield the signed parts; a known signature that moved in this turn breaks G2."""
-    known = {signature_in(block) for block in context.opaque or ()}
-    current = turn_start(shape)
-    for index, item in enumerate(shape.items):
-        for place, part in enumerate(parts_of(item)):
-            signature = signature_in(part)
-            if signature and signature not in DUMMIES:
-                moved = index >= current and signature in known
-                yield f"{shape.at}/{index}/parts/{place}", part, "G2" if moved else "N12"
-
-
-def _changed_rule(old: Any, new: Any) -> str:
-    return "N9"
-
-
-DIALECT = Dialect(judge, _results, _groups, _opaque, _changed_rule)
+DIALECT = Dialect(judge, _results, _groups)

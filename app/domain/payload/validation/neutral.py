@@ -7,13 +7,10 @@ those that need what a payload does not say of itself.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
-from app.domain.conversations.view import Span, View, overlap
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
     Object,
@@ -22,14 +19,11 @@ from app.domain.payload.validation.shapes import (
     first_difference,
     object_of,
     sent,
-    sent_with_marks,
 )
 from app.domain.tool_output.preview import READ_LINES
 
-Result = tuple[str, str, str]
-"""A tool result: its pointer, the id of its call, its text."""
-Opaque = tuple[str, Object, str]
-"""An opaque item: its pointer, the item, the rule that it breaks when it was changed."""
+Result = tuple[str, str]
+"""A tool result: its pointer and its text."""
 
 _TRIMMED: Final = "[tool output trimmed"
 _TRIMMED_WHOLE = re.compile(r"\[tool output trimmed; ref=\S+; [\d,]+ bytes(; read with \w+)?\]")
@@ -51,8 +45,7 @@ class Dialect:
     judge: Callable[[Shape, Context, Findings], None]
     results: Callable[[Shape], Iterator[Result]]
     groups: Callable[[Shape], Iterable[tuple[bytes, ...]]]
-    opaque: Callable[[Shape, Context], Iterator[Opaque]]
-    changed_rule: Callable[[Any, Any], str]
+    changed_rule: Callable[[Any, Any], str] = lambda _old, _new: "N9"
     frame_rule: str = "N9"
 
 
@@ -60,39 +53,20 @@ def judge(
     shape: Shape, old: Shape | None, dialect: Dialect, context: Context, found: Findings
 ) -> None:
     """Judge what every provider has in common; `old` is the payload of the build before."""
-    _judge_cuts(context, shape, found)
     if context.tokens is not None and context.capacity is not None:
         _judge_tokens(context.tokens, context.capacity, found)
-    if context.view is not None:
-        _judge_summaries(context.view, shape, found)
-    _judge_placeholders(shape, dialect, context, found)
-    _judge_opaque(shape, dialect, context, found)
-    _judge_authority(shape, context, found)
+    _judge_placeholders(shape, dialect, found)
     if old is None:
         return
-    if context.same_inputs and sent_with_marks(shape.payload) != sent_with_marks(old.payload):
-        found.add("N8", "", "differs from the build before, although its inputs are the same")
-    if is_new_epoch(shape, old, context):
+    if has_other_model(shape, old):
         _judge_groups(shape, old, dialect, found)
     else:
         _judge_prefix(shape, old, dialect, context, found)
 
 
-def is_new_epoch(shape: Shape, old: Shape, context: Context) -> bool:
-    """Whether nothing of the build before was promised to this one: its epoch or model is over."""
-    models = shape.payload.get("model"), old.payload.get("model")
-    return context.new_epoch or models[0] != models[1]
-
-
-def _judge_cuts(context: Context, shape: Shape, found: Findings) -> None:
-    """N4: what is shown begins and ends between call groups."""
-    groups = sorted(context.groups, key=lambda group: group.start)
-    starts = [group.start for group in groups]
-    for span in context.view.spans if context.view and groups else ():
-        for edge in (span.start, span.end):
-            at = bisect_left(starts, edge) - 1
-            if at >= 0 and edge < groups[at].end:
-                found.add("N4", shape.at, f"the log is cut at seq {edge}, inside a call group")
+def has_other_model(shape: Shape, old: Shape) -> bool:
+    """Whether the build before was for another model, so that nothing of it has to stay."""
+    return bool(shape.payload.get("model") != old.payload.get("model"))
 
 
 def _judge_groups(shape: Shape, old: Shape, dialect: Dialect, found: Findings) -> None:
@@ -130,42 +104,11 @@ def _judge_prefix(
         found.add(rule, pointer, "is not what stood here in the build before")
 
 
-def _judge_summaries(view: View, shape: Shape, found: Findings) -> None:
-    """N10: summaries follow each other without gap or overlap, and what is shown follows them."""
-    spans = [summary.span for summary in view.summaries]
-    if not spans:
-        return
-    hidden = view.hidden
-    if hidden is None or spans[0].start < hidden.start or spans[-1].end > hidden.end:
-        found.add("N10", shape.at, "messages are summarised that are shown as well")
-        return
-    for before, after in pairwise((*spans, Span(hidden.end, hidden.end))):
-        if after.start < before.end:
-            found.add("N10", shape.at, f"two summaries tell of the message with seq {after.start}")
-        elif not all(_is_told(view, gap) for gap in _untold(view, before.end, after.start)):
-            message = f"nothing stands for the messages from seq {before.end} to {after.start}"
-            found.add("N10", shape.at, message)
-
-
-def _untold(view: View, start: int, end: int) -> tuple[Span, ...]:
-    """Return what of the window lies between two summaries."""
-    return overlap((Span(start, end),), view.window) if start < end else ()
-
-
-def _is_told(view: View, gap: Span) -> bool:
-    if view.note is not None:
-        return True
-    return any(span.start <= gap.start and gap.end <= span.end for span in view.spans)
-
-
-def _judge_placeholders(shape: Shape, dialect: Dialect, context: Context, found: Findings) -> None:
-    """N11: a placeholder names ref, size and tool, and is the same in every build."""
+def _judge_placeholders(shape: Shape, dialect: Dialect, found: Findings) -> None:
+    """N11: a placeholder names ref, size and tool."""
     names_tool = f'"{READ_LINES}"'.encode() in sent(shape.tools)
-    for pointer, call_id, text in dialect.results(shape):
-        expected = context.placeholders.get(call_id)
-        if expected is not None and text != expected:
-            found.add("N11", pointer, "does not show the placeholder that this result has")
-        elif not _names_all(text, names_tool):
+    for pointer, text in dialect.results(shape):
+        if not _names_all(text, names_tool):
             found.add("N11", pointer, "the placeholder does not name ref, size and how to read it")
 
 
@@ -178,28 +121,6 @@ def _names_all(text: str, names_tool: bool) -> bool:
         end = text[-_STORED_END_CHARACTERS:]
         return _STORED_HEAD.match(text) is not None and 'ref_id="' in end
     return True
-
-
-def _judge_opaque(shape: Shape, dialect: Dialect, context: Context, found: Findings) -> None:
-    """N12: what only its maker understands is replayed byte for byte."""
-    if context.opaque is None:
-        return
-    known = {sent(block) for block in context.opaque}
-    for pointer, block, rule in dialect.opaque(shape, context):
-        if sent(block) not in known:
-            found.add(rule, pointer, "is not what the provider made, byte for byte")
-
-
-def _judge_authority(shape: Shape, context: Context, found: Findings) -> None:
-    """N13: what a tool, a document or a summary says gives no orders."""
-    untrusted = [text for text in context.untrusted if text]
-    if context.view is not None and not context.view.summary_as_system:
-        untrusted += context.view.summary_texts()
-    if not untrusted:
-        return
-    for pointer, text in shape.systems:
-        if any(other in text for other in untrusted):
-            found.add("N13", pointer, "untrusted text stands in the role of the system")
 
 
 def call_key(*parts: object) -> bytes:

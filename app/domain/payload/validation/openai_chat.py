@@ -11,12 +11,11 @@ from typing import Any
 from app.domain.common.messages import FormatName
 from app.domain.formats import json_fields
 from app.domain.formats.block_types import owners_of
-from app.domain.payload.validation.neutral import Dialect, Opaque, Result, call_key, calls_of
+from app.domain.payload.validation.neutral import Dialect, Result, call_key, calls_of
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
     Object,
     Shape,
-    alike,
     is_blank,
     is_empty,
     is_summary,
@@ -40,9 +39,8 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
     _judge_start(shape, found)
     _judge_pairs(shape, found)
     for index, item in enumerate(shape.items):
-        _judge_message(item, f"{shape.at}/{index}", context, found)
+        _judge_message(item, f"{shape.at}/{index}", found)
     _judge_tools(shape, found)
-    _judge_latest_thinking(shape, context, found)
     if shape.payload.get("modify_params"):
         found.add("X2", "/modify_params", "lets LiteLLM change what is sent")
 
@@ -98,7 +96,7 @@ def _judge_result(
         found.add("B2", at, "no call of the assistant message before has this id")
 
 
-def _judge_message(item: Any, at: str, context: Context, found: Findings) -> None:
+def _judge_message(item: Any, at: str, found: Findings) -> None:
     raw = object_of(item)
     role, content = raw.get("role"), raw.get("content")
     if not raw:
@@ -114,28 +112,17 @@ def _judge_message(item: Any, at: str, context: Context, found: Findings) -> Non
     elif is_empty(content):
         found.add("N6", f"{at}/content", f"the {role} message is empty")
     for index, part in enumerate(content if isinstance(content, list) else ()):
-        if role == "assistant" and object_of(part).get("type") in _THOUGHTS:
-            _judge_thoughts([part], f"{at}/content/{index}", context, found)
-        else:
+        if role != "assistant" or object_of(part).get("type") not in _THOUGHTS:
             _judge_part(part, f"{at}/content/{index}", found)
     if "cache_control" in raw:
         found.add("X1", f"{at}/cache_control", "cache_control stands on content parts only")
     if "thinking_blocks" in raw:
-        _judge_thinking(raw, f"{at}/thinking_blocks", context, found)
+        _judge_thinking(raw, f"{at}/thinking_blocks", found)
 
 
-def _judge_thinking(raw: Object, at: str, context: Context, found: Findings) -> None:
+def _judge_thinking(raw: Object, at: str, found: Findings) -> None:
     if raw.get("role") != "assistant" or not isinstance(raw["thinking_blocks"], list):
         found.add("X1", at, "thinking_blocks are a list on an assistant message")
-    elif not object_of(raw.get("provider_specific_fields")).get("thought_signatures"):
-        _judge_thoughts(raw["thinking_blocks"], at, context, found)
-
-
-def _judge_thoughts(blocks: list[Any], at: str, context: Context, found: Findings) -> None:
-    """N12: what Anthropic signed goes to its models alone; unsigned text is anyone's."""
-    signed = [b for b in map(object_of, blocks) if b.get("signature") or b.get("data")]
-    if signed and context.family not in (None, FormatName.ANTHROPIC):
-        found.add("N12", at, "only Anthropic's models understand signed thinking")
 
 
 def _judge_assistant(raw: Object, at: str, found: Findings) -> None:
@@ -206,25 +193,12 @@ def _judge_tools(shape: Shape, found: Findings) -> None:
             found.add("X1", at, "cache_control stands on content parts only")
 
 
-def _judge_latest_thinking(shape: Shape, context: Context, found: Findings) -> None:
-    """X1: what Anthropic's models thought last goes back through LiteLLM as well."""
-    if context.latest_thinking is None or context.family is not FormatName.ANTHROPIC:
-        return
-    for index in reversed(range(len(shape.items))):
-        raw = object_of(shape.items[index])
-        if raw.get("role") != "assistant":
-            continue
-        if not alike(raw.get("thinking_blocks") or [], list(context.latest_thinking)):
-            found.add("X1", f"{shape.at}/{index}", "the newest thinking is not all there")
-        return
-
-
 def _results(shape: Shape) -> Iterator[Result]:
     for index, item in enumerate(shape.items):
         raw = object_of(item)
         if raw.get("role") == "tool":
             text = "\n".join(texts_in(raw.get("content")))
-            yield f"{shape.at}/{index}", word(raw.get("tool_call_id")), text
+            yield f"{shape.at}/{index}", text
 
 
 def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
@@ -234,26 +208,10 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
             yield tuple(map(call_key, calls))
 
 
-def _opaque(shape: Shape, context: Context) -> Iterator[Opaque]:
-    if context.latest_thinking is not None and context.family is FormatName.ANTHROPIC:
-        latest = max((i for i, item in enumerate(shape.items) if _is_assistant(item)), default=-1)
-    else:
-        latest = -1
-    for index, item in enumerate(shape.items):
-        if index == latest:
-            continue
-        for place, block in enumerate(calls_of(item, "thinking_blocks")):
-            yield f"{shape.at}/{index}/thinking_blocks/{place}", block, "N12"
-
-
-def _is_assistant(item: Any) -> bool:
-    return object_of(item).get("role") == "assistant"
-
-
 def _changed_rule(old: Any, new: Any) -> str:
     """B5: instructions are added, not edited or put before what was said."""
     roles = object_of(old).get("role"), object_of(new).get("role")
     return "B5" if any(role in _SYSTEM for role in roles) else "N9"
 
 
-DIALECT = Dialect(judge, _results, _groups, _opaque, _changed_rule)
+DIALECT = Dialect(judge, _results, _groups, _changed_rule)

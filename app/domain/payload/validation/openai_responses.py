@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from app.domain.common.messages import FormatName
 from app.domain.formats.block_types import owners_of
-from app.domain.payload.validation.neutral import Dialect, Opaque, Result, call_key, is_new_epoch
+from app.domain.payload.validation.neutral import Dialect, Result, call_key, has_other_model
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
     MARKS,
@@ -78,7 +78,6 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
     _judge_order(shape, found)
     _judge_searches(shape, found)
     _judge_namespaces(shape, found)
-    _judge_kept(shape, context, found)
     _judge_state(shape, context, found)
     _judge_marks(shape, context, found)
 
@@ -186,29 +185,6 @@ def _judge_message(raw: Object, at: str, found: Findings) -> None:
         found.add("C6", f"{at}/phase", "a phase is commentary or final_answer")
 
 
-def _judge_kept(shape: Shape, context: Context, found: Findings) -> None:
-    """C6, C7: what the model made is replayed as it made it."""
-    stored = {word(block.get("id")): block for block in context.opaque or ()}
-    missing = stored.keys() - {word(object_of(item).get("id")) for item in shape.items}
-    lost = {said for key in missing if (said := _said(stored[key]))}
-    for index, item in enumerate(shape.items):
-        at, raw, kind = f"{shape.at}/{index}", object_of(item), kind_of(item)
-        original = stored.get(word(raw.get("id")), {})
-        if kind == "message" and raw.get("role") == "assistant":
-            if not raw.get("id") and _said(raw) in lost:
-                found.add("C6", at, "the item that the model made was flattened")
-            elif original and raw.get("phase") != original.get("phase"):
-                found.add("C6", at, "the phase of the message was lost")
-        elif kind == "function_call" and original:
-            is_other = raw.get("namespace") != original.get("namespace")
-            if is_other and not found.touches(at):
-                found.add("C7", at, "the namespace of the call was lost")
-
-
-def _said(raw: Object) -> tuple[str, ...]:
-    return tuple(texts_in(raw.get("content"))) if kind_of(raw) == "message" else ()
-
-
 def _judge_order(shape: Shape, found: Findings) -> None:
     """C2, C4: what follows a reasoning item, and that nothing follows a compaction trigger."""
     last = len(shape.items) - 1
@@ -274,7 +250,7 @@ def _judge_state(shape: Shape, context: Context, found: Findings) -> None:
     if context.previous.get("instructions") and not payload.get("instructions"):
         found.add("C5", "/instructions", "the instructions are not sent again")
     old = read(context.previous, FormatName.OPENAI_RESPONSES)
-    if is_new_epoch(shape, old, context):
+    if has_other_model(shape, old):
         _judge_after_compaction(shape, old, context.previous_stable, found)
 
 
@@ -341,7 +317,7 @@ def _results(shape: Shape) -> Iterator[Result]:
         raw = object_of(item)
         if kind_of(item) in OUTPUTS:
             text = "\n".join(texts_in(raw.get("output")))
-            yield f"{shape.at}/{index}", word(raw.get("call_id")), text
+            yield f"{shape.at}/{index}", text
 
 
 def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
@@ -355,13 +331,6 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
             group = []
     if group:
         yield tuple(group)
-
-
-def _opaque(shape: Shape, context: Context) -> Iterator[Opaque]:
-    for index, item in enumerate(shape.items):
-        kind = kind_of(item)
-        if kind in ("reasoning", "compaction"):
-            yield f"{shape.at}/{index}", item, "C3" if kind == "compaction" else "N12"
 
 
 def _changed_rule(old: Any, new: Any) -> str:
@@ -387,4 +356,4 @@ def _extends(new: Any, old: Any) -> bool:
     return is_longer or (len(new) > len(old) and alike(last, was))
 
 
-DIALECT = Dialect(judge, _results, _groups, _opaque, _changed_rule)
+DIALECT = Dialect(judge, _results, _groups, _changed_rule)
