@@ -282,7 +282,7 @@ def test_every_part_is_carried_or_told(
         raw = {**raw, key: [text, *(raw[key] or [])]}
     row = row_of(raw, format)
     assembler = assembler_for(target, View(), third)
-    assembler.feed(row)
+    assembler.add(row)
     items = assembler.items()
     wire = b"".join(items.wire).decode()
     assert EMPTY_MESSAGE not in wire
@@ -292,7 +292,7 @@ def test_every_part_is_carried_or_told(
     if target not in carried:
         assert row.has_media or target is not CHAT
     again = assembler_for(target, View(), third)
-    again.feed(row)
+    again.add(row)
     assert again.items() == items
 
 

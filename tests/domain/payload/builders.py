@@ -175,7 +175,7 @@ def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
     """Fold rows, all the view shows by default, the way a cold build does."""
     assembler = assembler_for(case.format, case.view, third)
     for row in case.shown if rows is None else rows:
-        assembler.feed(row)
+        assembler.add(row)
     assembler.finish()
     return assembler
 

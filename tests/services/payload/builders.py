@@ -9,8 +9,8 @@ import orjson
 from app.domain.common.messages import FormatName
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.build_state import Known
 from app.services.payload.context import ContextService
+from app.services.payload.pipeline.state import KnownPayload
 from tests.judge import refusals
 from tests.services.fakes import (
     ANTHROPIC,
@@ -95,11 +95,11 @@ async def built(
     harness: Harness,
     conversation_id: str,
     ask: RequestSettings | None = None,
-    known: Known | None = None,
+    known: KnownPayload | None = None,
     service: ContextService | None = None,
 ) -> dict[str, Any]:
     """Build, and return the answer as a client reads it."""
     service = service or harness.context
     answer = await service.build(TENANT, conversation_id, ask or RequestSettings(), known)
-    read: dict[str, Any] = orjson.loads(orjson.dumps(answer.body))
+    read: dict[str, Any] = orjson.loads(orjson.dumps(answer))
     return read

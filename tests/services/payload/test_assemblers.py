@@ -202,7 +202,10 @@ async def test_what_a_caller_no_longer_knows_is_sent_whole(harness: Harness) -> 
     same = await built(harness, conversation_id, known=KnownPayload(epoch, through))
     assert same["delta"] and same["payload"]["messages"] == []
     other = await built(
-        harness, conversation_id, RequestSettings(ANTHROPIC, CLAUDE), KnownPayload(epoch + 5, through)
+        harness,
+        conversation_id,
+        RequestSettings(ANTHROPIC, CLAUDE),
+        KnownPayload(epoch + 5, through),
     )
     assert not other["delta"]
 
