@@ -1,0 +1,235 @@
+"""Compaction receipts, and what a conversation shows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.rows import compaction_from
+from app.domain.common import json_text
+from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.conversations.records import Compaction, VisibleState
+
+ADD_COMPACTION = Statement(
+    """
+        INSERT INTO compactions (
+            conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy,
+            strategies_run, span_start, span_end, summary, view, made, summary_tokens,
+            hidden_tokens, hidden_messages, before_tokens, after_tokens, before_msg_count,
+            after_msg_count, model, prompt_hash, calls, input_tokens, output_tokens, cost_usd,
+            duration_ms, degraded
+        ) VALUES (
+            CAST(:conversation_id AS uuid), CAST(:compaction_id AS uuid),
+            CAST(:parent_id AS uuid), CAST(:trigger AS text), CAST(:strategy AS text),
+            CAST(:policy_strategy AS text), CAST(:strategies_run AS text[]),
+            CAST(:span_start AS bigint), CAST(:span_end AS bigint), CAST(:summary AS text),
+            CAST(:view AS text), CAST(:made AS text), CAST(:summary_tokens AS integer),
+            CAST(:hidden_tokens AS bigint), CAST(:hidden_messages AS bigint),
+            CAST(:before_tokens AS bigint), CAST(:after_tokens AS bigint),
+            CAST(:before_msg_count AS bigint), CAST(:after_msg_count AS bigint),
+            CAST(:model AS text), CAST(:prompt_hash AS text), CAST(:calls AS integer),
+            CAST(:input_tokens AS bigint), CAST(:output_tokens AS bigint),
+            CAST(:cost_usd AS double precision), CAST(:duration_ms AS integer),
+            CAST(:degraded AS text[])
+        )
+        """
+)
+
+_NO_NEW_PIN = """NOT EXISTS (
+    SELECT FROM pins
+    WHERE pins.conversation_id = CAST(:conversation_id AS uuid)
+        AND (pins.seq >= CAST(:span_start AS bigint) AND pins.seq < CAST(:span_end AS bigint)
+            OR pins.seq <= CAST(:trimmed_through AS bigint))
+        AND pins.seq <> ALL (CAST(:kept AS bigint[]))
+        AND EXISTS (
+            SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))
+                AS part (first, past)
+            WHERE pins.seq >= part.first AND pins.seq < part.past
+        )
+)"""
+
+# It runs with the head's row lock, so that it sees a pin that was set before.
+SHOW_VIEW = Statement(
+    f"""
+        UPDATE heads
+        SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
+            compaction_id = CAST(:compaction_id AS uuid),
+            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
+            summary_tokens = CAST(:summary_tokens AS integer),
+            hidden_tokens = CAST(:hidden_tokens AS bigint),
+            hidden_messages = CAST(:hidden_messages AS bigint),
+            resume_at = CAST(:resume_at AS bigint),
+            failures = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN failures
+                ELSE 0 END,
+            last_failure = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
+                THEN last_failure END,
+            failed_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
+                THEN failed_at END,
+            due_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN due_at END
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND view_version = CAST(:view_version AS bigint)
+            AND {_NO_NEW_PIN}
+        """
+)
+
+HIDE_COMPACTION = Statement(
+    """
+        UPDATE heads
+        SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
+            span_start = NULL, span_end = NULL, kept = '{}', trimmed_through = 0,
+            summary_tokens = 0, hidden_tokens = outside_tokens,
+            hidden_messages = outside_messages, resume_at = 0, failures = 0,
+            last_failure = NULL, failed_at = NULL
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND view_version = CAST(:view_version AS bigint)
+        """
+)
+
+LET_GROW = Statement(
+    """
+        UPDATE heads SET resume_at = CAST(:resume_at AS bigint)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+
+MARK_UNDONE = Statement(
+    """
+        UPDATE compactions SET undone_at = now()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id = CAST(:compaction_id AS uuid)
+        """
+)
+
+FIND_COMPACTION = Statement(
+    """
+        SELECT * FROM compactions
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND compaction_id = CAST(:compaction_id AS uuid)
+        """
+)
+
+LIST_COMPACTIONS = Statement(
+    bounded(
+        """
+            SELECT * FROM compactions
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND (CAST(:before AS uuid) IS NULL OR compaction_id < CAST(:before AS uuid))
+            ORDER BY compaction_id DESC
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("*",),
+        lengths("summary", "view", "made"),
+        "compaction_id DESC",
+    )
+)
+
+
+class CompactionQueries:
+    """The queries of a ContextRepository about compactions."""
+
+    _session: Session
+
+    async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
+        await self._session.run(
+            ADD_COMPACTION,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(compaction.compaction_id),
+            parent_id=UUID(compaction.parent_id) if compaction.parent_id else None,
+            trigger=compaction.trigger,
+            strategy=compaction.strategy,
+            policy_strategy=compaction.policy_strategy,
+            strategies_run=list(compaction.strategies_run),
+            span_start=compaction.span.start,
+            span_end=compaction.span.end,
+            summary=compaction.summary or "",
+            view=compaction.view.as_json(),
+            made=json_text.dumps([asdict(summary) for summary in compaction.made]),
+            summary_tokens=compaction.summary_tokens,
+            hidden_tokens=compaction.hidden_tokens,
+            hidden_messages=compaction.hidden_messages,
+            before_tokens=compaction.before_tokens,
+            after_tokens=compaction.after_tokens,
+            before_msg_count=compaction.before_msg_count,
+            after_msg_count=compaction.after_msg_count,
+            model=compaction.model,
+            prompt_hash=compaction.prompt_hash,
+            calls=compaction.calls,
+            input_tokens=compaction.input_tokens,
+            output_tokens=compaction.output_tokens,
+            cost_usd=compaction.cost_usd,
+            duration_ms=compaction.duration_ms,
+            degraded=list(compaction.degraded),
+        )
+
+    async def show(
+        self,
+        conversation_id: str,
+        shown: VisibleState,
+        *,
+        view_version: int,
+        cause: str,
+        resume_at: int = 0,
+    ) -> bool:
+        view = shown.view
+        hidden = view.hidden
+        changed = await self._session.run(
+            SHOW_VIEW,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(shown.compaction_id) if shown.compaction_id else None,
+            span_start=hidden.start if hidden is not None else None,
+            span_end=hidden.end if hidden is not None else None,
+            kept=list(shown.kept),
+            trimmed_through=view.trimmed_through,
+            window_starts=[span.start for span in view.window],
+            window_ends=[span.end for span in view.window],
+            summary_tokens=shown.summary_tokens,
+            hidden_tokens=shown.hidden_tokens,
+            hidden_messages=shown.hidden_messages,
+            view_version=view_version,
+            cause=cause,
+            resume_at=resume_at,
+        )
+        return changed == 1
+
+    async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
+        await self._session.run(
+            HIDE_COMPACTION, conversation_id=UUID(conversation_id), view_version=view_version
+        )
+
+    async def let_grow(self, conversation_id: str, resume_at: int) -> None:
+        await self._session.run(
+            LET_GROW, conversation_id=UUID(conversation_id), resume_at=resume_at
+        )
+
+    async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:
+        await self._session.run(
+            MARK_UNDONE,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(compaction_id),
+        )
+
+    async def compactions(
+        self,
+        conversation_id: str,
+        limit: int,
+        before: str | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Compaction]:
+        rows = await self._session.all(
+            LIST_COMPACTIONS,
+            conversation_id=UUID(conversation_id),
+            before=UUID(before) if before else None,
+            **limits(limit, bound),
+        )
+        return page_of(rows, compaction_from)
+
+    async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
+        row = await self._session.first(
+            FIND_COMPACTION,
+            conversation_id=UUID(conversation_id),
+            compaction_id=UUID(compaction_id),
+        )
+        return compaction_from(row) if row is not None else None

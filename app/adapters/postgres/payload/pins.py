@@ -1,0 +1,98 @@
+"""Pinned messages, and the call groups and turns around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.adapters.postgres.common.connections import Session, Statement
+from app.domain.common.messages import Role
+from app.domain.conversations.turns import Entry, entry
+
+# Results follow their call directly: a call group lasts from one message that is not a result to
+# the next, and a turn from one user message to the next.
+GROUP_OF = """
+    SELECT seq, role, tokens FROM messages
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND seq >= coalesce((
+            SELECT starts.seq FROM messages starts
+            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                AND starts.seq <= CAST(:seq AS bigint) AND {starts}
+            ORDER BY starts.seq DESC LIMIT 1), 1)
+        AND seq < coalesce((
+            SELECT ends.seq FROM messages ends
+            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
+                AND ends.seq > CAST(:seq AS bigint) AND {ends}
+            ORDER BY ends.seq LIMIT 1), 9223372036854775807)
+    ORDER BY seq
+"""
+GROUP = Statement(GROUP_OF.format(starts="starts.role <> 'tool'", ends="ends.role <> 'tool'"))
+TURN = Statement(GROUP_OF.format(starts="starts.role = 'user'", ends="ends.role = 'user'"))
+
+PINNED = Statement(
+    """
+        SELECT m.seq, m.role, m.tokens FROM pins p
+        JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
+        WHERE p.conversation_id = CAST(:conversation_id AS uuid)
+        ORDER BY m.seq
+        """
+)
+PIN = Statement(
+    """
+        INSERT INTO pins (conversation_id, seq)
+        SELECT CAST(:conversation_id AS uuid), seq FROM unnest(CAST(:seqs AS bigint[])) AS seq
+        ON CONFLICT (conversation_id, seq) DO NOTHING
+        """
+)
+UNPIN = Statement(
+    """
+        DELETE FROM pins
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq = ANY (CAST(:seqs AS bigint[]))
+        """
+)
+KEEP = Statement(
+    """
+        UPDATE heads
+        SET view_version = view_version + 1, view_cause = 'pinned',
+            kept = CAST(:kept AS bigint[]),
+            hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
+            hidden_messages = hidden_messages - CAST(:messages AS bigint)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+
+
+class PinQueries:
+    """The queries of a ContextRepository about pins."""
+
+    _session: Session
+
+    async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
+        rows = await self._session.all(
+            TURN if whole_turn else GROUP, conversation_id=UUID(conversation_id), seq=seq
+        )
+        return [entry(row["seq"], Role(row["role"]), row["tokens"]) for row in rows]
+
+    async def pinned(self, conversation_id: str) -> list[Entry]:
+        rows = await self._session.all(PINNED, conversation_id=UUID(conversation_id))
+        return [entry(row["seq"], Role(row["role"]), row["tokens"], True) for row in rows]
+
+    async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
+        await self._session.run(PIN, conversation_id=UUID(conversation_id), seqs=list(seqs))
+
+    async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
+        return await self._session.run(
+            UNPIN, conversation_id=UUID(conversation_id), seqs=list(seqs)
+        )
+
+    async def keep(
+        self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
+    ) -> None:
+        await self._session.run(
+            KEEP,
+            conversation_id=UUID(conversation_id),
+            kept=list(kept),
+            tokens=tokens,
+            messages=messages,
+        )
