@@ -17,7 +17,7 @@ from app.domain.payload.reported_usage import UsageReport
 
 
 class ContextRepository(Protocol):
-    """Sentences about builds, epochs and compactions of one conversation."""
+    """Queries about builds, epochs, compactions and pins of one conversation."""
 
     async def read(
         self,
@@ -35,8 +35,8 @@ class ContextRepository(Protocol):
     ) -> ContextRead | None:
         """Return all a build needs, None for an unknown conversation.
 
-        What the caller has of an epoch, its frame and its rows up to a seq, is not read again;
-        nor is the summary, which that frame holds.
+        The start of an epoch and the rows up to a seq that the caller has in its payload cache are
+        not read again, nor is the active summary, which that start contains.
         """
         ...
 
@@ -52,14 +52,14 @@ class ContextRepository(Protocol):
     ) -> list[LogRow]:
         """Return the messages in `[start, end)` as a build or a summariser reads them.
 
-        Results up to `trimmed_through`, but for the seqs in `untrimmed`, come without their text.
+        Results up to `trimmed_through`, except the seqs in `untrimmed`, have no text.
         """
         ...
 
     async def add_epoch(
         self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
-        """Record an epoch's start; False when another build was first, or all is deleted."""
+        """Store an epoch; False when another build stored it first, or the conversation is gone."""
         ...
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
@@ -67,15 +67,15 @@ class ContextRepository(Protocol):
         ...
 
     async def newest_tools(self, conversation_id: str) -> str | None:
-        """Return the tools of the epoch that began last, as JSON; None before any build."""
+        """Return the tools of the newest epoch as JSON, None before any build."""
         ...
 
     async def add_text(self, conversation_id: str, hash: str, body: str) -> None:
-        """Keep a text of the conversation under its hash, once."""
+        """Store a text under its hash, unless it is stored already."""
         ...
 
     async def texts(self, conversation_id: str, hashes: Sequence[str]) -> Mapping[str, str]:
-        """Return those of the texts that are kept, by their hashes."""
+        """Return the stored texts among these, by their hashes."""
         ...
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
@@ -91,22 +91,22 @@ class ContextRepository(Protocol):
         cause: str,
         resume_at: int = 0,
     ) -> bool:
-        """Change what is shown, if the view is still this version and no new pin is hidden.
+        """Change the view if it has this version and hides no new pin; False otherwise.
 
-        Call it in a transaction that holds the head's lock.
+        Call it in a transaction that holds the lock of the conversation's head.
         """
         ...
 
     async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
-        """Show the log as it is again, if the view is still this one."""
+        """Show the whole log again, if the view has this version."""
         ...
 
     async def let_grow(self, conversation_id: str, resume_at: int) -> None:
-        """Leave the conversation alone until its log has so many tokens (decision 24)."""
+        """Suspend background compaction until the log has this many tokens."""
         ...
 
     async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:
-        """Note on a receipt that it was undone."""
+        """Mark a receipt as undone."""
         ...
 
     async def compactions(
@@ -120,7 +120,7 @@ class ContextRepository(Protocol):
         ...
 
     async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
-        """Return the entries of the call group, or of the whole turn, that a seq stands in."""
+        """Return the entries of the call group, or of the turn, that contains a seq."""
         ...
 
     async def pinned(self, conversation_id: str) -> list[Entry]:
@@ -128,7 +128,7 @@ class ContextRepository(Protocol):
         ...
 
     async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
-        """Pin messages; those that are pinned already stay so."""
+        """Pin messages; pinned ones stay pinned."""
         ...
 
     async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
@@ -138,7 +138,7 @@ class ContextRepository(Protocol):
     async def keep(
         self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
     ) -> None:
-        """Show messages again that were hidden or cleared: so many more, for so many tokens."""
+        """Show hidden or cleared messages again, which adds this many messages and tokens."""
         ...
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
@@ -147,40 +147,40 @@ class ContextRepository(Protocol):
 
 
 class UsageRepository(Protocol):
-    """Sentences about what providers reported, and what their models' counts are worth (J3, J4)."""
+    """Queries about reported usage, and the calibration of models by it."""
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
         """Store a report; False for a deleted conversation."""
         ...
 
     async def newest(self, conversation_id: str) -> UsageReport | None:
-        """Return the report that came last, or None."""
+        """Return the newest report, or None."""
         ...
 
     async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
-        """Return the last epoch of a lane, None where nothing was built."""
+        """Return the newest epoch of a payload stream, None before any build."""
         ...
 
     async def last_format(
         self, conversation_id: str, formats: Sequence[FormatName]
     ) -> FormatName | None:
-        """Return which of these formats an epoch began in last, None where none did."""
+        """Return the format of the newest epoch in one of these formats, or None."""
         ...
 
     async def has_reasoning(
         self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
     ) -> bool:
-        """Whether a message of these spans, after one seq and up to another, holds reasoning."""
+        """Whether a message of these spans, after one seq and up to another, has reasoning."""
         ...
 
     async def calibrate(
         self, tenant_id: str, model: str, counter: str, reported: int, counted: int
     ) -> Calibration:
-        """Add a payload to the model's tally as `Tally` does, none lost among many at once."""
+        """Add a payload to the model's tally as `Tally` does, atomically."""
         ...
 
     async def find_calibration(
         self, tenant_id: str, model: str, counter: str
     ) -> Calibration | None:
-        """Return what reports have said of a model's counts, or None."""
+        """Return the calibration of a model, or None."""
         ...

@@ -61,11 +61,11 @@ def _row_arrays(trimmed: str, kept: str) -> str:
 _LANE = """CAST(:format AS text) || ':'
     || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
 
-# The newest epoch of the payload stream, or else the active compaction, bounds the rows that a build
-# shows. Where neither does, no rows are read here, and the caller reads what it needs.
+# The newest epoch of the payload stream, or else the active compaction, bounds the rows that a
+# build shows. Where neither does, no rows are read here, and the caller reads what it needs.
 # Top, kept and tail are ranges of the index: one condition over all would scan what is between.
-# Each is ordered by the index. Without that, a plan made before there are statistics may use another
-# index, which costs the same while the table is small, and keep it while the table grows.
+# Each is ordered by the index. Without that, a plan made before there are statistics may use
+# another index, which costs the same while the table is small, and keep it while the table grows.
 READ = Statement(
     f"""
         SELECT {CONVERSATION_COLUMNS}, {HEAD_COLUMNS},

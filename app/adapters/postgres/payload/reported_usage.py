@@ -1,4 +1,4 @@
-"""Reported usage in Postgres, and the calibrations made of it (J3, J4)."""
+"""Reported usage and the calibrations computed from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Cal
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 
-# The lock orders it with a deletion: nothing is left behind for a later conversation of the id.
+# The lock orders it with a deletion, so that no row stays for a later conversation with this id.
 ADD_REPORT = Statement(
     """
         WITH alive AS (
@@ -128,7 +128,6 @@ class UsageRepository:
         self._session = session
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
-        """Store a report; False for a deleted conversation."""
         usage = report.usage
         added = await self._session.run(
             ADD_REPORT,
@@ -148,12 +147,10 @@ class UsageRepository:
         return added == 1
 
     async def newest(self, conversation_id: str) -> UsageReport | None:
-        """Return the report that came last, or None."""
         row = await self._session.first(NEWEST_REPORT, conversation_id=UUID(conversation_id))
         return _report_from(row) if row is not None else None
 
     async def newest_epoch(self, conversation_id: str, lane: str) -> Epoch | None:
-        """Return the last epoch of a lane, None where nothing was built."""
         row = await self._session.first(
             NEWEST_EPOCH, conversation_id=UUID(conversation_id), lane=lane
         )
@@ -162,7 +159,6 @@ class UsageRepository:
     async def last_format(
         self, conversation_id: str, formats: Sequence[FormatName]
     ) -> FormatName | None:
-        """Return which of these formats an epoch began in last, None where none did."""
         row = await self._session.first(
             LAST_FORMAT, conversation_id=UUID(conversation_id), formats=list(formats)
         )
@@ -171,7 +167,6 @@ class UsageRepository:
     async def has_reasoning(
         self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
     ) -> bool:
-        """Whether a message of these spans, after one seq and up to another, holds reasoning."""
         row = await self._session.first(
             HAS_REASONING,
             conversation_id=UUID(conversation_id),
@@ -184,7 +179,6 @@ class UsageRepository:
     async def calibrate(
         self, tenant_id: str, model: str, counter: str, reported: int, counted: int
     ) -> Calibration:
-        """Add a payload to the model's tally as `Tally` does, none lost among many at once."""
         row = await self._session.first(
             CALIBRATE,
             tenant_id=tenant_id,
@@ -203,7 +197,6 @@ class UsageRepository:
     async def find_calibration(
         self, tenant_id: str, model: str, counter: str
     ) -> Calibration | None:
-        """Return what reports have said of a model's counts, or None."""
         row = await self._session.first(
             FIND_CALIBRATION, tenant_id=tenant_id, model=model, counter=counter
         )
