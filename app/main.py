@@ -37,7 +37,6 @@ from app.domain.tenancy.quotas import QuotaKind
 from app.environment import SettingsError
 from app.services.common.read_permits import Reads
 from app.services.common.tenant_shares import Shares
-from app.services.compaction.compaction import CompactRequest
 from app.services.compaction.jobs import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
@@ -207,17 +206,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         log=log,
         blobs=parts.blobs,
         tools=search,
-        tool_calls=ToolCallService(
-            parts.blobs.read_lines,
-            parts.blobs.read_bytes,
-            parts.blobs.grep,
-            parts.blobs.check,
-            search.search,
-            lambda tenant_id, conversation_id: compaction.compact(
-                tenant_id, conversation_id, CompactRequest()
-            ),
-            parts.search.recall,
-        ),
+        tool_calls=ToolCallService(parts.blobs, search, compaction, parts.search),
         usage=UsageService(database, resolver, parts.active, new_id),
         context=ContextService(
             BuildDependencies(

@@ -1,21 +1,19 @@
-"""Calls of the service's own tools: executed by the readers given, answered in text (L1).
+"""Calls of the service's own tools: executed by other services, answered in text.
 
-1. A call appends nothing: the caller appends the message that comes back (decision 27).
-2. What the model can mend is answered to the model: wrong arguments, a bad pattern, a ref that is
-   unknown or collected. What only the caller can mend is raised.
-3. What a search finds is promoted by it, and a compaction changes what later payloads show:
-   neither touches the log.
-4. An answer ends by saying whether there is more, and how to get it. The readers bound what they
-   slice; of matches, as many are shown as go into MAX_BYTES.
-5. What is recalled are a few excerpts, each with its seq: the log itself is read by others.
+1. A call appends nothing: the caller appends the message that comes back.
+2. Errors that the model can correct are answered to the model: wrong arguments, a bad pattern, an
+   unknown or deleted output. Errors that only the caller can correct are raised.
+3. Tools that a search finds are promoted, and a compaction changes later payloads. Neither changes
+   the log.
+4. An answer ends with a note whether there is more, and how to read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from app.domain.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
@@ -36,10 +34,13 @@ from app.domain.prompt.agent_tools import (
     parse_call,
     result_message,
 )
-from app.domain.prompt.tool_deferral import Found
 from app.domain.tool_output.blobs import encode
 from app.domain.tool_output.grep import GrepMatch, GrepResult
 from app.domain.tool_output.slices import Bytes, Lines
+from app.services.compaction.compaction import CompactionService, CompactRequest
+from app.services.conversations.search import SearchService
+from app.services.prompt.tool_search import ToolSearchService
+from app.services.tool_output.blobs import BlobService
 
 END = "[End of output.]"
 EMPTY = "[The output is empty.]"
@@ -51,94 +52,29 @@ Reads = ReadLines | ReadBytes | GrepLines
 
 _MAX_NAME = 64
 
-Check = Callable[[str, str], Awaitable[object]]
-"""Takes tenant and conversation; raises NotFound where there is no such conversation."""
-
-Compact = Callable[[str, str], Awaitable[CompactResult]]
-"""Takes tenant and conversation, and compacts it whatever the pressure."""
-
-RecallOf = Callable[[str, str, str], Awaitable[Sequence[Recalled]]]
-"""Takes tenant, conversation and a question; raises NotFound where there is no conversation."""
-
-
-class Search(Protocol):
-    """Finds tools; raises NotFound where there is no such conversation."""
-
-    async def __call__(
-        self, tenant_id: str, conversation_id: str, query: str, limit: int, /, *, promotes: bool
-    ) -> Found:
-        """Return the definitions that match, best first, and promote them if that is wanted."""
-        ...
-
-
-class LinesOf(Protocol):
-    """Reads an output by lines; raises NotFound or Gone."""
-
-    async def __call__(
-        self, tenant_id: str, conversation_id: str, ref: str, offset: int, limit: int, /
-    ) -> Lines:
-        """Return numbered lines from after the first `offset` ones."""
-        ...
-
-
-class BytesOf(Protocol):
-    """Reads an output by bytes; raises NotFound or Gone."""
-
-    async def __call__(
-        self, tenant_id: str, conversation_id: str, ref: str, offset: int, limit: int, /
-    ) -> Bytes:
-        """Return whole characters from after the first `offset` bytes."""
-        ...
-
-
-class MatchesOf(Protocol):
-    """Searches an output; raises NotFound, Gone, or ValidationError for a bad pattern."""
-
-    async def __call__(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        ref: str,
-        pattern: str,
-        /,
-        *,
-        ignore_case: bool,
-        before: int,
-        after: int,
-        limit: int,
-    ) -> GrepResult:
-        """Return the matching lines with those around them."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The native message that answers a call; `is_error` where the model has to mend it."""
+    """The native message that answers a call; `is_error` where the model has to correct it."""
 
     message: dict[str, Any]
     is_error: bool
 
 
 class ToolCallService:
-    """Executes one tool call of an LLM and words its result."""
+    """Executes one tool call of a model and returns its result as a message."""
 
     def __init__(
         self,
-        lines: LinesOf,
-        bytes: BytesOf,
-        grep: MatchesOf,
-        check: Check,
-        search: Search,
-        compact: Compact,
-        recall: RecallOf,
+        blobs: BlobService,
+        tools: ToolSearchService,
+        compaction: CompactionService,
+        messages: SearchService,
     ) -> None:
-        self._lines = lines
-        self._bytes = bytes
-        self._grep = grep
-        self._check = check
-        self._search = search
-        self._compact = compact
-        self._recall = recall
+        self._blobs = blobs
+        self._tools = tools
+        self._compaction = compaction
+        self._messages = messages
 
     async def answer(
         self,
@@ -152,91 +88,97 @@ class ToolCallService:
     ) -> Answered:
         """Execute a native call and return the native message for it.
 
-        `native` tells that the caller's payloads hold tools back in the provider's own way (H3).
-        Raises ValidationError below `pointer` for what is no call of a tool of ours, NotFound for
-        an unknown conversation, and whatever else no model can mend.
+        With `native` the provider itself defers tools in the caller's payloads. Raises
+        ValidationError below `pointer` for a call of another tool, NotFound for an unknown
+        conversation, and other errors that a model cannot correct.
         """
         call = parse_call(raw, format, pointer)
         where = (tenant_id, conversation_id)
         try:
-            ask = ask_of(call)
+            args = ask_of(call)
         except ValidationError as refused:
-            await self._check(*where)
+            await self._blobs.check(*where)
             return _failed(call, format, refused.detail)
-        match ask:
+        match args:
             case SearchTools():
-                # Natively the message itself makes known what was found, and no tool list changes.
+                # A native search result defines the tools itself, so the tool list stays as it is.
                 promotes = not (native or call.is_search_item)
-                found = await self._search(*where, ask.query, ask.limit, promotes=promotes)
+                found = await self._tools.search(*where, args.query, args.limit, promotes=promotes)
                 message = found_message(call, format, found.tools, native=native)
                 return Answered(message, is_error=False)
             case CompactContext():
-                return await self._compacted(*where, call, format)
+                return await self._answer_compact(*where, call, format)
             case Recall():
-                text = _recalled_text(await self._recall(*where, ask.query))
+                text = _recalled_text(await self._messages.recall(*where, args.query))
                 return Answered(result_message(call, format, text), is_error=False)
             case _:
-                return await self._read_out(*where, call, format, ask)
+                return await self._answer_read(*where, call, format, args)
 
-    async def _compacted(
+    async def _answer_compact(
         self, tenant_id: str, conversation_id: str, call: Call, format: FormatName
     ) -> Answered:
         try:
-            result = await self._compact(tenant_id, conversation_id)
+            result = await self._compaction.compact(tenant_id, conversation_id, CompactRequest())
         except (Conflict, ServiceUnavailable):
             return _failed(call, format, NOT_NOW)
         return Answered(result_message(call, format, _compaction_text(result)), is_error=False)
 
-    async def _read_out(
-        self, tenant_id: str, conversation_id: str, call: Call, format: FormatName, ask: Reads
+    async def _answer_read(
+        self, tenant_id: str, conversation_id: str, call: Call, format: FormatName, args: Reads
     ) -> Answered:
         try:
-            text = await self._read(tenant_id, conversation_id, ask)
+            text = await self._read(tenant_id, conversation_id, args)
         except NotFound as error:
             if error.facts.keys() == {"conversation_id"}:
                 raise
-            return _failed(call, format, _unknown(ask))
+            return _failed(call, format, _unknown_text(args))
         except Gone:
-            return _failed(call, format, _collected(ask))
+            return _failed(call, format, _deleted_text(args))
         except ValidationError as error:
             return _failed(call, format, f"{call.name} was not run: {error.detail}")
         return Answered(result_message(call, format, text), is_error=False)
 
-    async def _read(self, tenant_id: str, conversation_id: str, ask: Reads) -> str:
-        where = (tenant_id, conversation_id, ask.ref_id)
-        match ask:
+    async def _read(self, tenant_id: str, conversation_id: str, args: Reads) -> str:
+        where = (tenant_id, conversation_id, args.ref_id)
+        match args:
             case ReadLines():
-                return _lines_text(await self._lines(*where, ask.offset, ask.limit), ask)
-            case ReadBytes():
-                return _bytes_text(await self._bytes(*where, ask.offset, ask.limit), ask)
-            case GrepLines():
-                found = await self._grep(
-                    *where,
-                    ask.pattern,
-                    ignore_case=ask.ignore_case,
-                    before=ask.before,
-                    after=ask.after,
-                    limit=ask.limit,
+                return _lines_text(
+                    await self._blobs.read_lines(*where, args.offset, args.limit),
+                    args,
                 )
-                return _matches_text(found, ask)
+            case ReadBytes():
+                return _bytes_text(
+                    await self._blobs.read_bytes(*where, args.offset, args.limit),
+                    args,
+                )
+            case GrepLines():
+                found = await self._blobs.grep(
+                    *where,
+                    args.pattern,
+                    ignore_case=args.ignore_case,
+                    before=args.before,
+                    after=args.after,
+                    limit=args.limit,
+                )
+                return _matches_text(found, args)
             case _:
-                assert_never(ask)
+                assert_never(args)
 
 
 def _failed(call: Call, format: FormatName, text: str) -> Answered:
     return Answered(result_message(call, format, text, is_error=True), is_error=True)
 
 
-def _unknown(ask: Reads) -> str:
+def _unknown_text(args: Reads) -> str:
     return (
-        f'This conversation has no tool output with ref_id "{ask.ref_id}".'
+        f'This conversation has no tool output with ref_id "{args.ref_id}".'
         " Give the ref exactly as the conversation names it."
     )
 
 
-def _collected(ask: Reads) -> str:
+def _deleted_text(args: Reads) -> str:
     return (
-        f'The tool output "{ask.ref_id}" is no longer stored.'
+        f'The tool output "{args.ref_id}" is no longer stored.'
         " If it is still needed, run the tool that made it again."
     )
 
@@ -261,48 +203,52 @@ def _recalled_line(item: Recalled) -> str:
     return f"#{item.seq} {who} {item.created_at:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
 
 
-def _lines_text(lines: Lines, ask: ReadLines) -> str:
+def _lines_text(lines: Lines, args: ReadLines) -> str:
     if not lines.line_count:
-        past = f"[The output has {lines.total_lines:,} lines; offset={ask.offset} is past its end.]"
+        past = (
+            f"[The output has {lines.total_lines:,} lines; offset={args.offset} is past its end.]"
+        )
         return past if lines.total_lines else EMPTY
     if lines.next_offset is None:
-        return _closed(lines.text, END)
+        return _with_note(lines.text, END)
     last = lines.first_line + lines.line_count - 1
     shown = f"Lines {lines.first_line}-{last} of {lines.total_lines:,}."
-    return _closed(lines.text, f"[{shown} Go on with offset={lines.next_offset}.]")
+    return _with_note(lines.text, f"[{shown} Go on with offset={lines.next_offset}.]")
 
 
-def _bytes_text(piece: Bytes, ask: ReadBytes) -> str:
+def _bytes_text(piece: Bytes, args: ReadBytes) -> str:
     if not piece.byte_count:
-        past = f"[The output has {piece.total_bytes:,} bytes; offset={ask.offset} is past its end.]"
+        past = (
+            f"[The output has {piece.total_bytes:,} bytes; offset={args.offset} is past its end.]"
+        )
         return past if piece.total_bytes else EMPTY
     if piece.next_offset is None:
-        return _closed(piece.text, END)
+        return _with_note(piece.text, END)
     last = piece.offset + piece.byte_count - 1
     shown = f"Bytes {piece.offset}-{last} of {piece.total_bytes:,}."
-    return _closed(piece.text, f"[{shown} Go on with offset={piece.next_offset}.]")
+    return _with_note(piece.text, f"[{shown} Go on with offset={piece.next_offset}.]")
 
 
-def _closed(text: str, note: str) -> str:
+def _with_note(text: str, note: str) -> str:
     return f"{text}{note}" if text.endswith("\n") else f"{text}\n{note}"
 
 
-def _matches_text(found: GrepResult, ask: GrepLines) -> str:
+def _matches_text(found: GrepResult, args: GrepLines) -> str:
     if not found.matches:
         return NO_MATCH
     numbered, count = _shown_lines(found.matches)
-    lines = _grouped(numbered) if ask.before or ask.after else [*numbered.values()]
+    lines = _grouped(numbered) if args.before or args.after else [*numbered.values()]
     if count < len(found.matches):
         lines.append(f"[More matches than these {count:,}; narrow the pattern.]")
     elif found.truncated:
-        # At the maximum a higher limit would show no more.
-        way = "" if ask.limit >= MAX_MATCHES else " or raise limit"
+        # At the maximum a higher limit has no effect.
+        way = "" if args.limit >= MAX_MATCHES else " or raise limit"
         lines.append(f"[More matches than {count:,}; narrow the pattern{way}.]")
     return "\n".join(lines)
 
 
 def _shown_lines(matches: Sequence[GrepMatch]) -> tuple[dict[int, str], int]:
-    """Return the lines to show by number, each once, and how many matches they are of."""
+    """Return the lines to show by number, each once, and the number of their matches."""
     shown: dict[int, str] = {}
     room = MAX_BYTES
     for count, match in enumerate(matches):
@@ -310,7 +256,7 @@ def _shown_lines(matches: Sequence[GrepMatch]) -> tuple[dict[int, str], int]:
         fresh[match.line] = f"{match.line}:{match.text}"
         room -= sum(len(encode(text)) + 1 for text in fresh.values())
         if room < 0:
-            # One match is shown at least, if need be without the lines around it.
+            # At least one match is shown, without its context where that is too long.
             return (_sorted(shown), count) if shown else ({match.line: fresh[match.line]}, 1)
         shown |= fresh
     return _sorted(shown), len(matches)
@@ -329,7 +275,7 @@ def _sorted(lines: Mapping[int, str]) -> dict[int, str]:
 
 
 def _grouped(numbered: Mapping[int, str]) -> list[str]:
-    """Return the lines as grep prints them: a mark where some between are left out."""
+    """Return the lines as grep prints them, with `--` between groups."""
     lines: list[str] = []
     for number, text in numbered.items():
         if lines and number - 1 not in numbered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from app.domain.prompt.tool_deferral import Found
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.grep import GrepMatch, GrepResult
 from app.domain.tool_output.slices import Bytes, Lines
+from app.services.compaction.compaction import CompactRequest
 from app.services.payload.tool_calls import Answered, ToolCallService
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
@@ -49,6 +51,11 @@ class Readers:
             raise self.found
         return self.found
 
+    async def compact(self, tenant_id: str, conversation_id: str, request: CompactRequest) -> Any:
+        """Give the result of a compaction, or raise."""
+        assert request == CompactRequest()
+        return await self.read(tenant_id, conversation_id)
+
     async def check(self, tenant_id: str, conversation_id: str) -> None:
         """Raise when there is no such conversation."""
         assert (tenant_id, conversation_id) == (TENANT, CONVERSATION)
@@ -59,7 +66,9 @@ class Readers:
     def service(self) -> ToolCallService:
         """The service over these readers."""
         read = self.read
-        return ToolCallService(read, read, read, self.check, read, read, read)
+        blobs: Any = SimpleNamespace(read_lines=read, read_bytes=read, grep=read, check=self.check)
+        others: Any = SimpleNamespace(search=read, recall=read, compact=self.compact)
+        return ToolCallService(blobs, others, others, others)
 
     async def call(self, name: str, **arguments: Any) -> Answered:
         """Execute one call in the form of Chat."""
