@@ -1,17 +1,17 @@
-"""The prompt: the sole assembler of a payload's items (G2, S3).
+"""Assembles the items of a payload from the messages that a view shows.
 
-1. An assembler folds rows into wire items in log order. What it folded never changes, so a later
-   build extends an earlier one byte for byte (N8, N9, G3).
+1. An assembler renders rows into wire items in log order. A rendered item never changes, so a later
+   build extends an earlier one byte for byte.
 2. Calls without a result are closed when the next user or assistant message comes. At the end of
-   the log they are closed outside the stable items, because a result may still come (decision 17).
-3. Call ids are unique in a payload and short enough; later ones are rewritten where a log uses an
-   id again (N3). A result of a call that is not shown is not shown either (N1).
-4. A payload starts with a user message: where it would not, a note stands first (N5, A1).
-5. Text that names one of the agent's own tools stands in a payload only where the tool does (L1).
-6. Every token is counted as it is added, from the counts stored with the rows (decision 12).
-7. What changes with every build stands in the tail, after everything that is promised to stay (G5).
-8. What was stable and where a provider's cache was marked is known for every row folded, so that
-   a caller who has an earlier payload needs only what is new (G4).
+   the log they are closed after the stable items, because a result may still come.
+3. Call ids are unique in a payload and short enough. Where a log uses an id again, the later one
+   is rewritten. A result whose call is not shown is not shown either.
+4. A payload starts with a user message: where it would not, a note comes first.
+5. Text names one of the agent's own tools only where the payload has that tool.
+6. Tokens are counted as items are added, from the counts stored with the rows.
+7. Text that changes with every build is in the tail, after the stable items.
+8. Stable items and breakpoints are known after every row, so that a caller who has an earlier
+   payload needs only new items.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 MAX_KINDS = 16
-"""Types of content that a payload names as not carried."""
+"""How many types of content a payload lists as not carried."""
 MAX_BREAKPOINTS = 4
-"""Providers take at most this many cache marks in a payload (A7, C8)."""
+"""How many cache breakpoints providers take in a payload."""
 
 
 class BreakpointPlace(NamedTuple):
-    """A place for a cache mark: in which item, before which of its bytes, after how many tokens."""
+    """A place for a cache breakpoint: its item, the byte in it, and the tokens before it."""
 
     item: int
     offset: int
@@ -55,20 +55,20 @@ class BreakpointPlace(NamedTuple):
 
 
 class StablePoint(NamedTuple):
-    """How far the stable items reached after a row, and what was marked then, newest first."""
+    """How many items were stable after a row, and the breakpoints then, newest first."""
 
     stable: int
-    marks: tuple[BreakpointPlace, ...]
+    breakpoints: tuple[BreakpointPlace, ...]
 
 
 def placeholder_of(row: LogRow, *, named: bool = True) -> str:
-    """Return the text that stands for a trimmed tool result (F3, N11)."""
+    """Return the placeholder of a cleared tool result."""
     output = output_of(row)
     return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=named)
 
 
 def output_of(row: LogRow) -> Output:
-    """Return what a row says of its result; what does not say it shows it all."""
+    """Return how a row shows its tool result, whole by default."""
     if (output := row.output) is not None:
         return output
     return inline_output(row.message())
@@ -76,7 +76,7 @@ def output_of(row: LogRow) -> Output:
 
 @dataclass(slots=True)
 class CallIds:
-    """Gives every call of a payload an id that is valid and unique there (N3)."""
+    """Assigns every call of a payload a valid id that is unique in it."""
 
     used: set[str] = field(default_factory=set)
 
@@ -96,14 +96,14 @@ class CallIds:
 
 
 class Assembler(ABC):
-    """Folds rows into the items of one payload; `tokens` is what they cost so far.
+    """Renders rows into the items of one payload, and counts their `tokens`.
 
-    `tools` are own tools that may be named in it; `mentions` are those that are. `defined` are all
-    tools that the payload defines; `references` are those that a search has shown the model.
+    Its text may name the own tools in `tools`; `mentions` are those that it names. `defined` are
+    the tools that the payload defines, `references` those that a search result refers to.
     """
 
-    says_system = False
-    """Whether the format can say a note as system text inside a conversation."""
+    takes_system_notes = False
+    """Whether the format takes system text inside a conversation."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Assembler(ABC):
         self._stables: list[int] = []
 
     def add(self, row: LogRow) -> None:
-        """Fold one row; rows come in log order, each once, only those the view shows."""
+        """Render one row; rows that the view shows come once each, in log order."""
         self._put_opening()
         if self._summary_texts and self._summary_goes_before(row.seq):
             self._put_summary()
@@ -159,26 +159,28 @@ class Assembler(ABC):
         self._note_point(row.seq)
 
     def finish(self) -> None:
-        """Fold what stands after the last row: a summary of everything before."""
+        """Render what follows the last row: a summary of everything before."""
         self._put_opening()
         if self._summary_texts:
             self._put_summary()
 
     def point_at(self, seq: int) -> StablePoint | None:
-        """Return what a payload through this seq promised, None where nothing was folded yet."""
+        """Return the stable point of a payload through this seq, None before the first row."""
         place = bisect_right(self._seqs, seq) - 1
-        return StablePoint(self._stables[place], self._marks_at(place)) if place >= 0 else None
+        return (
+            StablePoint(self._stables[place], self._breakpoints_at(place)) if place >= 0 else None
+        )
 
     def _note_point(self, seq: int) -> None:
         self._seqs.append(seq)
         self._stables.append(self.stable)
         self._after_row()
 
-    def _after_row(self) -> None:  # noqa: B027  # some have nothing to note
-        """Note what `_marks_at` has to know of the payload that ends with this row."""
+    def _after_row(self) -> None:  # noqa: B027  # optional
+        """Store what `_breakpoints_at` needs of the payload that ends with this row."""
 
-    def _marks_at(self, place: int) -> tuple[BreakpointPlace, ...]:
-        """Return the marks of a payload that ended with the row folded at this place."""
+    def _breakpoints_at(self, place: int) -> tuple[BreakpointPlace, ...]:
+        """Return the breakpoints of the payload that ended with the row at this place."""
         return ()
 
     def _put_opening(self) -> None:
@@ -188,7 +190,7 @@ class Assembler(ABC):
         before, started = self.tokens, self._started
         for text in self.opening.texts:
             self._put_note(text, as_system=self.opening.as_system)
-        if self.opening.as_system and self.says_system:
+        if self.opening.as_system and self.takes_system_notes:
             self._started = started  # the conversation still has to begin with the user (N5)
         self.opening_tokens = self.tokens - before
         self.tokens = before
@@ -224,10 +226,9 @@ class Assembler(ABC):
         return placeholder_of(row, named=named)
 
     def _is_plain(self, row: LogRow) -> bool:
-        """Whether a row is shown in other words than it is stored in, and so counted anew.
+        """Whether a row is not shown as it is stored, and so counted again.
 
-        A result's view may have to be shown in the words that name no tool (rule 5), a large text
-        as its beginning and its end.
+        A preview may name no tool (rule 5); a large text is shortened.
         """
         if row.seq in self._short:
             return True
@@ -262,7 +263,7 @@ class Assembler(ABC):
         return in_format(message, format, accepts)
 
     def _note_labels(self, shown: Message, format: FormatName) -> None:
-        """Note what a message as it is shown has labels for."""
+        """Collect the content types that labels of a shown message stand for."""
         for part in shown.parts:
             if isinstance(part, Text) and part.stands_for and part.format is not format:
                 for kind in part.stands_for:
@@ -292,13 +293,13 @@ class Assembler(ABC):
     @abstractmethod
     def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None: ...
 
-    def _flush_media(self) -> None:  # noqa: B027  # most have no media apart
-        """Put what may only stand after all results of a group."""
+    def _flush_media(self) -> None:  # noqa: B027  # most formats have none
+        """Add what follows all results of a call group."""
 
     @property
     @abstractmethod
     def stable(self) -> int:
-        """How many items will stay as they are, whatever comes (decision 17)."""
+        """How many items will not change."""
 
     @abstractmethod
     def items(self, tail: Tail = NO_TAIL) -> PayloadItems:
@@ -307,13 +308,12 @@ class Assembler(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PayloadItems:
-    """The wire items of a payload's history: the first `stable` of them are promised to stay.
+    """The wire items of a payload's history; the first `stable` of them will not change.
 
-    `tokens` counts the history without summary, opening and tail. The last `tail` items hold what
-    the next build replaces. `marks` are the places worth a cache mark, newest first. `has_calls`
-    tells whether any tool call is among the items, `mentions` which of the agent's own tools they
-    name, and `references` which tools a search has shown in them. `not_carried` are the types of
-    content that labels stand for.
+    `tokens` counts the history without summary, opening and tail. The next build replaces the last
+    `tail` items. `breakpoints` are places for cache breakpoints, newest first. `mentions` are the
+    own tools that the items name, `references` the tools that search results refer to, and
+    `not_carried` the types of content that labels stand for.
     """
 
     wire: list[bytes]
@@ -323,7 +323,7 @@ class PayloadItems:
     prefix_digest: str
     rendered_through: int
     has_calls: bool
-    marks: tuple[BreakpointPlace, ...] = ()
+    breakpoints: tuple[BreakpointPlace, ...] = ()
     mentions: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     tail: int = 0
@@ -340,20 +340,20 @@ def renamed(call_id: str, wire_id: str) -> dict[str, str]:
 
 
 class MisplacedBreakpoint(ValueError):
-    """A cache mark would not stand at the end of a block."""
+    """A cache breakpoint would not stand at the end of a block."""
 
 
-def with_breakpoints(item: bytes, mark: bytes, offsets: Collection[int]) -> bytes:
-    """Return an item with a mark put in before each of these bytes, the ends of its blocks."""
+def with_breakpoints(item: bytes, json: bytes, offsets: Collection[int]) -> bytes:
+    """Return an item with a breakpoint at each of these offsets, the ends of its blocks."""
     for offset in sorted(offsets, reverse=True):
         if item[offset : offset + 1] != b"}":
             raise MisplacedBreakpoint(f"No block of the item ends at byte {offset}")
-        item = item[:offset] + mark + item[offset:]
+        item = item[:offset] + json + item[offset:]
     return item
 
 
 def _plain(message: Message, output: Output) -> Message:
-    """Return a cut result in the words that name no tool: its last text has the note."""
+    """Return a truncated result whose note, at the end of its last text, names no tool."""
     parts: list[Part] = list(message.parts)
     for place in reversed(range(len(parts))):
         part = parts[place]

@@ -1,8 +1,8 @@
-"""Contributors: what makes a payload too large for its window, and what would help.
+"""The largest parts of a payload that is too long, and suggestions to make it fit.
 
-1. The largest sections, tools, messages and the summary are named with their tokens, by what the
-   build counts; of a payload that no reduction can make fit, the messages that have to stay.
-2. A suggestion is made only where it can help; its `action` is a stable word.
+1. Sections, tools, messages and the summary are listed with the tokens that the build counts. Of a
+   payload that no reduction makes fit, the messages that cannot be dropped are listed.
+2. A suggestion is made only where it can help. Its `action` is stable.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from app.domain.models.budget import Limits, Usage, scaled
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
 
 MAX_NAMED = 5
-"""Contributors that an error names."""
+"""How many contributors an error lists."""
 _MAX_NAME = 128
 _LARGE_SHARE = 0.1
-"""The share of the window from which a contributor is worth a suggestion."""
+"""The share of the context window from which there is a suggestion for a contributor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Contributor:
     pinned: bool = False
 
     def as_json(self, ids: Mapping[int, str]) -> dict[str, object]:
-        """Return it as an error shows it."""
+        """Return its fields in an error."""
         shown: dict[str, object] = {"kind": self.kind, "tokens": self.tokens}
         if self.role is not None:
             shown |= {"id": ids.get(self.seq), "seq": self.seq, "role": self.role}
@@ -47,8 +47,8 @@ class Contributor:
         return shown
 
     @property
-    def words(self) -> str:
-        """What it is in a sentence."""
+    def phrase(self) -> str:
+        """Its name in a sentence."""
         if self.role is not None:
             return f"the {self.role} message with seq {self.seq}"
         return f"the {self.kind} {self.name[:_MAX_NAME]!r}" if self.name else f"the {self.kind}"
@@ -56,17 +56,17 @@ class Contributor:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Something that would help, for programs and for people."""
+    """A change that would help: a code and a sentence."""
 
     action: str
     detail: str
 
 
 def contributors(
-    resolved: ResolvedSettings, offer: PayloadTools, usage: Usage, entries: Iterable[Entry]
+    resolved: ResolvedSettings, tools: PayloadTools, usage: Usage, entries: Iterable[Entry]
 ) -> list[Contributor]:
     """Return the largest parts of a payload that shows these entries, the largest first."""
-    hidden = set(offer.deferred)
+    hidden = set(tools.deferred)
     costs = zip(resolved.tools, resolved.tool_costs, strict=True)
     found = [
         Contributor(
@@ -81,7 +81,7 @@ def contributors(
     ]
     found += [
         Contributor("tool", scaled(resolved.extra_tokens((name,)), resolved.factor), name)
-        for name in offer.extra
+        for name in tools.extra
     ]
     found += [
         Contributor(
@@ -100,7 +100,7 @@ def contributors(
 
 
 def overflow_detail(used: int, limits: Limits, largest: Sequence[Contributor]) -> str:
-    """Return in one sentence what does not fit."""
+    """Return a sentence about what does not fit."""
     if used > limits.capacity:
         detail = "No valid payload fits the window"
         needed = f"{used:,} tokens are needed and {limits.capacity:,} are there"
@@ -109,17 +109,17 @@ def overflow_detail(used: int, limits: Limits, largest: Sequence[Contributor]) -
         needed = f"{used:,} tokens are left"
     if not largest:
         return f"{detail}: {needed}"
-    most = largest[0]
-    return f"{detail}: {needed}, {most.tokens:,} of them for {most.words}"
+    first = largest[0]
+    return f"{detail}: {needed}, {first.tokens:,} of them for {first.phrase}"
 
 
 def suggestions(
     resolved: ResolvedSettings, limits: Limits, usage: Usage, largest: Sequence[Contributor]
 ) -> list[Suggestion]:
-    """Return what would help, what is simplest first."""
+    """Return changes that would help, the simplest first."""
     return [
         Suggestion(action, detail) for action, detail in _suggested(resolved, limits, largest)
-    ] + [Suggestion(action, detail) for action, detail in _window_wishes(limits, usage)]
+    ] + [Suggestion(action, detail) for action, detail in _window_suggestions(limits, usage)]
 
 
 def _suggested(
@@ -151,7 +151,7 @@ def _suggested(
         )
 
 
-def _window_wishes(limits: Limits, usage: Usage) -> Iterator[tuple[str, str]]:
+def _window_suggestions(limits: Limits, usage: Usage) -> Iterator[tuple[str, str]]:
     missing = math.ceil((usage.total - limits.capacity) * (1 + limits.margin))
     if missing <= 0:
         return

@@ -1,9 +1,9 @@
-"""Epochs: when a payload may extend the last one, and why it does not (G3, decision 16).
+"""Epochs: when a payload extends the last one, and why it does not.
 
-1. An epoch belongs to a lane: one format and one model of a conversation.
-2. It stands for one frame and one view. While both stay the same, every payload extends the one
-   before; when either changes, a new epoch starts and names the reason.
-3. Only its start is recorded. Every payload of it follows from that record and the log.
+1. An epoch belongs to a payload stream: one format and one model of a conversation.
+2. It has one set of resolved settings and one view. While both stay the same, every payload extends
+   the one before. When either changes, a new epoch starts, with the reason.
+3. Only its start is stored. Each of its payloads follows from the start and the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.domain.prompt.resolved_settings import (
 )
 
 OWN_WINDOW = 0
-"""The `window` of an epoch built for the policy's own window, not for a request's."""
+"""The `window` of an epoch for the policy's own context window, not a requested one."""
 
 
 _BUILD_ID = re.compile(
@@ -38,12 +38,12 @@ _BUILD_ID = re.compile(
 )
 
 NEAR_FACTOR = 0.05
-"""A model's factor that moved by no more than this share leaves an epoch as it is (J3)."""
+"""An epoch keeps its factor while the model's own is within this share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an epoch starts from; `degraded` names what its view had to give up (C4).
+    """What an epoch starts from; `degraded` lists what its view lacks.
 
     `tools` are the tools besides the caller's and those deferred. Counts are multiplied by
     `factor`. `dynamic` is the hash of the dynamic text before the history, empty without any.
@@ -58,14 +58,14 @@ class Start:
     dynamic: str = ""
 
     def as_json(self) -> str:
-        """Return the text that is stored as the epoch's frame."""
+        """Return the text that is stored with the epoch."""
         stored = {"offer" if key == "tools" else key: value for key, value in asdict(self).items()}
         return json_text.dumps(stored)
 
 
 @lru_cache(maxsize=1024)
 def start_from(text: str) -> Start:
-    """Read a stored frame back; every build of the epoch does."""
+    """Read a stored start; every build of the epoch does."""
     raw = json_text.loads(text)
     return Start(
         view_from(raw["view"]),
@@ -79,7 +79,7 @@ def start_from(text: str) -> Start:
 
 
 def _tools(raw: Mapping[str, Any]) -> PayloadTools:
-    """Read what became of the tools, as this version wrote it or an earlier one."""
+    """Read the tools, as this version or an earlier one wrote them."""
     if "offer" in raw:
         given = raw["offer"]
         return PayloadTools(tuple(given["extra"]), tuple(given["deferred"]), given["native"])
@@ -89,13 +89,13 @@ def _tools(raw: Mapping[str, Any]) -> PayloadTools:
 
 
 def factor_in(start: Start, current: float) -> float:
-    """Return the factor to count by: the epoch's own, until the model's has moved far (J3)."""
+    """Return the epoch's factor, or the current one once it is too far from that."""
     return start.factor if abs(current / start.factor - 1) <= NEAR_FACTOR else current
 
 
 @dataclass(frozen=True, slots=True)
 class BuildName:
-    """What a build's id says: its epoch, its newest message, and the hash of its tail."""
+    """The parts of a build's id: its epoch, its newest message, and the hash of its tail."""
 
     epoch_id: str
     through_seq: int
@@ -103,38 +103,38 @@ class BuildName:
 
     @property
     def build_id(self) -> str:
-        """The id as it is answered."""
+        """The id as clients see it."""
         name = f"{self.epoch_id}.{self.through_seq}"
         return name if self.tail is None else f"{name}.{self.tail}"
 
 
 def build_name(build_id: str) -> BuildName | None:
-    """Read a build's id; None for a text that can be none."""
+    """Parse a build's id; None for a text that is none."""
     match = _BUILD_ID.fullmatch(build_id)
     if match is None:
         return None
     return BuildName(match["epoch_id"], int(match["through_seq"]), match["tail"])
 
 
-def payload_stream_of(ask: RequestSettings, model: str) -> str:
-    """Return the lane's name; the same text the build's select makes (rule 1)."""
-    return f"{ask.format}:{model}"
+def payload_stream_of(settings: RequestSettings, model: str) -> str:
+    """Return the name of the payload stream, as the select of a build computes it."""
+    return f"{settings.format}:{model}"
 
 
 def model_in(payload_stream: str) -> str:
-    """Return the model of a lane."""
+    """Return the model of a payload stream."""
     return payload_stream.partition(":")[2]
 
 
-def requested_window(ask: RequestSettings) -> int:
-    """Return the request's own window, OWN_WINDOW when it leaves that to the policy."""
-    return ask.max_context_tokens or OWN_WINDOW
+def requested_window(settings: RequestSettings) -> int:
+    """Return the requested context window, OWN_WINDOW where the policy decides."""
+    return settings.max_context_tokens or OWN_WINDOW
 
 
 def view_holds(
     epoch: Epoch, start: Start, resolved: ResolvedSettings, limits: Limits, version: int
 ) -> bool:
-    """Whether a view made for this epoch still says what the state and the policy ask for."""
+    """Whether the view of this epoch is still the one that state and policy lead to."""
     return (
         epoch.view_version == version
         and epoch.policy_hash == resolved.policy_hash
@@ -152,11 +152,10 @@ def break_reason(
     window: int,
     pins: Collection[int] = (),
 ) -> str | None:
-    """Return why a payload cannot extend those of the lane's last epoch; None when it can.
+    """Return why a payload cannot extend those of the stream's last epoch, None when it can.
 
-    `after` is what the payload starts from, should it begin an epoch, in this window of its own:
-    two windows of one size are read apart, and so have epochs apart. `pins` are the seqs that are
-    pinned now.
+    `after` is the start of an epoch that would begin now, for this requested window. `pins` are
+    the seqs that are pinned now.
     """
     if last.tools_hash != resolved.tools_hash:
         return "tools_changed"
@@ -177,7 +176,7 @@ def break_reason(
 
 
 def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
-    """Return whether a pin shows what was not shown, or an unpinned message is no longer shown."""
+    """Return `pinned` where a pin shows a hidden message, `unpinned` where one is hidden again."""
     if old.spans == new.spans and old.untrimmed == new.untrimmed:
         return None
     if any(not old.shows(seq) or old.trims(seq) for seq in pins):
@@ -216,6 +215,6 @@ def keeps_prefix(
     window: int,
     pins: Collection[int] = (),
 ) -> bool:
-    """Whether an epoch that begins counts anew, but shows what the last one showed (J3, E10)."""
+    """Whether a new epoch differs from the last one only in its counts."""
     same = replace(after, factor=before.factor)
     return break_reason(last, before, same, resolved, state, window, pins) is None

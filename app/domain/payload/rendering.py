@@ -1,12 +1,10 @@
-"""The payload: a frame and a history's items in the provider's own request shape (K1, G2).
+"""Renders a payload: resolved settings and a history's items in the provider's request shape.
 
-1. The dict can be splatted into the SDK's call; it carries the model and the output limit under
-   the provider's own names.
-2. Cache marks are laid on at the end. They are not part of the promised prefix (N9).
-3. Items are JSON already; they are joined, not parsed and written again.
-4. A delta has only what its caller lacks: it keeps its first `base_items`, adds the items of the
-   delta, and puts the tail behind them for this one call (G4, decision 18).
-5. Should the marks fail to be laid, the payload goes without them (G7).
+1. The dict can be splatted into the SDK's call. Model and output limit have the provider's names.
+2. Cache breakpoints are added at the end. They are no part of the stable prefix.
+3. Items are JSON already: they are joined, not parsed and written again.
+4. A delta has only what the caller lacks: it keeps its first `base_items` items, appends the items
+   of the delta, and puts the tail behind them for this one call.
 """
 
 from __future__ import annotations
@@ -27,21 +25,21 @@ from app.domain.payload.assembler import (
     StablePoint,
     with_breakpoints,
 )
-from app.domain.payload.assemblers import CACHE_MARKS
+from app.domain.payload.assemblers import BREAKPOINTS_JSON
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.domain.prompt.sections import PromptSection, prefix_sections, static_sections, system_text
 
-MAX_SYSTEM_MARKS = 2
-"""Marks on the system prompt: after what never changes, and after what seldom does (S2, 4)."""
-UNMARKED = "cache_breakpoints"
-"""The step of a payload whose marks could not be laid (G7)."""
-_ANTHROPIC_MARK = {"type": "ephemeral"}
-_OPENAI_MARK = {"mode": "explicit"}
+MAX_SYSTEM_BREAKPOINTS = 2
+"""Breakpoints in the system prompt: after static text, and after text that seldom changes."""
+WITHOUT_BREAKPOINTS = "cache_breakpoints"
+"""`degraded`: the payload has no breakpoints, because their places were wrong."""
+_ANTHROPIC_BREAKPOINT = {"type": "ephemeral"}
+_OPENAI_BREAKPOINT = {"mode": "explicit"}
 
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """Where a cached prefix may end: after a section or after a payload item (G2)."""
+    """Where a cached prefix may end: after a section or after a payload item."""
 
     after: str
     index: int
@@ -49,9 +47,9 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A finished payload; `body` is ready for JSON, `stable_items` of its items will stay.
+    """A payload. `body` is ready for JSON; its first `stable_items` items will not change.
 
-    The body of a delta has only items from `base_items` on; `tail` is what the next one replaces.
+    The body of a delta has the items from `base_items` on. The next build replaces `tail`.
     """
 
     body: dict[str, Any]
@@ -68,19 +66,21 @@ class Payload:
 class _System:
     """The system prompt on the wire: items before the history, or a value beside it.
 
-    `value` has its marks, `plain` is the same without them. `dynamic` text is in both.
+    `plain` is the same without breakpoints, which `breakpoints` lists by section.
     """
 
     items: tuple[bytes, ...] = ()
     value: Any = None
     plain: bytes = b""
-    marked: tuple[int, ...] = ()
+    breakpoints: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a payload is made for: its format, its tools, and text that stands in the system
-    prompt although it changes; `known` is where the caller's own copy of the epoch ends.
+    """What a payload is rendered for.
+
+    `cache_key` routes requests with equal prefixes to the same cache. `dynamic` texts end the
+    system prompt. `known` is where the caller's payload of this epoch ends.
     """
 
     format: FormatName
@@ -91,23 +91,21 @@ class Request:
 
 
 def render_payload(
-    request: Request, resolved: ResolvedSettings, items: PayloadItems, *, marked: bool = True
+    request: Request, resolved: ResolvedSettings, items: PayloadItems, *, breakpoints: bool = True
 ) -> Payload:
-    """Assemble the payload, with tools of the service's own after the caller's.
-
-    `cache_key` routes equal prefixes to the same cache.
-    """
+    """Render the payload, with the service's own tools after the caller's."""
     static = static_sections(resolved.sections)
     tools = resolved.wire_tools(request.format, request.tools)
-    after = _marked_sections(resolved, static, request) if marked else ()
-    system = _system(request, static, after) if marked else _plain_system(request, static)
-    marks = _marks(resolved, request, items.marks, len(after)) if marked else ()
-    wire = _laid(request.format, items.wire, marks)
+    after = _sections_with_breakpoint(resolved, static, request) if breakpoints else ()
+    system = _system(request, static, after) if breakpoints else _plain_system(request, static)
+    places = _chosen_places(resolved, request, items.breakpoints, len(after)) if breakpoints else ()
+    wire = _with_breakpoints(request.format, items.wire, places)
     shift = len(system.items)
     base = 0
     if request.known is not None:
-        earlier = _marks(resolved, request, request.known.marks, len(after)) if marked else ()
-        changed = {mark.item for mark in set(marks) ^ set(earlier)}
+        known = request.known.breakpoints if breakpoints else ()
+        earlier = _chosen_places(resolved, request, known, len(after))
+        changed = {place.item for place in set(places) ^ set(earlier)}
         base = min(request.known.stable, *changed) if changed else request.known.stable
     shown = wire[base : len(wire) - items.tail] if request.known is not None else wire
     if request.known is None:
@@ -116,18 +114,18 @@ def render_payload(
         body=_body(request, resolved, system, tools, _joined(shown)),
         stable_items=items.stable + shift,
         prefix_hash=_prefix_hash(system.plain, tools, items),
-        breakpoints=_breakpoints(request.format, static, system, marks, items, shift),
+        breakpoints=_breakpoints(request.format, static, system, places, items, shift),
         tail=_joined(wire[len(wire) - items.tail :]),
         base_items=base + shift if request.known is not None else 0,
         is_delta=request.known is not None,
-        degraded=() if marked else (UNMARKED,),
+        degraded=() if breakpoints else (WITHOUT_BREAKPOINTS,),
     )
 
 
-# --- marks ----------------------------------------------------------------------------------
+# --- breakpoints ----------------------------------------------------------------------------------
 
 
-def _takes_marks(resolved: ResolvedSettings, format: FormatName) -> bool:
+def _takes_breakpoints(resolved: ResolvedSettings, format: FormatName) -> bool:
     match format:
         case FormatName.ANTHROPIC:
             return True
@@ -139,11 +137,11 @@ def _takes_marks(resolved: ResolvedSettings, format: FormatName) -> bool:
             assert_never(format)
 
 
-def _marked_sections(
+def _sections_with_breakpoint(
     resolved: ResolvedSettings, static: Sequence[PromptSection], request: Request
 ) -> tuple[int, ...]:
-    """Return the sections to mark: the last ones that end a prefix long enough to be cached."""
-    if not _takes_marks(resolved, request.format):
+    """Return the last sections that end a prefix long enough to be cached."""
+    if not _takes_breakpoints(resolved, request.format):
         return ()
     reach = resolved.tool_tokens(request.tools)
     found = []
@@ -154,67 +152,69 @@ def _marked_sections(
             found.append(index)
     if request.format is FormatName.OPENAI_CHAT:
         return tuple(found[-1:])  # its system prompt is one message
-    return tuple(found[-MAX_SYSTEM_MARKS:])
+    return tuple(found[-MAX_SYSTEM_BREAKPOINTS:])
 
 
-def _marks(
-    resolved: ResolvedSettings, request: Request, found: Sequence[BreakpointPlace], taken: int
+def _chosen_places(
+    resolved: ResolvedSettings, request: Request, found: Sequence[BreakpointPlace], used: int
 ) -> tuple[BreakpointPlace, ...]:
-    """Return the newest marks that may be laid; each stands or falls by its own place (A8)."""
-    if not _takes_marks(resolved, request.format):
+    """Return the newest places behind a prefix that is long enough to be cached."""
+    if not _takes_breakpoints(resolved, request.format):
         return ()
     fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # nothing that changes inside an epoch
-    long_enough = [mark for mark in found if fixed + mark.tokens >= _minimum(resolved)]
-    most = MAX_BREAKPOINTS - taken
+    long_enough = [place for place in found if fixed + place.tokens >= _minimum(resolved)]
+    allowed = MAX_BREAKPOINTS - used
     if request.format is not FormatName.ANTHROPIC:
-        most -= 1  # OpenAI's own, implicit one (C8)
-    return tuple(long_enough[:most])
+        allowed -= 1  # OpenAI writes an implicit one
+    return tuple(long_enough[:allowed])
 
 
 def _minimum(resolved: ResolvedSettings) -> int:
     return (resolved.info.cache_minimum_tokens if resolved.info is not None else None) or 0
 
 
-def _laid(
-    format: FormatName, wire: Sequence[bytes], marks: Iterable[BreakpointPlace]
+def _with_breakpoints(
+    format: FormatName, wire: Sequence[bytes], chosen: Iterable[BreakpointPlace]
 ) -> list[bytes]:
     places: dict[int, list[int]] = {}
-    for mark in marks:
-        places.setdefault(mark.item, []).append(mark.offset)
-    laid = list(wire)
+    for place in chosen:
+        places.setdefault(place.item, []).append(place.offset)
+    items = list(wire)
     for item, offsets in places.items():
-        laid[item] = with_breakpoints(laid[item], CACHE_MARKS[format], offsets)
-    return laid
+        items[item] = with_breakpoints(items[item], BREAKPOINTS_JSON[format], offsets)
+    return items
 
 
 def _breakpoints(
     format: FormatName,
     static: Sequence[PromptSection],
     system: _System,
-    marks: Iterable[BreakpointPlace],
+    places: Iterable[BreakpointPlace],
     items: PayloadItems,
     shift: int,
 ) -> tuple[Breakpoint, ...]:
-    """Return where a cached prefix may end: where marks are, or where it ends by itself."""
-    sections = system.marked or tuple(prefix_sections(static))
+    """Return where a cached prefix may end: at breakpoints, or where it ends without any."""
+    sections = system.breakpoints or tuple(prefix_sections(static))
     found = [Breakpoint("section", index) for index in sections]
-    places = sorted({mark.item for mark in marks})
-    if not places and items.stable and format is not FormatName.ANTHROPIC:
-        places = [items.stable - 1]
-    return (*found, *(Breakpoint("message", index + shift) for index in places))
+    items_with = sorted({place.item for place in places})
+    if not items_with and items.stable and format is not FormatName.ANTHROPIC:
+        items_with = [items.stable - 1]
+    return (*found, *(Breakpoint("message", index + shift) for index in items_with))
 
 
 # --- the system prompt ----------------------------------------------------------------------
 
 
-def _system(request: Request, static: Sequence[PromptSection], marked: tuple[int, ...]) -> _System:
+def _system(
+    request: Request, static: Sequence[PromptSection], breakpoints: tuple[int, ...]
+) -> _System:
     match request.format:
         case FormatName.OPENAI_CHAT:
-            return _chat_system(static, request.dynamic, marked)
+            return _chat_system(static, request.dynamic, breakpoints)
         case FormatName.OPENAI_RESPONSES:
-            return _responses_system(static, request.dynamic, marked)
+            return _responses_system(static, request.dynamic, breakpoints)
         case FormatName.ANTHROPIC:
-            return _anthropic_system(static, request.dynamic, marked)
+            return _anthropic_system(static, request.dynamic, breakpoints)
         case FormatName.GEMINI:
             texts = [text for text in (system_text(static), *request.dynamic) if text]
             value = {"parts": [{"text": text} for text in texts]} if texts else None
@@ -224,7 +224,7 @@ def _system(request: Request, static: Sequence[PromptSection], marked: tuple[int
 
 
 def _plain_system(request: Request, static: Sequence[PromptSection]) -> _System:
-    """The system prompt as one text where the format would have it in pieces (G7)."""
+    """Return the system prompt as one text where the format has it in blocks."""
     if request.format is not FormatName.ANTHROPIC:
         return _system(request, static, ())
     text = "\n\n".join(text for text in (system_text(static), *request.dynamic) if text)
@@ -232,30 +232,30 @@ def _plain_system(request: Request, static: Sequence[PromptSection]) -> _System:
 
 
 def _chat_system(
-    static: Sequence[PromptSection], dynamic: Sequence[str], marked: tuple[int, ...]
+    static: Sequence[PromptSection], dynamic: Sequence[str], breakpoints: tuple[int, ...]
 ) -> _System:
-    """One message, whose content is a text; with a mark it has to be a part."""
+    """Return one message; its content is a text, or a part where it has a breakpoint."""
     text = system_text(static)
     content: Any = text
-    if marked:
-        content = [{"type": "text", "text": text, "prompt_cache_breakpoint": _OPENAI_MARK}]
+    if breakpoints:
+        content = [{"type": "text", "text": text, "prompt_cache_breakpoint": _OPENAI_BREAKPOINT}]
     items = [json_text.dump_payload({"role": "system", "content": content})] if text else []
     items += [json_text.dump_payload({"role": "system", "content": added}) for added in dynamic]
-    return _System(tuple(items), None, b",".join(items), marked)
+    return _System(tuple(items), None, b",".join(items), breakpoints)
 
 
 def _responses_system(
-    static: Sequence[PromptSection], dynamic: Sequence[str], marked: tuple[int, ...]
+    static: Sequence[PromptSection], dynamic: Sequence[str], breakpoints: tuple[int, ...]
 ) -> _System:
-    """A developer message with a part for each section, which can be marked; not `instructions`."""
+    """Return a developer message with a part per section: `instructions` take no breakpoint."""
     parts = [
         {"type": "input_text", "text": section.content}
-        | ({"prompt_cache_breakpoint": _OPENAI_MARK} if index in marked else {})
+        | ({"prompt_cache_breakpoint": _OPENAI_BREAKPOINT} if index in breakpoints else {})
         for index, section in enumerate(static)
     ]
     items = [_developer(parts)] if parts else []
     items += [_developer([{"type": "input_text", "text": text}]) for text in dynamic]
-    return _System(tuple(items), None, b",".join(items), marked)
+    return _System(tuple(items), None, b",".join(items), breakpoints)
 
 
 def _developer(parts: list[dict[str, Any]]) -> bytes:
@@ -263,16 +263,18 @@ def _developer(parts: list[dict[str, Any]]) -> bytes:
 
 
 def _anthropic_system(
-    static: Sequence[PromptSection], dynamic: Sequence[str], marked: tuple[int, ...]
+    static: Sequence[PromptSection], dynamic: Sequence[str], breakpoints: tuple[int, ...]
 ) -> _System:
-    """A block for each section, so that any of them can be marked."""
+    """Return a block per section, so that any of them can have a breakpoint."""
     blocks = [{"type": "text", "text": section.content} for section in static]
     blocks += [{"type": "text", "text": text} for text in dynamic]
     value = [
-        {**block, "cache_control": _ANTHROPIC_MARK} if index in marked else block
+        {**block, "cache_control": _ANTHROPIC_BREAKPOINT} if index in breakpoints else block
         for index, block in enumerate(blocks)
     ]
-    return _System(value=value or None, plain=json_text.dump_payload(blocks), marked=marked)
+    return _System(
+        value=value or None, plain=json_text.dump_payload(blocks), breakpoints=breakpoints
+    )
 
 
 # --- the body -------------------------------------------------------------------------------
@@ -285,31 +287,31 @@ def _body(
     tools: bytes | None,
     items: orjson.Fragment,
 ) -> dict[str, Any]:
-    """Return the request; a delta leaves system prompt and tools to the copy it goes on from."""
-    most = resolved.required_limits().max_output_tokens
+    """Return the request; a delta leaves out system prompt and tools."""
+    max_output = resolved.required_limits().max_output_tokens
     whole = request.known is None
-    given = {"tools": orjson.Fragment(tools)} if whole and tools is not None else {}
+    tool_field = {"tools": orjson.Fragment(tools)} if whole and tools is not None else {}
     routed: dict[str, Any] = {}
     body: dict[str, Any]
     if resolved.info is not None and resolved.info.exact:
         routed = {"prompt_cache_key": request.cache_key}
     match request.format:
         case FormatName.OPENAI_CHAT:
-            body = {"model": resolved.model, "messages": items} | given
-            return body | {"max_completion_tokens": most} | routed
+            body = {"model": resolved.model, "messages": items} | tool_field
+            return body | {"max_completion_tokens": max_output} | routed
         case FormatName.OPENAI_RESPONSES:
             return (
-                {"model": resolved.model, "input": items, "max_output_tokens": most}
-                | given
+                {"model": resolved.model, "input": items, "max_output_tokens": max_output}
+                | tool_field
                 | routed
             )
         case FormatName.ANTHROPIC:
-            body = {"model": resolved.model, "max_tokens": most}
+            body = {"model": resolved.model, "max_tokens": max_output}
             if whole and system.value is not None:
                 body["system"] = system.value
-            return body | {"messages": items} | given
+            return body | {"messages": items} | tool_field
         case FormatName.GEMINI:
-            config: dict[str, Any] = {"max_output_tokens": most} | given
+            config: dict[str, Any] = {"max_output_tokens": max_output} | tool_field
             if whole and system.value is not None:
                 config["system_instruction"] = system.value
             return {"model": resolved.model, "contents": items, "config": config}
@@ -322,6 +324,6 @@ def _joined(wire: Sequence[bytes]) -> orjson.Fragment:
 
 
 def _prefix_hash(system: bytes, tools: bytes | None, items: PayloadItems) -> str:
-    """Hash what is promised to stay: tools, system, and the stable items."""
+    """Hash the stable prefix: tools, system prompt, and the stable items."""
     parts = (tools or b"", system, items.prefix_digest.encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

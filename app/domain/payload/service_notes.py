@@ -1,7 +1,7 @@
-"""The notes of the service itself: how full the context is, and which tools are held back (G6, H2).
+"""Notes that the service adds to a payload: the use of the context window, and deferred tools.
 
-1. A note's words are fixed, so that a model learns them once.
-2. A note names a tool only where the payload has it (L1).
+1. The text of a note is fixed.
+2. A note names a tool only where the payload has it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from app.domain.prompt.tool_deferral import deferred_note
 from app.domain.tool_output.preview import COMPACT_CONTEXT, TOOL_SEARCH
 
 MAX_ROUNDS = 3
-"""Rounds after which the percentage in a note counts itself."""
+"""Rounds after which the percentage in a note includes the note."""
 
 
 def usage_note(percent: int, *, named: bool = True) -> str:
-    """Return the note that tells how full the context is, in whole percent (G6)."""
+    """Return the note about the used share of the context window, in whole percent."""
     if not named:
         return f"[Context: {percent}% used.]"
     return (
@@ -30,13 +30,13 @@ def usage_note(percent: int, *, named: bool = True) -> str:
 
 
 def percent_of(used: int, limits: Limits) -> int:
-    """Return which whole percent of the effective window is used."""
+    """Return the used share of the effective window in whole percent."""
     return math.floor(100 * used / limits.effective_window)
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Which notes a payload has: `percent` used from `notice_at` on, and tools held back."""
+    """The notes of a payload: the percentage used, from `notice_at` on, and deferred tools."""
 
     percent: int | None = None
     deferred: int = 0
@@ -68,10 +68,10 @@ def noted(
     summary: int,
     mentions: Iterable[str],
 ) -> Usage:
-    """Return the usage of a payload with its notes, from raw counts; own tools are those named.
+    """Return the usage of a payload with its notes, from counts before the factor.
 
-    It counts what a build puts into a payload of its own accord (C3, G6): the notes in a message
-    behind the history, and the tools that they and the messages mention.
+    It counts what a build adds to a payload: the notes after the history, and the own tools that
+    notes and messages mention.
     """
     named = frozenset(mentions)
     own = resolved.extra_tokens(resolved.agent_tools(named))

@@ -1,8 +1,8 @@
-"""Earlier builds, read again from what was recorded when their epoch began (I6, decision 19).
+"""Renders earlier builds again, from what was stored when their epoch began.
 
-1. A build's id names its epoch, its newest message and, where it had one, its tail. With the log,
+1. A build's id has its epoch, its newest message and, if any, the hash of its tail. With the log,
    which never changes, these give the payload byte for byte.
-2. Nothing is asked of the settings as they are now, but for what the registry says of the model.
+2. Current settings are not used, except the registry's entry of the model.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from app.services.prompt.settings_resolver import SettingsResolver
 
 
 class BuildReplayService:
-    """Derives the payloads of earlier builds."""
+    """Renders the payloads of earlier builds."""
 
     def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
 
     async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> dict[str, Any]:
         """Return the payload of a build; raises NotFound for an unknown conversation or build."""
@@ -63,7 +63,7 @@ class BuildReplayService:
         known = set(filter(None, (*hashes, named.tail))) <= texts.keys()
         if not known or (named.tail is not None and not _is_tail(texts[named.tail])):
             raise _unknown(build_id)
-        resolved = self._frames.recorded(conversation, epoch, start, texts)
+        resolved = self._resolver.recorded(conversation, epoch, start, texts)
         payload = await asyncio.to_thread(
             _rendered, conversation_id, epoch, start, resolved, rows, texts, named.tail
         )
@@ -73,7 +73,7 @@ class BuildReplayService:
         self, records: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
     ) -> Conversation:
         found = await records.conversations.find(
-            tenant_id, conversation_id, self._frames.default_model, model
+            tenant_id, conversation_id, self._resolver.default_model, model
         )
         if found is None:
             raise NotFound.conversation(conversation_id)
@@ -81,7 +81,7 @@ class BuildReplayService:
 
 
 def _holds(epoch: Epoch, named: BuildName, conversation: Conversation) -> bool:
-    """Whether the epoch can have had a build through that seq."""
+    """Whether the epoch may have a build through that seq."""
     return epoch.start_seq <= named.through_seq <= conversation.state.head_seq
 
 
@@ -122,7 +122,7 @@ def _texts(texts: Mapping[str, str], hash: str | None) -> tuple[str, ...]:
 
 
 def _is_tail(text: str) -> bool:
-    """Whether a text was kept as a tail, not as sections, tools or a policy."""
+    """Whether a stored text is a tail, not sections, tools or a policy."""
     value = json_text.loads(text)
     return isinstance(value, list) and [*map(type, value)] == [str] * len(value) != []
 

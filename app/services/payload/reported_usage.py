@@ -24,10 +24,9 @@ from app.domain.payload.reported_usage import (
     UsageReport,
     counted_tokens,
     incomparable,
-    read_usage,
     unlike,
-    usage_shape,
 )
+from app.domain.payload.usage_objects import read_usage, usage_shape
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
@@ -42,10 +41,10 @@ MAX_USAGE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a caller says of its last call; without `usage` the last report is judged again.
+    """A report of a call's usage; without `usage` the last report is judged again.
 
-    `epoch` and `through_seq` are those of the build that was sent, by default the newest there is.
-    `build_id` says the same and more: its lane, and what its tail said.
+    `epoch` and `through_seq` are those of the build that was sent, by default of the newest one.
+    `build_id` stands for them and for the payload stream and the tail.
     """
 
     usage: Mapping[str, Any] | None = None
@@ -59,7 +58,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was made of a report.
+    """The result of a report.
 
     `token_usage` is None where nothing was ever reported, and `is_current` says whether it counts
     still. Budget and pressure are None while no window is known (decision 6): the budget is the
@@ -84,14 +83,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What a report's payload was counted at, or why nobody knows."""
+    """The count of a report's payload, or why it is unknown or unusable."""
 
     tokens: int | None
     reason: str | None
 
 
 class UsageService:
-    """Takes usage in and says whether to compact."""
+    """Stores reported usage, calibrates its model, and decides whether to compact."""
 
     def __init__(
         self,
@@ -101,37 +100,36 @@ class UsageService:
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._active = active
         self._new_id = new_id
 
     async def report(self, tenant_id: str, conversation_id: str, report: Report) -> Judged:
-        """Store a report, learn from it, and judge whether to compact (J3, J4, E2).
+        """Store a report, calibrate its model, and decide whether to compact.
 
-        A compaction that is due is asked for, where the policy lets it run in the background.
-        Raises NotFound, or ValidationError for usage that cannot be, or is of what is not there
-        yet.
+        A compaction that is due is enqueued, where the policy lets it run in the background.
+        Raises NotFound, or ValidationError for impossible usage or an unknown build.
         """
         given = _text(report.usage) if report.usage is not None else ""
         async with self._database.transaction() as records:
             report = await self._with_build(records, tenant_id, conversation_id, report)
             conversation = await self._get(records, tenant_id, conversation_id, report)
             format = await self._format(records, conversation_id, report)
-            ask = RequestSettings(format or FormatName.OPENAI_CHAT, report.model)
-            resolved = await self._frame(conversation, ask)
+            settings = RequestSettings(format or FormatName.OPENAI_CHAT, report.model)
+            resolved = await self._resolved(conversation, settings)
             if report.usage is None:
                 stored = await records.usage.newest(conversation_id)
                 counted = _Counted(None, None)
             else:
                 stored, counted = await self._store(
-                    records, conversation, resolved, report, ask.format, given
+                    records, conversation, resolved, report, settings.format, given
                 )
             reported = None
             if stored is not None:
                 reported = await read_reported(records, conversation, stored)
             shown = await read_shown(records, resolved, conversation) if resolved is not None else 0
             if stored is not None and counted.tokens is not None and counted.reason is None:
-                # Last, for other reports of the model wait until this one ends.
+                # Last, because other reports of the model wait for the end of this transaction.
                 calibration = await records.usage.calibrate(
                     tenant_id,
                     stored.model,
@@ -140,7 +138,7 @@ class UsageService:
                     counted.tokens,
                 )
                 conversation = replace(conversation, calibration=calibration)
-                resolved = await self._frame(conversation, ask)
+                resolved = await self._resolved(conversation, settings)
         judged = _judged(conversation, resolved, shown, reported, counted)
         if resolved is not None and judged.should_compact:
             await self._make_due(conversation_id, resolved)
@@ -149,7 +147,7 @@ class UsageService:
     async def _with_build(
         self, records: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Report:
-        """Return the report with what its build's id tells."""
+        """Return the report with the fields that its build id stands for."""
         if report.build_id is None:
             return report
         await self._get(records, tenant_id, conversation_id, report)
@@ -175,7 +173,7 @@ class UsageService:
         self, records: Repositories, tenant_id: str, conversation_id: str, report: Report
     ) -> Conversation:
         found = await records.conversations.find(
-            tenant_id, conversation_id, self._frames.default_model, report.model
+            tenant_id, conversation_id, self._resolver.default_model, report.model
         )
         if found is None:
             raise NotFound.conversation(conversation_id)
@@ -192,10 +190,10 @@ class UsageService:
     async def _format(
         self, records: Repositories, conversation_id: str, report: Report
     ) -> FormatName | None:
-        """Return the format of the call: as told, else of those that its shape is usual in (J4).
+        """Return the format of the call: as given, else by the shape of its usage object.
 
-        Of several the one built last counts. A shape of none that was built is another provider's
-        for the lane built last, as gateways report it.
+        Of several formats with this shape, the one built last counts. Where none was built, a
+        gateway reported another provider's object for the stream built last.
         """
         if report.usage is None or report.format is not None:
             return report.format
@@ -205,12 +203,12 @@ class UsageService:
                 return built
         return usual[0]
 
-    async def _frame(
-        self, conversation: Conversation, ask: RequestSettings
+    async def _resolved(
+        self, conversation: Conversation, settings: RequestSettings
     ) -> ResolvedSettings | None:
         try:
-            return await self._frames.of(conversation, ask)
-        except ContextError:  # settings that no longer work together leave nothing to judge by
+            return await self._resolver.of(conversation, settings)
+        except ContextError:  # the settings no longer work together
             return None
 
     async def _store(
@@ -222,9 +220,9 @@ class UsageService:
         format: FormatName,
         given: str,
     ) -> tuple[UsageReport, _Counted]:
-        """Store a report beside what its payload was counted at."""
+        """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
-        model = report.model or conversation.model or self._frames.default_model
+        model = report.model or conversation.model or self._resolver.default_model
         if model is None:
             raise ValidationError.at(
                 "/model", "No model: name one in the request, the conversation or its agent"
@@ -280,9 +278,9 @@ async def _counted(
     call: CallUsage,
     tail: tuple[str, ...] | None,
 ) -> _Counted:
-    """Work out what a report's payload was counted at before the factor, from running sums.
+    """Return the count of a report's payload before the factor, from running sums.
 
-    Of dynamic text only a build's id tells what it was; else it is taken for the stored one.
+    Only a build id identifies dynamic text; without one, the stored text is counted.
     """
     start = start_from(newest.start_json) if newest is not None else None
     why_not = incomparable(newest, start, report.epoch, report.through_seq, conversation.state)
@@ -292,13 +290,13 @@ async def _counted(
     if why_not is not None:
         return _Counted(None, why_not)
     conversation_id, through = conversation.conversation_id, report.through_seq
-    # Of reasoning only its provider knows what it costs.
+    # The cost of reasoning is known to its provider only.
     replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
     if replays and await records.usage.has_reasoning(
         conversation_id, start.view.spans, start.view.reasoning_after, through
     ):
         return _Counted(None, "replayed_reasoning")
-    shown = await _shown_then(records, conversation, resolved, start, through)
+    shown = await _tokens_shown_through(records, conversation, resolved, start, through)
     tokens = counted_tokens(resolved, start, conversation.state, shown)
     if tail is not None:
         tokens += resolved.system_tokens(tail) - resolved.raw_dynamic
@@ -307,7 +305,7 @@ async def _counted(
     return _Counted(tokens, doubt(call.usage.sent_tokens, tokens))
 
 
-async def _shown_then(
+async def _tokens_shown_through(
     records: Repositories,
     conversation: Conversation,
     resolved: ResolvedSettings,

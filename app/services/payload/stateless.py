@@ -1,4 +1,4 @@
-"""S0's operations on messages that are sent along, and token counts; nothing is stored (K6, J2)."""
+"""Builds, compressions and token counts of messages in a request; nothing is stored."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from app.services.ports import Database, Models
 from app.services.prompt.settings_resolver import SettingsResolver
 
 SUMMARY_TOKENS = (64, 2048)
-"""The least and the most tokens a summary may take; a tenth of the limit in between."""
+"""The minimum and maximum tokens of a summary; a tenth of the limit in between."""
 
 _MAX_PLACES = 100
-"""Wrong messages that an error tells of at most."""
+"""How many malformed messages an error lists."""
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 @dataclass(frozen=True, slots=True)
 class StatelessRequest:
-    """Messages with the limit and the ranges of S0's sandwich."""
+    """Messages with the limit and the ranges of the sandwich strategy."""
 
     messages: Sequence[Any]
     max_context_tokens: int
@@ -51,7 +51,7 @@ class StatelessRequest:
 
 @dataclass(frozen=True, slots=True)
 class ContextResult:
-    """S0's ContextResult; `new_state` is there to be cached when a summary was made."""
+    """The messages to send; `new_state` is set when a summary was made, for the caller to cache."""
 
     messages: Sequence[Mapping[str, Any]]
     summary_used: bool
@@ -69,7 +69,7 @@ class Compressed:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Whether the middle must be summarised, and the estimate that says so."""
+    """Whether the middle must be summarised, and the estimate of the messages."""
 
     needs_compression: bool
     tokens: int
@@ -118,54 +118,60 @@ class StatelessService:
     ) -> None:
         self._database = database
         self._summariser = summariser
-        self._frames = resolver
+        self._resolver = resolver
         self._models = models
         self._now = now
 
-    async def needs_compression(self, ask: StatelessRequest) -> Need:
-        """Return whether S0's rule asks for a summary; raises ValidationError with its words."""
-        _require_objects(ask.messages)
+    async def needs_compression(self, request: StatelessRequest) -> Need:
+        """Return whether a summary is needed; raises ValidationError for a bad request."""
+        _require_objects(request.messages)
         return await asyncio.to_thread(
             lambda: Need(
-                stateless.needs_compression(ask.messages, ask.max_context_tokens, ask.policy),
-                stateless.estimate_tokens(ask.messages),
+                stateless.needs_compression(
+                    request.messages, request.max_context_tokens, request.policy
+                ),
+                stateless.estimate_tokens(request.messages),
             )
         )
 
-    async def build(self, tenant_id: str, ask: StatelessRequest) -> ContextResult:
-        """Return what to send, with a summary of the middle where S0's rule asks for one.
+    async def build(self, tenant_id: str, request: StatelessRequest) -> ContextResult:
+        """Return the messages to send, with a summary of the middle where that is needed.
 
-        Raises ValidationError, or ServiceUnavailable when the model gives none: then there is
-        no new state, and the caller's stays as it is (CX-NT3).
+        Raises ValidationError, or ServiceUnavailable when the model fails: then there is no new
+        state.
         """
-        _require_objects(ask.messages)
-        messages: Sequence[Mapping[str, Any]] = ask.messages
+        _require_objects(request.messages)
+        messages: Sequence[Mapping[str, Any]] = request.messages
         plan = await asyncio.to_thread(
-            stateless.plan_build, messages, ask.state, ask.max_context_tokens, ask.policy
+            stateless.plan_build,
+            messages,
+            request.state,
+            request.max_context_tokens,
+            request.policy,
         )
         match plan:
             case stateless.ShowAll():
                 return _result(messages, summary_used=False)
             case stateless.ReuseSummary():
-                shown = stateless.assemble(messages, plan.summary, ask.policy)
+                shown = stateless.assemble(messages, plan.summary, request.policy)
                 return _result(shown, summary_used=True)
             case stateless.CompressMiddle():
-                least, most = SUMMARY_TOKENS
-                room = max(least, min(most, ask.max_context_tokens // 10))
+                minimum, maximum = SUMMARY_TOKENS
+                max_tokens = max(minimum, min(maximum, request.max_context_tokens // 10))
                 middle = list(range(plan.start, plan.end))
                 made = await self._summarise(
-                    tenant_id, await _read(messages, middle), ask.model, room
+                    tenant_id, await _read(messages, middle), request.model, max_tokens
                 )
                 state = stateless.new_state(plan, made.text, self._now().isoformat())
-                shown = stateless.assemble(messages, made.text, ask.policy)
+                shown = stateless.assemble(messages, made.text, request.policy)
                 return _result(shown, summary_used=True, state=state)
 
     async def compress(
         self, tenant_id: str, messages: Sequence[Any], model: str | None
     ) -> Compressed:
-        """Return a summary of all the messages; raises as `build` does (CX-NT2).
+        """Return a summary of all the messages; raises as `build` does.
 
-        A call at the end is left out of what is summarised, so that of it alone nothing is left.
+        A call at the end is not summarised.
         """
         stateless.require_messages(messages)
         _require_objects(messages)
@@ -173,30 +179,34 @@ class StatelessService:
         stateless.require_messages(without_trailing_calls(neutral))
         return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1])
 
-    async def count(self, tenant_id: str, ask: CountRequest) -> TokenCount:
+    async def count(self, tenant_id: str, request: CountRequest) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them (J1)."""
-        calibration = await self._calibration(tenant_id, ask)
-        return await asyncio.to_thread(self._count, ask, calibration)
+        calibration = await self._calibration(tenant_id, request)
+        return await asyncio.to_thread(self._count, request, calibration)
 
-    async def _calibration(self, tenant_id: str, ask: CountRequest) -> Calibration | None:
-        """Return what reports say of the model's counts; without a database nobody knows."""
-        if ask.model is None:
+    async def _calibration(self, tenant_id: str, request: CountRequest) -> Calibration | None:
+        """Return the model's calibration, None without a database."""
+        if request.model is None:
             return None
         with suppress(ServiceUnavailable):
             async with self._database.session() as records:
-                return await records.usage.find_calibration(tenant_id, ask.model, ask.counter)
+                return await records.usage.find_calibration(
+                    tenant_id, request.model, request.counter
+                )
         return None
 
-    def _count(self, ask: CountRequest, calibration: Calibration | None) -> TokenCount:
-        count = self._frames.counter(ask.counter)
-        _require_objects(ask.messages)
+    def _count(self, request: CountRequest, calibration: Calibration | None) -> TokenCount:
+        count = self._resolver.counter(request.counter)
+        _require_objects(request.messages)
         factor = calibration.rounded.factor if calibration is not None else 1.0
-        messages = scaled(self._count_messages(ask), factor)
-        text = scaled(count(ask.text), factor) if ask.text is not None else 0
-        definitions = [parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(ask.tools)]
+        messages = scaled(self._count_messages(request), factor)
+        text = scaled(count(request.text), factor) if request.text is not None else 0
+        definitions = [
+            parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(request.tools)
+        ]
         tools = scaled(estimate_tool_defs_tokens(definitions, count), factor)
-        info = self._models.find(ask.model) if ask.model else None
-        exact = info is not None and info.exact and ask.counter is CounterName.TOKENIZER
+        info = self._models.find(request.model) if request.model else None
+        exact = info is not None and info.exact and request.counter is CounterName.TOKENIZER
         margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, calibration)
         total = messages + text + tools
         return TokenCount(
@@ -204,31 +214,31 @@ class StatelessService:
             messages=messages,
             text=text,
             tools=tools,
-            counter=ask.counter,
-            model=ask.model,
+            counter=request.counter,
+            model=request.model,
             margin=margin,
-            method=estimate_of(total, ask.counter, factor, margin, calibration).method,
+            method=estimate_of(total, request.counter, factor, margin, calibration).method,
             factor=factor,
         )
 
-    def _count_messages(self, ask: CountRequest) -> int:
-        if ask.counter is CounterName.TOKENIZER:
+    def _count_messages(self, request: CountRequest) -> int:
+        if request.counter is CounterName.TOKENIZER:
             return count_payload_messages(
-                ask.format, ask.messages, self._frames.counter("tokenizer")
+                request.format, request.messages, self._resolver.counter("tokenizer")
             )
         estimate = {
             CounterName.BYTES_4: bytes_4,
             CounterName.CHARS_4: chars_4,
             CounterName.CHARS_2_5: chars_2_5,
-        }[ask.counter]
-        return estimate(_neutral(ask.messages, range(len(ask.messages)), ask.format))
+        }[request.counter]
+        return estimate(_neutral(request.messages, range(len(request.messages)), request.format))
 
     async def _summarise(
         self,
         tenant_id: str,
         neutral: Sequence[Message],
         model: str | None,
-        room: int,
+        max_tokens: int,
     ) -> Compressed:
         chosen = self._summariser.choose_model(model, None, None)
         if not without_trailing_calls(neutral):
@@ -236,17 +246,17 @@ class StatelessService:
             chosen = None
         effort = self._summariser.effort(tenant_id)
         made = await self._summariser.summarise(
-            neutral, None, SummaryRequest(), chosen, room, effort
+            neutral, None, SummaryRequest(), chosen, max_tokens, effort
         )
         return Compressed(made.text, effort.model)
 
 
 def _require_objects(messages: Sequence[Any]) -> None:
     wrong = (index for index, message in enumerate(messages) if not isinstance(message, Mapping))
-    told = list(islice(wrong, _MAX_PLACES))
-    if told:
+    listed = list(islice(wrong, _MAX_PLACES))
+    if listed:
         detail = "A message is a JSON object"
-        problems = tuple(Problem(f"/messages/{index}", detail) for index in told)
+        problems = tuple(Problem(f"/messages/{index}", detail) for index in listed)
         raise ValidationError(detail, problems=problems)
 
 
@@ -257,7 +267,7 @@ async def _read(messages: Sequence[Any], places: Sequence[int]) -> list[Message]
 def _neutral(
     messages: Sequence[Mapping[str, Any]], places: Sequence[int], format: FormatName
 ) -> list[Message]:
-    """Read messages of a caller's own history, in which system messages may stand."""
+    """Parse messages of a caller's own history, which may have system messages."""
     read: list[Message] = []
     for index in places:
         raw = messages[index]

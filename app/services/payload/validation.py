@@ -1,4 +1,4 @@
-"""Payloads judged by the rules of their providers; nothing is stored (K2)."""
+"""Validates payloads by the rules of their providers; nothing is stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DECLARATIONS = ("function_declarations", "functionDeclarations")
 
 @dataclass(frozen=True, slots=True)
 class ValidationRequest:
-    """A payload and what is known beside it; `previous_stable` is the answer's `stable_items`."""
+    """A payload and facts beside it; `previous_stable` is `stable_items` of the build before."""
 
     payload: Mapping[str, Any]
     format: FormatName = FormatName.OPENAI_CHAT
@@ -42,9 +42,9 @@ class ValidationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with a payload; `valid` when no violation is an error.
+    """The violations of a payload, which is `valid` when none is an error.
 
-    `tokens` and `capacity` are what N7 was judged by, None where one of them is unknown.
+    `tokens` and `capacity` are those that rule N7 compared, None where one is unknown.
     """
 
     valid: bool
@@ -54,20 +54,20 @@ class Verdict:
 
 
 class ValidationService:
-    """Judges payloads, whoever built them."""
+    """Validates payloads of any origin."""
 
     def __init__(self, database: Database, resolver: SettingsResolver, models: Models) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._models = models
 
-    async def validate(self, tenant_id: str, ask: ValidationRequest) -> Verdict:
+    async def validate(self, tenant_id: str, request: ValidationRequest) -> Verdict:
         """Return the verdict on a payload.
 
         Raises ValidationError for a payload without a list of items, and for an unknown model.
         """
-        info = await self._model(tenant_id, ask.model) if ask.model is not None else None
-        return await asyncio.to_thread(self._judge, ask, info)
+        info = await self._model(tenant_id, request.model) if request.model is not None else None
+        return await asyncio.to_thread(self._judge, request, info)
 
     async def _model(self, tenant_id: str, model: str) -> ModelInfo:
         bundled = await asyncio.to_thread(self._models.find, model)
@@ -78,30 +78,30 @@ class ValidationService:
             raise ValidationError.at("/model", detail)
         return overlaid(model, bundled, own)
 
-    def _judge(self, ask: ValidationRequest, info: ModelInfo | None) -> Verdict:
-        shape = read(ask.payload, ask.format, "/payload")
-        if ask.previous is not None:
-            read(ask.previous, ask.format, "/previous")
-        capacity = capacity_of(shape, ask.max_context_tokens, info)
+    def _judge(self, request: ValidationRequest, info: ModelInfo | None) -> Verdict:
+        shape = read(request.payload, request.format, "/payload")
+        if request.previous is not None:
+            read(request.previous, request.format, "/previous")
+        capacity = capacity_of(shape, request.max_context_tokens, info)
         tokens = None
         if capacity is not None:
-            tokens = _tokens(shape, ask.format, self._frames.counter(CounterName.TOKENIZER))
+            tokens = _tokens(shape, request.format, self._resolver.counter(CounterName.TOKENIZER))
         context = Context(
-            previous=ask.previous,
-            previous_stable=ask.previous_stable,
+            previous=request.previous,
+            previous_stable=request.previous_stable,
             model=info,
             tokens=tokens,
             capacity=capacity,
-            betas=ask.betas,
-            prefill=ask.prefill,
+            betas=request.betas,
+            prefill=request.prefill,
         )
-        violations = validate(ask.payload, ask.format, context)
+        violations = validate(request.payload, request.format, context)
         valid = all(violation.severity != "error" for violation in violations)
         return Verdict(valid, violations, tokens, capacity)
 
 
 def _tokens(shape: Shape, format: FormatName, count: CountText) -> int | None:
-    """Count a payload as a build does (C1), None where one of its items cannot be read."""
+    """Count a payload as a build does, None where an item cannot be read."""
     if not all(isinstance(item, Mapping) for item in shape.items):
         return None
     try:
@@ -113,7 +113,7 @@ def _tokens(shape: Shape, format: FormatName, count: CountText) -> int | None:
 
 
 def _tool_tokens(shape: Shape, count: CountText) -> int:
-    """Count the tools; one that is not defined by a schema as the text it is sent as."""
+    """Count the tools; one without a schema is counted as its JSON text."""
     known: list[ToolDefinition] = []
     others = 0
     for tool in shape.tools:

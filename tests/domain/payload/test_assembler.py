@@ -46,8 +46,8 @@ from app.domain.payload.assembler import (
     placeholder_of,
     with_breakpoints,
 )
-from app.domain.payload.assemblers import CACHE_MARKS, assembler_for
-from app.domain.payload.assemblers.anthropic import CACHE_MARK
+from app.domain.payload.assemblers import BREAKPOINTS_JSON, assembler_for
+from app.domain.payload.assemblers.anthropic import BREAKPOINT_JSON
 from app.domain.prompt.sections import Tail
 from tests.domain.histories import (
     ANTHROPIC,
@@ -434,7 +434,7 @@ def test_responses_of_a_group_stand_in_the_order_of_its_calls() -> None:
         assembler.add(made)
         items = assembler.items()
         assert items.tokens == count_payload_messages(GEMINI, parsed(items), third)
-        assert items.marks == ()
+        assert items.breakpoints == ()
         told.append((items.stable, [answered(part) for part in parsed(items)[-1]["parts"]]))
     c = ("c", "[media follows]")
     media: list[Any] = ["text", "fileData"]
@@ -489,12 +489,12 @@ LOOKBACK_BLOCKS = 19
 def test_cache_marks_are_few_close_and_on_what_came_from_the_log(case: Case) -> None:
     """At most four marks, at most 19 blocks apart but for thinking between them (A7, A8)."""
     items = folded(case).items()
-    assert len(items.marks) <= MAX_BREAKPOINTS
-    assert list(items.marks) == sorted(set(items.marks), reverse=True)
+    assert len(items.breakpoints) <= MAX_BREAKPOINTS
+    assert list(items.breakpoints) == sorted(set(items.breakpoints), reverse=True)
     wire = parsed(items)
     places = []
-    for mark in items.marks:
-        marked = json.loads(with_breakpoints(items.wire[mark.item], CACHE_MARK, [mark.offset]))
+    for mark in items.breakpoints:
+        marked = json.loads(with_breakpoints(items.wire[mark.item], BREAKPOINT_JSON, [mark.offset]))
         (at,) = [n for n, block in enumerate(marked["content"]) if "cache_control" in block]
         assert marked["content"][at].pop("cache_control") == {"type": "ephemeral"}
         assert marked == wire[mark.item]
@@ -517,7 +517,7 @@ def test_what_an_earlier_payload_marked_is_known(case: Case) -> None:
         assembler = folded(case, shown[:number])
         point, items = whole.point_at(shown[number - 1].seq), assembler.items()
         assert point is not None
-        assert (point.stable, point.marks) == (items.stable, items.marks)
+        assert (point.stable, point.breakpoints) == (items.stable, items.breakpoints)
 
 
 @given(cases(st.just(RESPONSES)))
@@ -526,13 +526,13 @@ def test_breakpoints_stand_on_what_users_said(case: Case) -> None:
     """At most four marks, at the last part of a user's or developer's message (C8, C9, G4)."""
     whole = folded(case, case.shown)
     items = whole.items()
-    assert len(items.marks) <= MAX_BREAKPOINTS
-    assert list(items.marks) == sorted(set(items.marks), reverse=True)
+    assert len(items.breakpoints) <= MAX_BREAKPOINTS
+    assert list(items.breakpoints) == sorted(set(items.breakpoints), reverse=True)
     wire = parsed(items)
     said = [at for at, item in enumerate(wire) if item.get("role") in ("user", "developer")]
-    assert [mark.item for mark in items.marks][:2] == said[::-1][:2]
-    for mark in items.marks:
-        bytes_ = with_breakpoints(items.wire[mark.item], CACHE_MARKS[RESPONSES], [mark.offset])
+    assert [mark.item for mark in items.breakpoints][:2] == said[::-1][:2]
+    for mark in items.breakpoints:
+        bytes_ = with_breakpoints(items.wire[mark.item], BREAKPOINTS_JSON[RESPONSES], [mark.offset])
         marked = json.loads(bytes_)
         assert issues(case, [marked]) == []
         assert marked["content"][-1].pop("prompt_cache_breakpoint") == {"mode": "explicit"}
@@ -548,9 +548,11 @@ def test_what_a_responses_payload_marked_is_known() -> None:
     for made in rows:
         assembler.add(made)
         items = assembler.items()
-        assert assembler.point_at(made.seq) == (items.stable, items.marks)
-    assert [mark.item for mark in items.marks] == [58, 56, 48, 32]
-    assert items.marks[0].tokens == count_payload_messages(RESPONSES, parsed(items)[:59], third)
+        assert assembler.point_at(made.seq) == (items.stable, items.breakpoints)
+    assert [mark.item for mark in items.breakpoints] == [58, 56, 48, 32]
+    assert items.breakpoints[0].tokens == count_payload_messages(
+        RESPONSES, parsed(items)[:59], third
+    )
 
 
 def test_the_newest_block_of_the_log_is_marked() -> None:
@@ -561,7 +563,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
     for made in rows:
         assembler.add(made)
     items = assembler.items()
-    assert [mark.item for mark in items.marks] == [119, 104, 89, 74]
+    assert [mark.item for mark in items.breakpoints] == [119, 104, 89, 74]
     assert items.stable == 119
 
 

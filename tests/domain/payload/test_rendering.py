@@ -25,8 +25,8 @@ from app.domain.payload.assembler import (
 )
 from app.domain.payload.assemblers import assembler_for
 from app.domain.payload.rendering import (
-    MAX_SYSTEM_MARKS,
-    UNMARKED,
+    MAX_SYSTEM_BREAKPOINTS,
+    WITHOUT_BREAKPOINTS,
     Payload,
     Request,
     render_payload,
@@ -100,16 +100,20 @@ def rendered(
     return payload, json.loads(orjson.dumps(payload.body))
 
 
-MARKS = ("cache_control", "prompt_cache_breakpoint")
+BREAKPOINT_FIELDS = ("cache_control", "prompt_cache_breakpoint")
 
 
-def unmarked(value: Any) -> Any:
+def without_breakpoints(value: Any) -> Any:
     """Return a payload's value without its cache marks."""
     match value:
         case dict():
-            return {key: unmarked(v) for key, v in value.items() if key not in MARKS}
+            return {
+                key: without_breakpoints(v)
+                for key, v in value.items()
+                if key not in BREAKPOINT_FIELDS
+            }
         case list():
-            return [unmarked(item) for item in value]
+            return [without_breakpoints(item) for item in value]
         case _:
             return value
 
@@ -118,7 +122,9 @@ def count_marks(value: Any) -> int:
     """Count the cache marks anywhere in a payload."""
     match value:
         case dict():
-            return sum(key in value for key in MARKS) + sum(map(count_marks, value.values()))
+            return sum(key in value for key in BREAKPOINT_FIELDS) + sum(
+                map(count_marks, value.values())
+            )
         case list():
             return sum(map(count_marks, value))
         case _:
@@ -156,7 +162,7 @@ def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, ta
         assert marks == 0
         return
     assert marks <= MAX_BREAKPOINTS
-    assert count_marks(body.get("system")) <= MAX_SYSTEM_MARKS
+    assert count_marks(body.get("system")) <= MAX_SYSTEM_BREAKPOINTS
     listed = body[ITEMS[case.format]]
     last = listed[len(listed) - items.tail :]
     if case.format is ANTHROPIC:  # the tail joins the last item, of which other blocks are marked
@@ -167,7 +173,7 @@ def test_cache_marks_are_at_most_four(case: Case, resolved: ResolvedSettings, ta
     assert len({point.index for point in payload.breakpoints if point.after == "message"}) == sum(
         count_marks(item) > 0 for item in body["messages"]
     )
-    if items.marks:
+    if items.breakpoints:
         assert count_marks(body["messages"]) >= 1
     assert tail.texts == () or count_marks(listed[-1]["content"][-len(tail.texts) :]) == 0
 
@@ -184,7 +190,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
         return
     offer = offer_of(case, resolved)
     (early, before), (late, after) = (rendered(case, resolved, i, offer) for i in (first, last))
-    before, after = unmarked(before), unmarked(after)
+    before, after = without_breakpoints(before), without_breakpoints(after)
     stable, key = early.stable_items, ITEMS[case.format]
     assert after[key][:stable] == before[key][:stable]
     for name in ("system", "tools", "config"):
@@ -239,7 +245,7 @@ def test_the_budget_counts_what_is_returned(
     items = folded(case).items(tail)
     offer = offer_of(case, resolved, items.has_calls)
     _, body = rendered(case, resolved, items, offer)
-    body = unmarked(body)
+    body = without_breakpoints(body)
     listed = body[ITEMS[case.format]]
     static = system_text(static_sections(resolved.sections))
     if case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES) and static:
@@ -265,7 +271,7 @@ def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_to
         case, resolved, items, PayloadTools((STUB_TOOL.name,)) if stub_tools else NO_PAYLOAD_TOOLS
     )
     assert faults(format, body) == []
-    listed = unmarked(body[ITEMS[format]])
+    listed = without_breakpoints(body[ITEMS[format]])
     has_system = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
     counted = count_payload_messages(format, listed[1:] if has_system else listed, third)
     assert items.tokens + items.summary_tokens == counted
@@ -344,13 +350,13 @@ def test_marks_that_cannot_be_laid_are_left_out() -> None:
     """Without marks the sections are sent as one text, and the payload says so (G7)."""
     case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
     resolved = frame_of([PromptSection("a", "one"), PromptSection("b", "two")], TOOLS, None)
-    items = replace(folded(case).items(), marks=(BreakpointPlace(0, 3, 0),))
+    items = replace(folded(case).items(), breakpoints=(BreakpointPlace(0, 3, 0),))
     request = Request(ANTHROPIC, NO_PAYLOAD_TOOLS, "c")
     with pytest.raises(MisplacedBreakpoint):
         render_payload(request, resolved, items)
-    payload = render_payload(request, resolved, items, marked=False)
+    payload = render_payload(request, resolved, items, breakpoints=False)
     body = json.loads(orjson.dumps(payload.body))
-    assert payload.degraded == (UNMARKED,)
+    assert payload.degraded == (WITHOUT_BREAKPOINTS,)
     assert body["system"] == "one\n\ntwo"
     assert count_marks(body) == 0
 

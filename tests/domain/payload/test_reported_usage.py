@@ -34,10 +34,9 @@ from app.domain.payload.reported_usage import (
     current_epoch,
     is_suspended,
     judged_tokens,
-    read_usage,
     should_compact,
-    usage_shape,
 )
+from app.domain.payload.usage_objects import read_usage, usage_shape
 
 LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
 """Compaction is due at 700 of 1000 tokens."""

@@ -22,7 +22,7 @@ from app.domain.payload.validation import (
     read,
     validate,
 )
-from app.domain.payload.validation.shapes import MARKS
+from app.domain.payload.validation.shapes import BREAKPOINT_FIELDS
 from tests.domain.payload import validation_payloads as given_
 from tests.domain.payload.validation_payloads import context_of, payload_of
 from tests.judge import anthropic, errors, refusals
@@ -222,17 +222,21 @@ def test_turns_are_appended(format: FormatName, turns: list[int]) -> None:
     assert validate(payload, format, context) == []
 
 
-def without_marks(value: Any) -> Any:
+def without_breakpoints(value: Any) -> Any:
     """Return a payload without cache marks, which not all SDK types have."""
     if isinstance(value, dict):
-        return {key: without_marks(item) for key, item in value.items() if key not in MARKS}
-    return [without_marks(item) for item in value] if isinstance(value, list) else value
+        return {
+            key: without_breakpoints(item)
+            for key, item in value.items()
+            if key not in BREAKPOINT_FIELDS
+        }
+    return [without_breakpoints(item) for item in value] if isinstance(value, list) else value
 
 
 def their_errors(format: FormatName, payload: dict[str, Any]) -> list[str]:
     """Return what the independent judge says against a payload."""
     if format is CHAT:
-        return refusals(format, {**payload, "messages": without_marks(payload["messages"])})
+        return refusals(format, {**payload, "messages": without_breakpoints(payload["messages"])})
     if format is ANTHROPIC:
         return [str(error) for error in errors(anthropic.judge(payload, merge_roles=True))]
     return refusals(format, payload)

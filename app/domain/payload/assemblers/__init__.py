@@ -1,4 +1,4 @@
-"""The assemblers: one for every wire format (K1)."""
+"""The assemblers, one per wire format."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ASSEMBLERS: Final[Mapping[FormatName, type[Assembler]]] = MappingProxyType(
         FormatName.GEMINI: GeminiAssembler,
     }
 )
-CACHE_MARKS: Final[Mapping[FormatName, bytes]] = MappingProxyType(
+BREAKPOINTS_JSON: Final[Mapping[FormatName, bytes]] = MappingProxyType(
     {
-        FormatName.OPENAI_RESPONSES: openai_responses.CACHE_MARK,
-        FormatName.ANTHROPIC: anthropic.CACHE_MARK,
+        FormatName.OPENAI_RESPONSES: openai_responses.BREAKPOINT_JSON,
+        FormatName.ANTHROPIC: anthropic.BREAKPOINT_JSON,
     }
 )
-"""What a mark adds to a block, in formats whose items have places for marks (G2)."""
+"""The JSON that makes a block a breakpoint, in formats whose items have places for it."""
 
 
 def assembler_for(
@@ -42,5 +42,5 @@ def assembler_for(
     opening: Tail = NO_TAIL,
     defined: Collection[str] = NO_NAMES,
 ) -> Assembler:
-    """Return a fresh assembler for a format, which may name these of the agent's own tools."""
+    """Return a new assembler for a format; its text may name these own tools."""
     return ASSEMBLERS[format](view, count, tools, opening, defined)

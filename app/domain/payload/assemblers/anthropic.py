@@ -1,6 +1,6 @@
-"""Payload items for Anthropic Messages (rules HA): neighbours of one role share a message.
+"""Payload items for Anthropic Messages: neighbours of one role share a message.
 
-Thinking goes back verbatim as long as its prefix is unchanged, and never again after (A9 to A11).
+Thinking is replayed byte for byte while its prefix is unchanged, and never after that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.domain.models.tokens import (
 from app.domain.payload.assemblers.merging import Block, MergingAssembler
 from app.domain.prompt.sections import Tail
 
-CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
+BREAKPOINT_JSON = b',"cache_control":{"type":"ephemeral"}'
 _FORMAT = FormatName.ANTHROPIC
 _THINKING = ("thinking", "redacted_thinking")
 
@@ -52,7 +52,7 @@ class AnthropicAssembler(MergingAssembler):
         replays = row.seq > self.view.reasoning_after
         role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
         tokens = row.tokens
-        # With ids the message is counted anew, so that the comparison below sees none replaced.
+        # With ids the message is counted again, so that the comparison below sees no replaced id.
         adapted = anthropic.adapt(message, ids)
         is_other = ids or row.has_media or is_plain or stored is not given
         if is_other or not counts_alike(message, adapted, _FORMAT):
@@ -66,7 +66,7 @@ class AnthropicAssembler(MergingAssembler):
         self._put(role, wire, tokens - MESSAGE_OVERHEAD)
 
     def _with_known_tools(self, message: Message) -> Message:
-        """Show what a search found: tools that are defined by reference, others by name (A6)."""
+        """Show tools that a search found: defined ones by reference, others by name."""
         names = [_referenced(part) for part in message.parts]
         if not any(names):
             return message

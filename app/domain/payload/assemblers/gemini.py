@@ -1,10 +1,10 @@
-"""Payload contents for Gemini (rules HG): neighbours of one role share a content.
+"""Payload contents for Gemini: neighbours of one role share a content.
 
-1. The responses of a call group stand together in the order of its calls, whatever order they
-   came in: they are put when the last one is there, or when the group ends (G1).
-2. A response is sent as an object, which no other format does: its count is made here (J1).
-3. Signatures and signed thoughts go back verbatim as long as their prefix is unchanged (G2).
-4. Gemini caches by prefix alone, so there are no marks.
+1. The responses of a call group are together, in the order of its calls. They are added with the
+   last one, or when the group ends.
+2. A response is an object, unlike in other formats, so it is counted here.
+3. Signatures and signed thoughts are replayed byte for byte while their prefix is unchanged.
+4. Gemini caches by prefix alone, so there are no breakpoints.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class GeminiAssembler(MergingAssembler):
     def _text_block(self, text: str) -> bytes:
         return json_text.dump_payload({"text": text})
 
-    def _mark(self) -> None:
-        """Note nothing (rule 4)."""
+    def _add_breakpoint(self) -> None:
+        """Do nothing (rule 4)."""
 
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
         known, asked = self._known_as.get(wire_id, wire_id), self._asked.get(wire_id)
@@ -83,7 +83,7 @@ class GeminiAssembler(MergingAssembler):
             tokens = count_message(shown, self.count, FormatName.GEMINI).visible
         if replays:
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
-        blocks = [Block(json_text.dump_payload(part), markable=False) for part in parts]
+        blocks = [Block(json_text.dump_payload(part), cacheable=False) for part in parts]
         self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
@@ -110,7 +110,7 @@ class GeminiAssembler(MergingAssembler):
 
     def _flush_media(self) -> None:
         for block, tokens in self._closing():
-            self._put(self.user, [Block(block, markable=False)], tokens)
+            self._put(self.user, [Block(block, cacheable=False)], tokens)
         self._asked, self._known_as = {}, {}
         self._results, self._media = {}, {}
 

@@ -1,9 +1,9 @@
-"""Payload items for formats in which neighbours of one role share an item (rules HA, HG).
+"""Payload items for formats in which neighbours of one role share an item.
 
-1. An item is closed when the other role speaks. The one that is still open may grow, so it is
-   never among the stable ones; what is in it already stays where it is.
-2. Cache marks stand at the last block that came from the log, and at every `GRID`th block before.
-   The latter never move, so that an earlier payload differs only near its end (A8, G4).
+1. An item is closed when the other role speaks. The open one may grow, so it is never stable; its
+   content stays where it is.
+2. Cache breakpoints are at the last block from the log, and at every `BREAKPOINT_INTERVAL`th block
+   before. The latter never move, so that an earlier payload differs only near its end.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from app.domain.payload.assembler import (
 )
 from app.domain.prompt.sections import NO_TAIL, Tail
 
-GRID = 15
-"""Blocks from one lasting mark to the next; Anthropic looks back 20 from a mark."""
+BREAKPOINT_INTERVAL = 15
+"""Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
 _CLOSING = b"]}"
 
 
 class Block(NamedTuple):
-    """One part of an item as JSON; no mark may stand on some (A7)."""
+    """One part of an item as JSON; some cannot have a breakpoint."""
 
     json: bytes
-    markable: bool = True
+    cacheable: bool = True
 
 
 class MergingAssembler(Assembler):
-    """Folds rows into items of alternating roles."""
+    """Renders rows into items of alternating roles."""
 
     user: str
     """The role that users and tool results share."""
@@ -59,7 +59,7 @@ class MergingAssembler(Assembler):
         self._blocks: list[bytes] = []
         self._end = 0  # bytes of the open item so far, without its closing
         self._hash = hashlib.sha256()
-        self._since_mark = 0
+        self._since_breakpoint = 0
         self._lasting: list[BreakpointPlace] = []
         self._newest: BreakpointPlace | None = None
         self._history: list[tuple[int, BreakpointPlace | None]] = []
@@ -92,17 +92,17 @@ class MergingAssembler(Assembler):
         for block in blocks:
             self._end += len(block.json) + (1 if self._blocks else 0)
             self._blocks.append(block.json)
-            self._since_mark += 1
-            if block.markable:
-                self._mark()
+            self._since_breakpoint += 1
+            if block.cacheable:
+                self._add_breakpoint()
 
-    def _mark(self) -> None:
-        """Note the place behind the last block; every `GRID`th lasts."""
+    def _add_breakpoint(self) -> None:
+        """Note the place behind the last block; every `BREAKPOINT_INTERVAL`th lasts."""
         self._newest = BreakpointPlace(
             len(self._closed), self._end - 1, self.tokens + self.summary_tokens
         )
-        if self._since_mark >= GRID:
-            self._since_mark = 0
+        if self._since_breakpoint >= BREAKPOINT_INTERVAL:
+            self._since_breakpoint = 0
             self._lasting.append(self._newest)
 
     def _close(self) -> None:
@@ -118,14 +118,16 @@ class MergingAssembler(Assembler):
     def _after_row(self) -> None:
         self._history.append((len(self._lasting), self._newest))
 
-    def _marks_at(self, place: int) -> tuple[BreakpointPlace, ...]:
+    def _breakpoints_at(self, place: int) -> tuple[BreakpointPlace, ...]:
         lasting, newest = self._history[place]
-        return self._marks(lasting, newest)
+        return self._breakpoint_places(lasting, newest)
 
-    def _marks(self, lasting: int, newest: BreakpointPlace | None) -> tuple[BreakpointPlace, ...]:
+    def _breakpoint_places(
+        self, lasting: int, newest: BreakpointPlace | None
+    ) -> tuple[BreakpointPlace, ...]:
         found = [] if newest is None else [newest]
         recent = self._lasting[max(0, lasting - MAX_BREAKPOINTS) : lasting]
-        found += [mark for mark in reversed(recent) if mark != newest]
+        found += [place for place in reversed(recent) if place != newest]
         return tuple(found[:MAX_BREAKPOINTS])
 
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
@@ -173,7 +175,7 @@ class MergingAssembler(Assembler):
             prefix_digest=self._hash.hexdigest(),
             rendered_through=self.rendered_through,
             has_calls=self.has_calls,
-            marks=self._marks(len(self._lasting), self._newest),
+            breakpoints=self._breakpoint_places(len(self._lasting), self._newest),
             mentions=tuple(sorted(self.mentions)),
             references=tuple(sorted(self.references)),
             tail=1 if tail.texts else 0,

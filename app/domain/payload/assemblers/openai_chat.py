@@ -1,8 +1,8 @@
-"""Payload items for OpenAI Chat Completions (rules HB).
+"""Payload items for OpenAI Chat Completions.
 
-1. One row is one message, but for the media of results: those follow in a user message (B4).
-2. A message never changes once it is put, so all of them are stable.
-3. Reasoning goes back as it came, to a model of the family that made it (N12).
+1. One row is one message. Media of results follow in a user message.
+2. A message never changes, so all of them are stable.
+3. Reasoning is replayed unchanged, to a model of the family that made it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from app.domain.prompt.sections import NO_TAIL, Tail
 
 
 class ChatAssembler(Assembler):
-    """Items for OpenAI Chat Completions (rules HB)."""
+    """Items for OpenAI Chat Completions."""
 
-    says_system = True
+    takes_system_notes = True
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ChatAssembler(Assembler):
 
     @property
     def stable(self) -> int:
-        """All items put so far: a chat message never grows."""
+        """All items: a chat message never grows."""
         return len(self._items)
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
@@ -82,7 +82,7 @@ class ChatAssembler(Assembler):
         self._put(json_text.dump_payload(item), tokens)
 
     def _reasoning_tokens(self, row: LogRow, message: Message) -> int:
-        """Return the tokens of the fields that carry a message's reasoning: all of them go."""
+        """Return the tokens of the fields that carry a message's reasoning."""
         if row.format is FormatName.OPENAI_CHAT:
             return row.reasoning_tokens
         return count_json(message_fields(message), self.count)

@@ -1,10 +1,11 @@
-"""Payload items for OpenAI Responses (rules HC).
+"""Payload items for OpenAI Responses.
 
-1. One row is one item or more, and an item never changes once it is put, so all are stable (C9).
-2. Reasoning and compaction go back verbatim as long as their prefix is unchanged (C2, C3).
-3. A result has the type that its call went out as, whatever format it came in (C1).
-4. Cache marks stand at the last part of user and developer messages: the two newest, since OpenAI
-   finds what it cached only at marks that stand there still, and every `GRID`th item or so (C8).
+1. One row is one item or more. An item never changes, so all of them are stable.
+2. Reasoning and compaction items are replayed byte for byte while their prefix is unchanged.
+3. A result has the type of its call in this payload, whatever format it came in.
+4. Cache breakpoints are at the last part of user and developer messages: the two newest, because
+   OpenAI finds a cached prefix only at breakpoints that are still there, and about every
+   `BREAKPOINT_INTERVAL`th item.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from app.domain.payload.assembler import (
     BreakpointPlace,
     PayloadItems,
 )
-from app.domain.payload.assemblers.merging import GRID
+from app.domain.payload.assemblers.merging import BREAKPOINT_INTERVAL
 from app.domain.prompt.sections import NO_TAIL, Tail
 
-CACHE_MARK: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
+BREAKPOINT_JSON: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
 _FORMAT = FormatName.OPENAI_RESPONSES
-_MARKABLE = ("input_text", "input_image", "input_file")
+_CACHEABLE = ("input_text", "input_image", "input_file")
 _CLOSING = len("}]}")
 
 
 class ResponsesAssembler(Assembler):
     """Items for OpenAI Responses."""
 
-    says_system = True
+    takes_system_notes = True
 
     def __init__(
         self,
@@ -79,14 +80,14 @@ class ResponsesAssembler(Assembler):
             self._items.append(wire)
             self._hash.update(wire)
             content = item.get("content")
-            if not is_model and isinstance(content, list) and content[-1]["type"] in _MARKABLE:
-                self._mark(len(wire) - _CLOSING)
+            if not is_model and isinstance(content, list) and content[-1]["type"] in _CACHEABLE:
+                self._add_breakpoint(len(wire) - _CLOSING)
 
-    def _mark(self, offset: int) -> None:
-        mark = BreakpointPlace(len(self._items) - 1, offset, self.tokens + self.summary_tokens)
-        self._found.append(mark)
-        if mark.item >= GRID + (self._lasting[-1].item if self._lasting else 0):
-            self._lasting.append(mark)
+    def _add_breakpoint(self, offset: int) -> None:
+        place = BreakpointPlace(len(self._items) - 1, offset, self.tokens + self.summary_tokens)
+        self._found.append(place)
+        if place.item >= BREAKPOINT_INTERVAL + (self._lasting[-1].item if self._lasting else 0):
+            self._lasting.append(place)
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         stored, is_plain = self._message(row), self._is_plain(row)
@@ -127,10 +128,10 @@ class ResponsesAssembler(Assembler):
     def _after_row(self) -> None:
         self._history.append((len(self._found), len(self._lasting)))
 
-    def _marks_at(self, place: int) -> tuple[BreakpointPlace, ...]:
-        return self._marks(*self._history[place])
+    def _breakpoints_at(self, place: int) -> tuple[BreakpointPlace, ...]:
+        return self._breakpoint_places(*self._history[place])
 
-    def _marks(self, found: int, lasting: int) -> tuple[BreakpointPlace, ...]:
+    def _breakpoint_places(self, found: int, lasting: int) -> tuple[BreakpointPlace, ...]:
         newest = self._found[max(0, found - 2) : found]
         recent = self._lasting[max(0, lasting - MAX_BREAKPOINTS) : lasting]
         return tuple(sorted({*newest, *recent}, reverse=True)[:MAX_BREAKPOINTS])
@@ -154,7 +155,7 @@ class ResponsesAssembler(Assembler):
             prefix_digest=self._hash.hexdigest(),
             rendered_through=self.rendered_through,
             has_calls=self.has_calls,
-            marks=self._marks(len(self._found), len(self._lasting)),
+            breakpoints=self._breakpoint_places(len(self._found), len(self._lasting)),
             mentions=tuple(sorted(self.mentions)),
             references=tuple(sorted(self.references)),
             tail=1 if tail.texts else 0,

@@ -1,6 +1,6 @@
 """The rules of Anthropic Messages (A): who speaks where, tools, sizes, and settings.
 
-What concerns calls, thinking and cache marks stands in the modules beside this one.
+What concerns calls, thinking and cache breakpoints stands in the modules beside this one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.domain.payload.validation.shapes import (
     object_of,
     read,
     sent,
-    sent_with_marks,
+    sent_with_breakpoints,
     texts_in,
     word,
 )
@@ -188,7 +188,7 @@ def _judge_sizes(shape: Shape, context: Context, found: Findings) -> None:
     """A19: messages, bytes and images."""
     if len(shape.items) > MAX_MESSAGES:
         found.add("A19", shape.at, f"at most {MAX_MESSAGES:,} messages are taken")
-    if len(sent_with_marks(shape.payload)) > MAX_BYTES:
+    if len(sent_with_breakpoints(shape.payload)) > MAX_BYTES:
         found.add("A19", "", f"at most {MAX_BYTES:,} bytes are taken")
     window = context.model.context_window if context.model is not None else None
     most = MAX_IMAGES_OF_SMALL if window and window <= SMALL_WINDOW else MAX_IMAGES

@@ -1,9 +1,9 @@
-"""Cache marks of Anthropic Messages (A7, A8).
+"""Cache breakpoints of Anthropic Messages (A7, A8).
 
-1. Marks are counted in the order of the prefix: tools, system, messages. An automatic one, at the
-   top of the payload, is the last.
-2. From a mark the provider looks back 20 blocks for an entry that an earlier request wrote. What
-   was appended since has to have a mark inside that reach.
+1. Breakpoints are counted in the order of the prefix: tools, system, messages. An automatic one,
+   at the top of the payload, is the last.
+2. From a breakpoint the provider looks back 20 blocks for an entry that an earlier request wrote.
+   So new blocks need a breakpoint within that distance.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from app.domain.payload.validation.shapes import (
 LOOK_BACK: Final = 20
 
 
-class _Mark(NamedTuple):
-    """A mark: after how many blocks of the prefix, where, how long it lasts, on which block."""
+class _Breakpoint(NamedTuple):
+    """A breakpoint after `position` blocks of the prefix."""
 
     position: int
     pointer: str
@@ -40,47 +40,53 @@ class _Mark(NamedTuple):
 
 
 def judge(shape: Shape, context: Context, found: Findings) -> None:
-    """Judge the marks of a payload, and whether they find what the build before wrote."""
-    marks = list(_marks(shape))
-    _judge_each(marks, found)
+    """Judge the breakpoints, and whether they reach those of the build before."""
+    breakpoints = list(_breakpoints(shape))
+    _judge_each(breakpoints, found)
     automatic = shape.payload.get("cache_control")
-    if len(marks) + bool(automatic) > MAX_BREAKPOINTS:
-        where = "/cache_control" if automatic else marks[MAX_BREAKPOINTS].pointer
-        found.add("A7", where, f"at most {MAX_BREAKPOINTS} cache marks are taken")
+    if len(breakpoints) + bool(automatic) > MAX_BREAKPOINTS:
+        where = "/cache_control" if automatic else breakpoints[MAX_BREAKPOINTS].pointer
+        found.add("A7", where, f"at most {MAX_BREAKPOINTS} cache breakpoints are taken")
     least = context.model.cache_minimum_tokens if context.model is not None else None
-    if marks and least and context.tokens is not None and context.tokens < least:
-        found.add("A8", marks[-1].pointer, f"fewer than {least:,} tokens are not cached")
+    if breakpoints and least and context.tokens is not None and context.tokens < least:
+        found.add("A8", breakpoints[-1].pointer, f"fewer than {least:,} tokens are not cached")
     if context.previous is not None and not automatic:
-        _judge_reach(shape, marks, context, found)
+        _judge_reach(shape, breakpoints, context, found)
 
 
-def _judge_each(marks: list[_Mark], found: Findings) -> None:
+def _judge_each(breakpoints: list[_Breakpoint], found: Findings) -> None:
     is_short = False
-    for mark in marks:
-        kind = mark.block.get("type")
+    for breakpoint in breakpoints:
+        kind = breakpoint.block.get("type")
         if kind in THINKING:
-            found.add("A7", mark.pointer, "thinking takes no cache mark")
-        elif kind == "text" and is_blank(mark.block.get("text")):
-            found.add("A7", mark.pointer, "an empty text takes no cache mark")
-        elif mark.block.get("defer_loading"):
-            found.add("A7", mark.pointer, "a deferred tool takes no cache mark")
-        if mark.ttl == "1h" and is_short:
-            found.add("A7", mark.pointer, "marks of an hour stand before those of 5 minutes")
-        is_short = is_short or mark.ttl != "1h"
+            found.add("A7", breakpoint.pointer, "thinking takes no cache breakpoint")
+        elif kind == "text" and is_blank(breakpoint.block.get("text")):
+            found.add("A7", breakpoint.pointer, "an empty text takes no cache breakpoint")
+        elif breakpoint.block.get("defer_loading"):
+            found.add("A7", breakpoint.pointer, "a deferred tool takes no cache breakpoint")
+        if breakpoint.ttl == "1h" and is_short:
+            found.add(
+                "A7", breakpoint.pointer, "breakpoints of an hour stand before those of 5 minutes"
+            )
+        is_short = is_short or breakpoint.ttl != "1h"
 
 
-def _judge_reach(shape: Shape, marks: list[_Mark], context: Context, found: Findings) -> None:
-    """A8: a mark reaches back to what the build before wrote."""
+def _judge_reach(
+    shape: Shape, breakpoints: list[_Breakpoint], context: Context, found: Findings
+) -> None:
+    """A8: a breakpoint reaches back to what the build before wrote."""
     assert context.previous is not None
     old = read(context.previous, FormatName.ANTHROPIC)
-    written = [mark.position for mark in _marks(old)]
+    written = [breakpoint.position for breakpoint in _breakpoints(old)]
     if has_other_model(shape, old) or not written:
         return
     last, end = written[-1], sum(1 for _ in _blocks(shape))
-    reach = (mark for mark in marks if last <= mark.position <= last + LOOK_BACK)
+    reach = (
+        breakpoint for breakpoint in breakpoints if last <= breakpoint.position <= last + LOOK_BACK
+    )
     if end - last >= LOOK_BACK and next(reach, None) is None:
-        message = f"no mark within {LOOK_BACK} blocks of the one that the build before wrote"
-        found.add("A8", marks[-1].pointer if marks else shape.at, message)
+        message = f"no breakpoint within {LOOK_BACK} blocks of the one that the build before wrote"
+        found.add("A8", breakpoints[-1].pointer if breakpoints else shape.at, message)
 
 
 def _blocks(shape: Shape) -> Iterator[tuple[str, Object]]:
@@ -94,14 +100,16 @@ def _blocks(shape: Shape) -> Iterator[tuple[str, Object]]:
             yield f"{shape.at}/{index}{place}", block
 
 
-def _marks(shape: Shape) -> Iterator[_Mark]:
+def _breakpoints(shape: Shape) -> Iterator[_Breakpoint]:
     for position, (pointer, block) in enumerate(_blocks(shape), 1):
-        if mark := block.get("cache_control"):
-            yield _Mark(position, pointer, _ttl(mark), block)
+        if breakpoint := block.get("cache_control"):
+            yield _Breakpoint(position, pointer, _ttl(breakpoint), block)
         for place, nested in enumerate(list_of(block.get("content"))):
-            if mark := object_of(nested).get("cache_control"):
-                yield _Mark(position, f"{pointer}/content/{place}", _ttl(mark), object_of(nested))
+            if breakpoint := object_of(nested).get("cache_control"):
+                yield _Breakpoint(
+                    position, f"{pointer}/content/{place}", _ttl(breakpoint), object_of(nested)
+                )
 
 
-def _ttl(mark: Any) -> str:
-    return word(object_of(mark).get("ttl")) or "5m"
+def _ttl(breakpoint: Any) -> str:
+    return word(object_of(breakpoint).get("ttl")) or "5m"

@@ -16,7 +16,7 @@ from app.domain.formats.block_types import owners_of
 from app.domain.payload.validation.neutral import Dialect, Result, call_key, has_other_model
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
-    MARKS,
+    BREAKPOINT_FIELDS,
     Object,
     Shape,
     alike,
@@ -79,7 +79,7 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
     _judge_searches(shape, found)
     _judge_namespaces(shape, found)
     _judge_state(shape, context, found)
-    _judge_marks(shape, context, found)
+    _judge_breakpoints(shape, context, found)
 
 
 def _is_chained(payload: Object) -> bool:
@@ -275,39 +275,41 @@ def _latest_compaction(items: Any) -> int | None:
     return max(places, default=None)
 
 
-def _judge_marks(shape: Shape, context: Context, found: Findings) -> None:
+def _judge_breakpoints(shape: Shape, context: Context, found: Findings) -> None:
     """C8: at most four cache writes, and breakpoints where the provider reads them."""
-    marks = _marks(shape)
+    breakpoints = _breakpoints(shape)
     if not isinstance(shape.system, str | None):
         found.add("C8", shape.system_at, "instructions are a string, and take no breakpoint")
-    elif marks and shape.system:
+    elif breakpoints and shape.system:
         found.add("C8", shape.system_at, "stable text stands in a developer message")
     written = set()
     if context.previous is not None:
-        written = {at for at, _ in _marks(read(context.previous, FormatName.OPENAI_RESPONSES))}
-    new = [at for at, is_part in marks if is_part and at not in written]
+        written = {
+            at for at, _ in _breakpoints(read(context.previous, FormatName.OPENAI_RESPONSES))
+        }
+    new = [at for at, is_part in breakpoints if is_part and at not in written]
     options = object_of(shape.payload.get("prompt_cache_options"))
     most = MAX_WRITES if options.get("mode") == "explicit" else MAX_WRITES - 1
     if len(new) > most:
         found.add("C8", new[most], f"a request writes {most} explicit breakpoints at most")
-    misplaced = (at for at, is_part in marks if not is_part)
+    misplaced = (at for at, is_part in breakpoints if not is_part)
     found.add_all("C8", misplaced, "a breakpoint stands on a content part")
 
 
-def _marks(shape: Shape) -> list[tuple[str, bool]]:
+def _breakpoints(shape: Shape) -> list[tuple[str, bool]]:
     """Return where cache breakpoints stand, and whether that is on a content part."""
     found = [
         (f"{shape.tools_at}/{index}", False)
         for index, tool in enumerate(shape.tools)
-        if MARKS & object_of(tool).keys()
+        if BREAKPOINT_FIELDS & object_of(tool).keys()
     ]
     for index, item in enumerate(shape.items):
         at, raw = f"{shape.at}/{index}", object_of(item)
-        if MARKS & raw.keys():
+        if BREAKPOINT_FIELDS & raw.keys():
             found.append((at, False))
         for field in ("content", "output", "tools"):
             for place, part in enumerate(list_of(raw.get(field))):
-                if MARKS & object_of(part).keys():
+                if BREAKPOINT_FIELDS & object_of(part).keys():
                     found.append((f"{at}/{field}/{place}", field != "tools"))
     return found
 

@@ -1,8 +1,8 @@
-"""Reading payloads that nobody has checked: whatever is not what it should be reads as absent.
+"""Reads payloads that may be malformed: a value of a wrong type is read as absent.
 
-1. Nothing here raises on any JSON, but for a payload without a list of items.
+1. Only a payload without a list of items raises.
 2. Gemini's fields are read in both spellings, and from `config` as well as from the top.
-3. Values are compared as the bytes that would be sent, without marks for a provider's cache.
+3. Values are compared as the bytes that would be sent, without breakpoints for a provider's cache.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from app.domain.formats.json_fields import json_type
 
 Object = Mapping[str, Any]
 NOTHING: Object = {}
-MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
-"""The fields with which a payload marks where a cached prefix ends; rules compare without them."""
+BREAKPOINT_FIELDS = frozenset(("cache_control", "prompt_cache_breakpoint"))
+"""The fields of cache breakpoints; rules compare values without them."""
 
 _SYSTEM = ("system", "developer")
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
@@ -28,7 +28,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutpu
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A payload taken apart: items, tools and system prompt, each with its pointer."""
+    """The parts of a payload: items, tools and system prompt, each with its pointer."""
 
     payload: Object
     items: Sequence[Any]
@@ -39,24 +39,15 @@ class Shape:
     system_at: str
 
     @property
-    def systems(self) -> Iterator[tuple[str, str]]:
-        """The texts that speak with authority, each with its pointer."""
-        yield from ((self.system_at, text) for text in texts_in(self.system))
-        for index, item in enumerate(self.items):
-            if (raw := object_of(item)).get("role") in _SYSTEM:
-                said = raw.get("content", raw.get("parts"))
-                yield from ((f"{self.at}/{index}", text) for text in texts_in(said))
-
-    @property
     def max_output_tokens(self) -> int | None:
-        """The output limit under whichever name it has."""
+        """The output limit, under any of its names."""
         config = object_of(self.payload.get("config"))
         found = (holder.get(name) for holder in (self.payload, config) for name in _LIMITS)
         return next((limit for limit in found if type(limit) is int), None)
 
 
 def read(payload: object, format: FormatName, root: str = "") -> Shape:
-    """Take a payload apart; raises ValidationError, below `root`, when it has no list of items."""
+    """Return the parts of a payload; raises ValidationError, below `root`, without items."""
     if not isinstance(payload, Mapping):
         raise ValidationError.at(root, f"must be an object, not {json_type(payload)}")
     match format:
@@ -119,12 +110,12 @@ def either(raw: Object, *names: str) -> Any:
 
 
 def is_blank(value: object) -> bool:
-    """Whether this is a text with nothing to read in it."""
+    """Whether this is a text without visible characters."""
     return isinstance(value, str) and (not value or value.isspace())
 
 
 def is_empty(value: object) -> bool:
-    """Whether a message's content says nothing, or is no content at all."""
+    """Whether a message's content is empty or missing."""
     return not isinstance(value, str | list | tuple) or not value or is_blank(value)
 
 
@@ -142,17 +133,17 @@ def texts_in(value: object) -> Iterator[str]:
 
 
 def is_summary(item: object) -> bool:
-    """Whether a message tells of earlier ones, in whichever role it does."""
+    """Whether a message is a summary of earlier ones."""
     said = next(texts_in(object_of(item).get("content")), "")
     return said.startswith((SUMMARY_PREFIX, RETAIN_PREFIX))
 
 
 def sent(value: object) -> bytes:
-    """Return the bytes of a value as it would be sent, without cache marks."""
-    return sent_with_marks(unmarked(value))
+    """Return the bytes of a value as it would be sent, without cache breakpoints."""
+    return sent_with_breakpoints(without_breakpoints(value))
 
 
-def sent_with_marks(value: object) -> bytes:
+def sent_with_breakpoints(value: object) -> bytes:
     """Return the bytes of a value as it would be sent."""
     try:
         return json_text.dump_payload(value)
@@ -160,20 +151,24 @@ def sent_with_marks(value: object) -> bytes:
         return repr(value).encode("utf-8", "surrogatepass")
 
 
-def unmarked(value: object) -> object:
-    """Return a value without cache marks, the same object where it has none."""
+def without_breakpoints(value: object) -> object:
+    """Return a value without cache breakpoints, the same object where it has none."""
     if isinstance(value, Mapping):
-        pairs = {key: unmarked(item) for key, item in value.items() if key not in MARKS}
+        pairs = {
+            key: without_breakpoints(item)
+            for key, item in value.items()
+            if key not in BREAKPOINT_FIELDS
+        }
         same = len(pairs) == len(value) and all(pairs[key] is value[key] for key in pairs)
         return value if same else pairs
     if isinstance(value, list | tuple):
-        items = [unmarked(item) for item in value]
+        items = [without_breakpoints(item) for item in value]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
     return value
 
 
 def alike(left: object, right: object) -> bool:
-    """Whether two values would be sent as the same bytes, cache marks aside."""
+    """Whether two values would be sent as the same bytes, cache breakpoints aside."""
     return left is right or sent(left) == sent(right)
 
 

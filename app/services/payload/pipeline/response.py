@@ -93,7 +93,7 @@ def _rendered(request: Request, state: BuildState) -> Payload:
         return render_payload(request, state.resolved, state.items)
     except MisplacedBreakpoint:
         _log.exception("cache_marks_failed")
-        return render_payload(request, state.resolved, state.items, marked=False)
+        return render_payload(request, state.resolved, state.items, breakpoints=False)
 
 
 def _estimate(state: BuildState, tokens: int) -> Estimate:
