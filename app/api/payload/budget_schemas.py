@@ -1,4 +1,4 @@
-"""Budget and pressure on the wire (C1, C3)."""
+"""Schemas of budget and pressure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ READING: dict[str, Any] = {
 
 
 class Budget(Answered):
-    """The window and its use, in tokens; percentages from 0 to 100."""
+    """The context window and its use in tokens; percentages from 0 to 100."""
 
     total: int = Field(description="The context window.")
     max_output_tokens: int = Field(description="Kept free for the answer.")
@@ -48,20 +48,20 @@ class Budget(Answered):
 
 
 class Estimate(Answered):
-    """A count of the service's own, and how far it is to be trusted."""
+    """A count by the service, and its accuracy."""
 
     tokens: int = Field(description="Tokens of the payload.")
-    method: str = Field(description="The counter, and what reports have corrected it by.")
+    method: str = Field(description="The counter, and its correction by reports.")
     margin: float = Field(description="Share to add to it for safety.")
-    factor: float = Field(description="What raw counts of this model are multiplied by.")
+    factor: float = Field(description="Factor that raw counts of this model are multiplied by.")
 
 
 class Reading(Answered):
-    """A budget with its pressure; all null while no window is known (decision 6)."""
+    """A budget with its pressure; all null without a known context window."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [READING]})
 
-    budget: Budget | None = Field(description="The window and its use.")
+    budget: Budget | None = Field(description="The context window and its use.")
     pressure: Pressure | None = Field(description="The highest level reached.")
     notice: bool | None = Field(description="Whether `notice_at` is reached.")
     next_threshold: Threshold | None = Field(description="The next threshold ahead.")

@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/context` and what belongs to it: budget, state, overflow."""
+"""`/v1/conversations/{id}/context`, `/budget`, `/state` and `/overflow`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _READ = problems_of(NotFound, ServiceUnavailable)
-_ASK = RequestSettings()
+_DEFAULT = RequestSettings()
 
 
 @hot_router.post(
@@ -65,18 +65,20 @@ _ASK = RequestSettings()
 async def build_context(
     request: Request, conversation_id: ConversationPath, body: ContextRequest | None = None
 ) -> Response:
-    """Return a payload that is valid for the provider and inside the window.
+    """Return a payload that is valid for the provider and fits in the context window.
 
-    `payload` can be splatted into the SDK's call. The body may be left out. Over the window the
-    build compacts, or gives up what it must and says so in `degraded`; `422` `CONTEXT_OVERFLOW`
-    when not even that fits: `largest` names the largest messages, sections and tools with their
-    tokens, `suggestions` what would help.
+    `payload` can be splatted into the SDK's call. The body may be left out. A payload that is too
+    long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
+    `CONTEXT_OVERFLOW` when nothing fits: `largest` lists the largest messages, sections and tools
+    with their tokens, `suggestions` the changes that would help.
     """
     known_id = conversation_id_from(conversation_id)
     if body is None:
-        return Json(await services(request).context.build(tenant_of(request), known_id, _ASK))
+        return Json(await services(request).context.build(tenant_of(request), known_id, _DEFAULT))
     known = KnownPayload(**body.known.model_dump()) if body.known is not None else None
-    built = await services(request).context.build(tenant_of(request), known_id, _ask(body), known)
+    built = await services(request).context.build(
+        tenant_of(request), known_id, _settings(body), known
+    )
     return Json(built)
 
 
@@ -94,9 +96,9 @@ async def get_context(
         str, Query(max_length=256, pattern=NAME_PATTERN, description="The `build_id` of a build.")
     ],
 ) -> Response:
-    """Return the exact payload that an earlier build answered, whatever happened since.
+    """Return the exact payload of an earlier build, whatever changed since.
 
-    A build that was answered as a delta is read whole.
+    A build that was answered as a delta is returned whole.
     """
     known_id = conversation_id_from(conversation_id)
     earlier = await services(request).earlier.get(tenant_of(request), known_id, as_of)
@@ -111,7 +113,7 @@ async def get_context(
     responses=_READ,
 )
 async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
-    """Return the budget and pressure of the stored settings; nulls while no window is known."""
+    """Return budget and pressure of the stored settings; nulls without a known context window."""
     known_id = conversation_id_from(conversation_id)
     return Json(_reading(await services(request).context.budget(tenant_of(request), known_id)))
 
@@ -126,8 +128,8 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Res
 async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
     """Return the active summary and the seqs it stands for; nulls before any compaction.
 
-    `summariser_problem` says why the policy's model may not summarise, and `last_failure` why the
-    last automatic compaction failed, until one succeeds.
+    `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
+    automatic compaction failed, until one succeeds.
     """
     known_id, tenant_id = conversation_id_from(conversation_id), tenant_of(request)
     state = await services(request).receipts.state(tenant_id, known_id)
@@ -162,36 +164,38 @@ async def get_state(request: Request, conversation_id: ConversationPath) -> Resp
 async def overflow(
     request: Request, conversation_id: ConversationPath, body: OverflowRequest | None = None
 ) -> Response:
-    """Drop the oldest half of the turns, and return the payload to try again with.
+    """Leave out the oldest half of the turns, and return the payload to try again with.
 
-    A text that takes more than all the rest is shortened to half before turns go.
-    For when the provider refuses a payload as too long. No model is needed. The log keeps
-    everything, a note in the context tells what is missing, and the compaction can be undone.
-    Send the provider's `error` to have it checked: another one is `422` and cuts nothing.
+    Call it when the provider refuses a payload as too long. No model is needed. A text that is
+    longer than all the rest is shortened to half before turns are left out. The log keeps
+    everything, a note in the context states what is missing, and the compaction can be undone.
+    Send the provider's `error` to have it checked: another error is `422` and cuts nothing.
     """
     known_id = conversation_id_from(conversation_id)
-    ask = _ASK
+    ask = _DEFAULT
     if body is not None:
         if body.error is not None and not overflow_in(body.error):
-            raise ValidationError.at("/error", "This error does not say that the input is too long")
-        ask = _ask(body)
+            raise ValidationError.at(
+                "/error", "This error does not mean that the input is too long"
+            )
+        ask = _settings(body)
     result, built = await services(request).context.overflow(tenant_of(request), known_id, ask)
     return Json({**asdict(result), "context": built})
 
 
-def _ask(body: ContextRequest) -> RequestSettings:
+def _settings(body: ContextRequest) -> RequestSettings:
     sections = given(body.sections)
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
-    # A stored section of that name gives way, whatever its kind (decision 21).
+    # A stored section of this name is replaced, whatever its kind.
     replaced = [{"name": raw["name"], "content": ""} for raw in dynamic]
     return RequestSettings(
         format=body.format,
         model=body.model,
         max_output_tokens=body.max_output_tokens,
         max_context_tokens=body.max_context_tokens,
-        sections=json_text.dumps(static + replaced) if static or replaced else _ASK.sections,
-        tools=json_text.dumps(body.tools) if body.tools else _ASK.tools,
+        sections=json_text.dumps(static + replaced) if static or replaced else _DEFAULT.sections,
+        tools=json_text.dumps(body.tools) if body.tools else _DEFAULT.tools,
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
         status=body.status,
     )

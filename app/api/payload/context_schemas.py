@@ -1,4 +1,4 @@
-"""Builds, compactions and their state on the wire."""
+"""Schemas of builds, compactions and the context state."""
 
 from __future__ import annotations
 
@@ -116,19 +116,19 @@ _EARLIER: dict[str, Any] = {
 
 
 class Known(Asked):
-    """What the caller already holds of an earlier build."""
+    """An earlier build whose payload the caller has."""
 
     epoch: int = Field(ge=0, le=MAX_SEQ, description="The epoch of that build.")
     through_seq: int = Field(ge=0, le=MAX_SEQ, description="The newest message in it.")
     build_id: str | None = Field(
         default=None,
         max_length=256,
-        description="Its name: epochs are numbered apart for each format and model.",
+        description="Its `build_id`: epochs are numbered per format and model.",
     )
 
 
 class ContextRequest(Asked):
-    """What the next call of a model needs; every field has a default."""
+    """Settings of the next model call; every field has a default."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-4-5"}]}
@@ -145,7 +145,7 @@ class ContextRequest(Asked):
         default=None,
         ge=-MAX_TOKENS,
         le=MAX_TOKENS,
-        description="A window for this call, where it should be smaller than the model's.",
+        description="Context window for this call, if it should be smaller than the model's.",
     )
     sections: Sections = Field(
         default_factory=list, description="Sections for this call, merged by name."
@@ -155,16 +155,16 @@ class ContextRequest(Asked):
         default=None,
         max_length=MAX_CONTENT_CHARS,
         description=(
-            "What goes on elsewhere, in the place of the stored sections of kind `status`; it"
-            " stands where `dynamic_position` says, by default in the tail."
+            "What the agent does elsewhere; it replaces the stored sections of kind `status`."
+            " `dynamic_position` sets its place, by default the tail."
         ),
     )
     known: Known | None = Field(
         default=None,
         description=(
-            "What you hold of this lane. The answer then has `delta: true` and only what is new:"
-            " keep your first `base_items` items, append those of the payload, and put `tail`"
-            " behind them for this call. Where it is of no use, the payload is whole."
+            "The build whose payload you have. The answer then has `delta: true` and only new"
+            " items: keep your first `base_items` items, append those of the payload, and put"
+            " `tail` behind them for this call. Where that is impossible, the payload is whole."
         ),
     )
 
@@ -172,12 +172,14 @@ class ContextRequest(Asked):
 class Breakpoint(Answered):
     """Where a provider's cached prefix may end."""
 
-    after: Literal["section", "message"] = Field(description="What it follows.")
+    after: Literal["section", "message"] = Field(
+        description="What it follows: a section or a payload item."
+    )
     index: int = Field(description="Index of that section, or of that payload item.")
 
 
 class ContextState(Answered):
-    """The summary a build shows, and the seqs it stands for."""
+    """The summary that builds show, and the seqs it stands for."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_STATE]})
 
@@ -191,19 +193,21 @@ class CompactionFailure(Answered):
     """Why a compaction failed."""
 
     failed_at: datetime = Field(description="When it failed.")
-    trigger: Trigger = Field(description="What had made it run.")
+    trigger: Trigger = Field(description="What started it.")
     code: str = Field(description="Code of the error.")
-    reason: str = Field(description="Why, in a word, as `rate_limited`, `timeout`, `bad_answer`.")
-    detail: str = Field(description="Why, in a sentence.")
-    calls: int = Field(description="Calls of a model that were made.")
-    failures: int = Field(description="Automatic compactions that failed in a row.")
+    reason: str = Field(
+        description="Reason code, such as `rate_limited`, `timeout` or `bad_answer`."
+    )
+    detail: str = Field(description="The reason in a sentence.")
+    calls: int = Field(description="Number of model calls.")
+    failures: int = Field(description="Number of automatic compactions that failed in a row.")
     retry_at: datetime | None = Field(
-        description="When the next automatic one runs; null when none waits."
+        description="When the next automatic compaction may run; null when none is suspended."
     )
 
 
 class StateShown(ContextState):
-    """The summary a build shows, and what stands in the way of the next one."""
+    """The summary that builds show, and problems with the next one."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_STATE_SHOWN]})
 
@@ -216,7 +220,7 @@ class StateShown(ContextState):
 
 
 class CompactResult(Answered):
-    """What a compaction did, or why it did nothing; tokens are of the whole payload."""
+    """The result of a compaction; tokens are of the whole payload."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_RESULT]})
 
@@ -234,13 +238,12 @@ class CompactResult(Answered):
     cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
     duration_ms: int = Field(description="How long it took.")
     estimated: bool = Field(
-        description="Whether the tokens afterwards are estimated: a dry run does not call the model"
-        " that would write the summary, and takes it to be of `summary_tokens`. Without a model"
-        " they are exact."
+        description="Whether `after_tokens` is an estimate: a dry run does not call the model, and"
+        " assumes a summary of `summary_tokens`. Without a model it is exact."
     )
     degraded: list[str] = Field(
-        description="What it had to do without: `summariser_unavailable` where messages were left"
-        " out, or stay, without the summary that the policy wants."
+        description="What it lacks: `summariser_unavailable` where there is no summary of messages"
+        " that were left out, or that stay, although the policy asks for one."
     )
 
 
@@ -251,11 +254,11 @@ class EarlierBuild(Answered):
 
     format: FormatName = Field(description="The format of the payload.")
     payload: PayloadObject = Field(description="Splat it into the SDK's call.")
-    build_id: str = Field(description="Names this build; `as_of` reads it again.")
+    build_id: str = Field(description="Id of this build; `as_of` takes it.")
     epoch: int = Field(description="Payloads of one epoch extend one another.")
     through_seq: int = Field(description="The newest message in the payload.")
-    stable_items: int = Field(description="So many first items will stay as they are.")
-    prefix_hash: str = Field(description="Hash of what is promised to stay.")
+    stable_items: int = Field(description="How many of the first items will not change.")
+    prefix_hash: str = Field(description="Hash of the prefix that will not change.")
     breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
     tail: list[PayloadItem] = Field(
         description="The last items of the payload, which the next build replaces."
@@ -263,7 +266,7 @@ class EarlierBuild(Answered):
 
 
 class BuiltContext(EarlierBuild):
-    """The payload for the next call, and everything about it."""
+    """The payload for the next model call, with its budget and cache data."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_BUILT]})
 
@@ -275,29 +278,31 @@ class BuiltContext(EarlierBuild):
         " `model_changed`, `cleared`, `restored`, `undone`."
     )
     tokens_used: int = Field(description="Tokens of the payload.")
-    budget: Budget = Field(description="The window and its use by this payload.")
+    budget: Budget = Field(description="The context window and its use by this payload.")
     pressure: Pressure = Field(description="The highest level reached.")
     notice: bool = Field(description="Whether `notice_at` is reached.")
     next_threshold: Threshold | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")
     estimate: Estimate = Field(description="How `tokens_used` was counted.")
     summary_used: bool = Field(description="Whether a summary stands for older messages.")
-    new_state: ContextState | None = Field(description="The state a compaction here made.")
-    compaction: CompactResult | None = Field(description="The compaction this build ran.")
+    new_state: ContextState | None = Field(
+        description="The state after a compaction in this build."
+    )
+    compaction: CompactResult | None = Field(description="The compaction in this build.")
     degraded: list[str] = Field(
-        description="What had to be given up to fit, or could not be done as asked, in order."
-        " `content_not_carried:` and a type name content that the format cannot carry: a label in"
-        " the payload says what stood there.",
+        description="What the payload lacks in order to fit, or what could not be done, in order."
+        " `content_not_carried:` with a type stands for content that the format cannot carry: the"
+        " payload has a label in its place.",
     )
-    deferred_tools: int = Field(description="Tool definitions held back.")
+    deferred_tools: int = Field(description="Number of deferred tool definitions.")
     defers_natively: bool = Field(
-        description="Whether the provider itself holds them back: then answer searches natively."
+        description="Whether the provider itself defers them: then answer searches natively."
     )
-    delta: bool = Field(description="Whether the payload holds only what is new.")
+    delta: bool = Field(description="Whether the payload has only new items.")
 
 
 class OverflowRequest(ContextRequest):
-    """The payload wanted after the cut, as for a build, and what the provider said."""
+    """Settings of the payload after the cut, and the provider's error."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"error": {"code": "context_length_exceeded"}}]}
@@ -309,7 +314,7 @@ class OverflowRequest(ContextRequest):
 
 
 class OverflowAnswer(CompactResult):
-    """What was cut, and the payload that is left."""
+    """The cut, and the payload after it."""
 
     model_config = ConfigDict(
         json_schema_extra={

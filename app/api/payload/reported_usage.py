@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/usage`: what a provider reported, and whether to compact (E2, J4)."""
+"""`/v1/conversations/{id}/usage`: reported usage, and whether to compact."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ router = APIRouter(route_class=WireRoute, tags=["context"])
 async def report_usage(
     request: Request, conversation_id: ConversationPath, body: UsageRequest | None = None
 ) -> Response:
-    """Take in the usage of a model call, and say whether to compact.
+    """Store the usage of a model call, and return whether to compact.
 
     Send the provider's usage object as it came, after each call. Reports make later estimates
-    truer. Without `usage`, the last report is judged again: after tools have run, or before the
-    final answer. A compaction that is due starts in the background.
+    more exact. Without `usage`, the last report is judged again: after tools have run, or before
+    the final answer. A compaction that is due starts in the background.
     """
     known_id = conversation_id_from(conversation_id)
     asked = body or UsageRequest()

@@ -1,4 +1,4 @@
-"""`/v1/context/…`: S0's operations on messages that are sent along (K6)."""
+"""`/v1/context/…`: builds, compression and token counts of messages in the request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
     responses=_PLAIN,
 )
 async def needs_compression(request: Request, body: StatelessMessages) -> Response:
-    """Tell whether the messages are over the threshold and have a middle to compress."""
+    """Return whether the messages are over the threshold and have a middle to compress."""
     return Json(await services(request).stateless.needs_compression(_ask(body)))
 
 

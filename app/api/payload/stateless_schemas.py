@@ -1,4 +1,4 @@
-"""S0's operations and token counts on the wire (K6, J2)."""
+"""Schemas of builds without a conversation, and of token counts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CachedState(Asked):
 
 
 class StatelessMessages(Asked):
-    """Messages with the limit and the ranges of S0's sandwich."""
+    """Messages with the limit and the ranges of the sandwich strategy."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"messages": _MESSAGES, "max_context_tokens": 128000}]}
@@ -74,7 +74,7 @@ class StatelessMessages(Asked):
 
 
 class StatelessBuild(StatelessMessages):
-    """Messages to build a context of."""
+    """Messages to build a context from."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -106,7 +106,7 @@ class Compression(Asked):
 
 
 class NewState(Answered):
-    """A ContextState to keep and to send along next time."""
+    """A ContextState to cache and to send with the next build."""
 
     strategy: str = Field(description="The strategy that made it.")
     summary: str = Field(description="The summary.")
@@ -115,7 +115,7 @@ class NewState(Answered):
 
 
 class ContextResult(Answered):
-    """What to send to the model."""
+    """The messages to send to the model."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -144,7 +144,7 @@ class CompressionNeed(Answered):
     )
 
     needs_compression: bool = Field(description="Over the threshold, with a middle to compress.")
-    tokens: int = Field(description="The estimate that says so.")
+    tokens: int = Field(description="The estimate of the messages.")
 
 
 class CompressedMessages(Answered):
@@ -161,7 +161,7 @@ class CompressedMessages(Answered):
 
 
 class TokensRequest(Asked):
-    """What to count."""
+    """Messages, text and tools to count."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "gpt-4o", "messages": _MESSAGES}]}
@@ -204,12 +204,12 @@ class TokenCount(Answered):
         }
     )
 
-    tokens: int = Field(description="All together.")
+    tokens: int = Field(description="The sum.")
     messages: int = Field(description="Tokens of the messages.")
     text: int = Field(description="Tokens of the text.")
     tools: int = Field(description="Tokens of the tool definitions.")
     counter: CounterName = Field(description="How it was counted.")
     model: str | None = Field(description="Model that the margin is for.")
     margin: float = Field(description="Share to add for safety; 0 where the count is exact.")
-    method: str = Field(description="The counter, and what reports have corrected it by.")
-    factor: float = Field(description="What raw counts of this model are multiplied by.")
+    method: str = Field(description="The counter, and its correction by reports.")
+    factor: float = Field(description="Factor that raw counts of this model are multiplied by.")

@@ -1,4 +1,4 @@
-"""Reported usage on the wire (E2, J3, J4)."""
+"""Schemas of reported usage."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ UncalibratedReason = TypeAliasType(
             "unknown_build",
             "implausible_ratio",
         ],
-        Field(description="Why a report says nothing of the counts of its model."),
+        Field(description="Why a report does not calibrate its model."),
     ],
 )
 
 
 class UsageRequest(Asked):
-    """What a provider reported for a call, and which build that call was made with."""
+    """The usage that a provider reported for a call, and the build of that call."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -95,8 +95,8 @@ class UsageRequest(Asked):
         default=None,
         max_length=256,
         pattern=NAME_PATTERN,
-        description="`build_id` of the build, which says format, model, epoch and `through_seq` by"
-        " itself, and what `status` it was given: best for estimates.",
+        description="`build_id` of the build, which stands for format, model, epoch, `through_seq`"
+        " and `status`: best for estimates.",
     )
 
 
@@ -111,7 +111,7 @@ class TokenUsage(Answered):
 
 
 class UsageAnswer(Answered):
-    """Whether to compact, and what that is judged by."""
+    """Whether to compact, and the figures behind it."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -143,15 +143,13 @@ class UsageAnswer(Answered):
     )
 
     report_id: str | None = Field(description="Id of the report that was judged; null for none.")
-    token_usage: TokenUsage | None = Field(description="What it says; null for none.")
-    is_current: bool = Field(
-        description="Whether it counts: a report of an older epoch says nothing any more."
-    )
+    token_usage: TokenUsage | None = Field(description="Its usage; null for none.")
+    is_current: bool = Field(description="Whether it counts: a report of an older epoch does not.")
     should_compact: bool = Field(
-        description="Whether a compaction is due; one that may run in the background was asked for."
+        description="Whether a compaction is due; one that may run in the background was enqueued."
     )
     judged_tokens: int | None = Field(
-        description="The larger of the estimate and of what was reported plus appended since."
+        description="The larger of the estimate and the reported plus appended tokens."
     )
     estimate: Estimate | None = Field(description="The service's own count.")
     is_calibrated: bool = Field(description="Whether the report changed the model's factor.")
@@ -159,9 +157,9 @@ class UsageAnswer(Answered):
         description="Why a new report did not change it."
     )
     pressure: Pressure | None = Field(
-        description="The highest level that `judged_tokens` reach; null while no window is known."
+        description="The highest level that `judged_tokens` reach; null without a context window."
     )
     notice: bool | None = Field(description="Whether `notice_at` is reached.")
     next_threshold: Threshold | None = Field(description="The next threshold ahead.")
     tokens_to_next: int | None = Field(description="Tokens left until then.")
-    budget: Budget | None = Field(description="The window and its use by the next payload.")
+    budget: Budget | None = Field(description="The context window and its use by the next payload.")

@@ -1,4 +1,4 @@
-"""`/v1/context/validate`: payloads against the rules of their providers (K2)."""
+"""`/v1/context/validate`: payloads against the rules of their providers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ router = APIRouter(route_class=WireRoute, tags=["stateless"])
     responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable),
 )
 async def validate_payload(request: Request, body: PayloadCheck) -> Response:
-    """Tell which rules of its provider a payload breaks, and where; nothing is stored.
+    """Return which rules of its provider a payload breaks, and where; nothing is stored.
 
-    The payload may come from anywhere. With `model`, its size is judged against the model's
-    window; with `previous`, whether it extends the payload of the build before. A payload without
-    a list of items is `422`, every other one gets a verdict.
+    The payload may come from anywhere. With `model`, its size is compared with the model's context
+    window. With `previous`, it has to extend the payload of the build before. A payload without a
+    list of items is `422`.
     """
-    ask = ValidationRequest(
+    check = ValidationRequest(
         payload=body.payload,
         format=body.format,
         model=body.model,
@@ -39,4 +39,4 @@ async def validate_payload(request: Request, body: PayloadCheck) -> Response:
         betas=None if body.betas is None else tuple(body.betas),
         prefill=body.prefill,
     )
-    return Json(await services(request).validation.validate(tenant_of(request), ask))
+    return Json(await services(request).validation.validate(tenant_of(request), check))

@@ -1,4 +1,4 @@
-"""Payloads to be judged, and the verdict, on the wire (K2)."""
+"""Schemas of payload validation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VIOLATION: dict[str, Any] = {
 
 
 class PayloadCheck(Asked):
-    """A payload to be judged; what is left out beside it leaves rules that need it unjudged."""
+    """A payload to validate; rules that need a fact that is left out are not judged."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"format": "anthropic", "payload": _PAYLOAD}]}
@@ -51,7 +51,8 @@ class PayloadCheck(Asked):
         default=None, description="Model whose limits count (N7, A8, A16, A19)."
     )
     max_context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
-        default=None, description="Window of the call in tokens, where it is below the model's."
+        default=None,
+        description="Context window of the call in tokens, where it is below the model's.",
     )
     previous: PayloadObject | None = Field(
         default=None,
@@ -59,7 +60,7 @@ class PayloadCheck(Asked):
     )
     previous_stable_items: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
         default=None,
-        description="Its build's `stable_items`: how many of its items were promised to stay;"
+        description="Its build's `stable_items`: how many of its items have to stay;"
         " all of them by default.",
     )
     betas: list[Annotated[str, Field(max_length=256)]] | None = Field(
@@ -84,7 +85,7 @@ class RuleViolation(Answered):
 
 
 class PayloadVerdict(Answered):
-    """What is wrong with a payload."""
+    """The violations of a payload."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -100,8 +101,8 @@ class PayloadVerdict(Answered):
         f" Never among them: {', '.join(NOT_JUDGED)}."
     )
     tokens: int | None = Field(
-        description="Estimated input tokens that N7 was judged by; null when it was not."
+        description="Estimated input tokens that N7 compared; null when it was not judged."
     )
     capacity: int | None = Field(
-        description="The most input tokens there may be, output limit and margin taken off."
+        description="The limit of input tokens, without output limit and margin."
     )

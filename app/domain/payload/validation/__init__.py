@@ -1,7 +1,7 @@
-"""Payloads against the rules of their providers, whoever built them (K2).
+"""Validates payloads of any origin by the rules of their providers.
 
-`validate` is pure and takes any JSON: what cannot be read breaks the nearest rule. It goes through
-a payload a fixed number of times, so that its time grows with the payload alone.
+`validate` is pure and takes any JSON: a value that cannot be read violates the nearest rule. It
+reads a payload a fixed number of times, so that its time is linear in the size of the payload.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DIALECTS: Final[Mapping[FormatName, Dialect]] = MappingProxyType(
 def validate(
     payload: Mapping[str, Any], format: FormatName, context: Context = NO_CONTEXT
 ) -> list[Violation]:
-    """Return what is wrong with a payload, in no order that matters; nothing when it is valid.
+    """Return the violations of a payload, in no particular order.
 
     Raises ValidationError for a payload, or a previous one, that has no list of items.
     """
@@ -68,9 +68,9 @@ def validate(
 
 
 def capacity_of(shape: Shape, requested: int | None, info: ModelInfo | None) -> int | None:
-    """Return the most input tokens that this payload may have, None for an unknown window (N7).
+    """Return the limit of input tokens of this payload, None for an unknown context window.
 
-    `requested` is a smaller window than the model's; the payload's own output limit is reserved.
+    `requested` is a smaller window than the model's. The payload's output limit is reserved.
     """
     reserve = shape.max_output_tokens
     if reserve is not None and reserve <= 0:

@@ -1,6 +1,6 @@
-"""The rules of Anthropic Messages (A): who speaks where, tools, sizes, and settings.
+"""The rules of Anthropic Messages (A): roles, tools, sizes and settings.
 
-What concerns calls, thinking and cache breakpoints stands in the modules beside this one.
+The modules beside this one have the rules of calls, thinking and cache breakpoints.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
 
 
 def _judge_ends(shape: Shape, context: Context, found: Findings) -> None:
-    """A1: who speaks first and last; A18: how the assistant ends."""
+    """A1: roles, and the first and last of them; A18: the end of the assistant's text."""
     if not shape.items:
         found.add("A1", shape.at, "there is no message")
         return
@@ -81,7 +81,7 @@ def _judge_ends(shape: Shape, context: Context, found: Findings) -> None:
         return
     at, blocks = f"{shape.at}/{len(shape.items) - 1}", blocks_of(last)
     if not (context.prefill or _may_be_last(shape, blocks)):
-        found.add("A1", at, "the assistant has the last word")
+        found.add("A1", at, "the conversation ends with the assistant")
     text = word(blocks[-1][1].get("text")) if blocks else ""
     if text[-1:].isspace() and not is_blank(text):
         found.add("A18", f"{at}{blocks[-1][0]}", "the last text ends with white space")
@@ -212,7 +212,7 @@ def _judge_edits(shape: Shape, found: Findings) -> None:
 
 
 def _judge_compaction_request(shape: Shape, found: Findings) -> None:
-    """A14: nothing shapes a reply that is not written."""
+    """A14: no setting that shapes a reply goes with a compaction."""
     payload = shape.payload
     if payload.get("stop_sequences"):
         found.add("A14", "/stop_sequences", "does not go with a compaction")
@@ -223,7 +223,7 @@ def _judge_compaction_request(shape: Shape, found: Findings) -> None:
 
 
 def _judge_restated(shape: Shape, context: Context, found: Findings) -> None:
-    """A21: system text and tool changes that were summarised are said again."""
+    """A21: system text and tool changes that were summarised are repeated."""
     if context.previous is None:
         return
     old = read(context.previous, FormatName.ANTHROPIC)
@@ -240,7 +240,7 @@ def _judge_restated(shape: Shape, context: Context, found: Findings) -> None:
 
 
 def _directives(item: Any) -> Iterator[bytes]:
-    """Yield what a system message orders, texts and changes of tools, as keys."""
+    """Yield the texts and tool changes of a system message, as keys."""
     is_system = object_of(item).get("role") == "system"
     for _, block in blocks_of(item):
         for change in (block, *map(object_of, list_of(block.get("tool_changes")))):

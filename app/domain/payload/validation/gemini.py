@@ -3,7 +3,7 @@
 1. Fields are read in snake_case and camelCase, roles as the provider takes them: none is `user`.
 2. The current turn begins at the newest content of the user that answers no call. Its steps are
    the model's contents with calls; the first call of each carries the signature (G2).
-3. Two signatures stand for calls that another model made; they are nobody's.
+3. Two signatures are placeholders for calls that another model made.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def judge(shape: Shape, context: Context, found: Findings) -> None:
 
 
 def role_of(item: object) -> str:
-    """Return who speaks; what has no role is the user's."""
+    """Return the role of a content, `user` by default."""
     return word(object_of(item).get("role")) or "user"
 
 
@@ -81,7 +81,7 @@ def _fields(item: object, *names: str) -> _Places:
 
 
 def _judge_ends(shape: Shape, found: Findings) -> None:
-    """G3: the user begins, and the user or a function has the last word."""
+    """G3: the user begins; the user or a function ends."""
     if not shape.items:
         found.add("G3", shape.at, "there is no content")
         return

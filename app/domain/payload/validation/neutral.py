@@ -1,7 +1,7 @@
-"""The rules for every provider (N), as far as none of a provider's own says the same.
+"""The rules for every provider (N), except where a provider has its own rule for the same.
 
-N1 and N3 to N6 are judged beside the pairing they concern, by the provider's module. Here stand
-those that need what a payload does not say of itself.
+The modules of the providers judge N1 and N3 to N6 with the pairing of calls. This module has the
+rules that need the build before, or facts beside the payload.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STORED_END_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one provider says what the neutral rules are about.
+    """How one provider expresses what the neutral rules need.
 
     `groups` yields the calls of each call group; `changed_rule` names the rule that an item breaks
     which replaced another; `frame_rule` the one for another system prompt or other tools.
@@ -52,7 +52,7 @@ class Dialect:
 def judge(
     shape: Shape, old: Shape | None, dialect: Dialect, context: Context, found: Findings
 ) -> None:
-    """Judge what every provider has in common; `old` is the payload of the build before."""
+    """Judge the rules of all providers; `old` is the payload of the build before."""
     if context.tokens is not None and context.capacity is not None:
         _judge_tokens(context.tokens, context.capacity, found)
     _judge_placeholders(shape, dialect, found)
@@ -88,7 +88,7 @@ def _judge_tokens(tokens: int, capacity: int, found: Findings) -> None:
 def _judge_prefix(
     shape: Shape, old: Shape, dialect: Dialect, context: Context, found: Findings
 ) -> None:
-    """N9, and what providers call it: inside an epoch only what is new is added."""
+    """N9 and the providers' own rules for it: inside an epoch items are only appended."""
     if not alike(shape.tools, old.tools):
         found.add(dialect.frame_rule, shape.tools_at, "the tools changed inside an epoch")
     if not found.touches(shape.system_at) and not alike(shape.system, old.system):
@@ -113,7 +113,7 @@ def _judge_placeholders(shape: Shape, dialect: Dialect, found: Findings) -> None
 
 
 def _names_all(text: str, names_tool: bool) -> bool:
-    """Whether a text says all that a placeholder has to; what is none has nothing to say."""
+    """Whether a text has all parts of a placeholder; other texts pass."""
     if text.startswith(_TRIMMED):
         match = _TRIMMED_WHOLE.fullmatch(text)
         return match is not None and (match[1] is not None or not names_tool)

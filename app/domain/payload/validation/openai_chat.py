@@ -31,7 +31,7 @@ _SYSTEM = ("system", "developer")
 _ROLES = (*_SYSTEM, "user", "assistant", "tool")
 _THOUGHTS = ("thinking", "redacted_thinking")
 _INSTEAD = ("refusal", "audio", "function_call")
-"""What an assistant message may have instead of content."""
+"""Fields that an assistant message may have instead of content."""
 
 
 def judge(shape: Shape, context: Context, found: Findings) -> None:
@@ -57,7 +57,7 @@ def _judge_start(shape: Shape, found: Findings) -> None:
 
 
 def _judge_pairs(shape: Shape, found: Findings) -> None:
-    """B1, B2: calls and results stand together; N1 to N3: each has one id, and one other."""
+    """B1, B2: results follow their calls; N1 to N3: ids pair one call with one result."""
     seen: set[str] = set()
     waiting: dict[str, str] = {}
     answered: set[str] = set()
@@ -209,7 +209,7 @@ def _groups(shape: Shape) -> Iterator[tuple[bytes, ...]]:
 
 
 def _changed_rule(old: Any, new: Any) -> str:
-    """B5: instructions are added, not edited or put before what was said."""
+    """B5: instructions are appended, not edited or inserted."""
     roles = object_of(old).get("role"), object_of(new).get("role")
     return "B5" if any(role in _SYSTEM for role in roles) else "N9"
 

@@ -1,9 +1,8 @@
 """The rules of OpenAI Responses (C).
 
-1. A call and its output are items of their own. With a response or a conversation to go on from,
-   the call of an output may be there instead of in the input.
-2. A call that is flagged `async` needs no output.
-3. Stored items tell what was flattened on the way: a phase, a namespace, a message's id.
+1. A call and its output are separate items. With a previous response or a conversation, the call of
+   an output may be there instead of in the input.
+2. A call with `async` needs no output.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ PRODUCED: Final = frozenset(OUTPUT_OF) | {
     "compaction",
     "program",
 }
-"""What a model makes after it has reasoned (C2)."""
+"""Items that may follow a reasoning item (C2)."""
 
 _ROLES = ("user", "assistant", "system", "developer")
 _SYSTEM = ("system", "developer")
@@ -146,7 +145,7 @@ def _judge_output(call: _Call, kind: str, at: str, last_user: int, found: Findin
     if OUTPUT_OF[call.kind] != kind:
         found.add("C1", at, f"a {call.kind} is answered by a {OUTPUT_OF[call.kind]}")
     elif last_user > call.place and not call.is_async:
-        found.add("N2", at, "the user spoke between the call and its output")
+        found.add("N2", at, "a user message stands between the call and its output")
 
 
 def _judge_item(item: Any, at: str, found: Findings) -> None:
