@@ -19,8 +19,6 @@ from app.adapters.postgres.conversations.log_statements import (
     PAGE,
     TOOL_NAMES,
 )
-from app.adapters.postgres.payload.contexts import READ, ROWS
-from app.adapters.postgres.conversations.log import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
 from app.adapters.postgres.payload.build_reads import READ, ROWS
 from tests.plans import plan_of
 

@@ -10,7 +10,7 @@ from app.adapters.postgres.common.paging import bounded, lengths, limits, page_o
 from app.adapters.postgres.common.rows import compaction_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.records import Compaction, VisibleState
+from app.domain.conversations.compaction_receipt import Compaction, VisibleState
 
 ADD_COMPACTION = Statement(
     """

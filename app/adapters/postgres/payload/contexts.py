@@ -12,12 +12,8 @@ from app.adapters.postgres.payload.compactions import CompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
 from app.domain.compaction.planning import kept_of
-from app.domain.conversations.compaction_receipt import Compaction, VisibleState
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry
-from app.domain.conversations.log import LogRow
-from app.domain.conversations.records import ContextRead, Epoch
 from app.domain.conversations.view import Span, View, view_from
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.

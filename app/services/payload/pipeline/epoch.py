@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.records import Epoch
+from app.domain.conversations.epoch import Epoch
 from app.domain.formats.reasoning_fields import UNBOUND, accepted_by
 from app.domain.payload.epochs import (
     Start,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.common.errors import NotFound, ValidationError
-from app.domain.conversations.records import ContextRead, Epoch
+from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.models.budget import Limits
 from app.domain.payload.contributors import contributors
 from app.domain.payload.epochs import Start, factor_in, requested_window, start_from

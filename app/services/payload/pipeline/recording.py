@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
-from app.domain.conversations.records import Epoch
+from app.domain.conversations.epoch import Epoch
 from app.domain.payload.epochs import BuildName, payload_stream_of, requested_window
 from app.domain.prompt.resolved_settings import digest
 from app.services.payload.payload_cache import CachedPayload

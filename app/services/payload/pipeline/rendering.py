@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from app.domain.common.messages import FormatName
-from app.domain.conversations.log import LogRow
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import spans_through
 from app.domain.payload.assemblers import assembler_for
 from app.services.payload.payload_cache import CachedPayload

@@ -17,7 +17,7 @@ from app.domain.compaction.planning import (
     summary_cost,
 )
 from app.domain.compaction.tool_result_clearing import output_tokens
-from app.domain.conversations.records import ContextRead
+from app.domain.conversations.epoch import ContextRead
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage

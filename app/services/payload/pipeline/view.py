@@ -11,7 +11,7 @@ from app.domain.compaction.planning import base_view, room_for
 from app.domain.compaction.strategies import STRATEGIES, SlidingCut
 from app.domain.compaction.text_shortening import SHORTENED
 from app.domain.compaction.truncation import TRIMMED
-from app.domain.conversations.records import ContextRead, Epoch
+from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
 from app.domain.payload.epochs import start_from, view_holds
