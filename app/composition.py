@@ -26,12 +26,15 @@ from app.adapters.postgres.compaction.backlog import Backlog
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.secret_masking import DEFAULT_SECRET_PATTERNS
+from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.tenancy.quotas import TenantLimits
 from app.domain.tenancy.retention import Retention
+from app.services.compaction.background import BackgroundCompactions
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.leases import Leases
-from app.services.compaction.summariser import Summariser, SummariserSettings
+from app.services.compaction.runner import CompactionRunner
+from app.services.compaction.summariser import Summariser
+from app.services.compaction.summariser_run import SummariserSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.search import SearchService
@@ -72,6 +75,7 @@ class Parts:
     summariser: Summariser
     active: ActiveWindows
     compaction: CompactionService
+    background: BackgroundCompactions
     blob_store: BlobStore
     outputs: StoredResults
     blobs: BlobService
@@ -154,6 +158,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         _days(settings.retention_job_days),
         _days(settings.retention_key_use_days),
     )
+    runner = CompactionRunner(database, resolver, summariser, active, new_id, now_ms, telemetry)
     return Parts(
         telemetry=telemetry,
         store=store,
@@ -166,9 +171,8 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         resolver=resolver,
         summariser=summariser,
         active=active,
-        compaction=CompactionService(
-            database, resolver, summariser, leases, active, new_id, now_ms, telemetry
-        ),
+        compaction=CompactionService(runner, leases),
+        background=BackgroundCompactions(runner),
         blob_store=blob_store,
         outputs=outputs,
         blobs=BlobService(

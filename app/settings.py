@@ -52,7 +52,7 @@ def _decode(value: object) -> object:
 
 
 def _compiles(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    from app.domain.compaction.secret_masking import compile_patterns
+    from app.domain.compaction.summaries.secret_masking import compile_patterns
 
     compile_patterns(patterns)
     return patterns
@@ -431,7 +431,7 @@ class Settings(
         usable = (self.summarizer_model, *self.summarizer_fallback_models)
         if model in (None, *usable, *self.summarizer_allowed_models):
             return
-        from app.domain.compaction.summaries import EXTRACTIVE
+        from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 
         if model != EXTRACTIVE:
             raise ValueError(

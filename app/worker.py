@@ -280,7 +280,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         parts.database,
         parts.leases,
         settings.direct_database_url or settings.database_url or "",
-        parts.compaction.work,
+        parts.background.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
         prepare=parts.search.prepare,

@@ -10,7 +10,7 @@ import pytest
 from app.adapters.models.registry import ModelRegistry
 from app.demo import Trace
 from app.domain.common.policy import effective
-from app.domain.compaction.summaries import SummaryRequest, summary_request
+from app.domain.compaction.summaries.prompt import SummaryRequest, summary_messages
 from app.domain.payload.reported_usage import TokenUsage
 from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
@@ -73,11 +73,11 @@ def test_the_shared_prefix_ends_at_the_first_difference(
 def test_the_model_summarises_the_transcript_alone_in_tags() -> None:
     """The model of the benchmarks answers in the tags asked for, shorter than its source (E3)."""
     text = " ".join(f"word{place}" for place in range(500))
-    *_, last = summary_request(text, SummaryRequest())
+    *_, last = summary_messages(text, SummaryRequest())
     answer = summary_of(last["content"], 1000)
     assert answer.startswith("<summary>word0 word10 ") and answer.endswith("</summary>")
     assert len(answer) < len(text) / 5
-    *_, last = summary_request(text, SummaryRequest(retain_directives=("paths",)))
+    *_, last = summary_messages(text, SummaryRequest(retain_directives=("paths",)))
     assert summary_of(last["content"], 1000).startswith("<retain>word0</retain>")
 
 

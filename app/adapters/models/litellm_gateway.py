@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.overflow_errors import overflow_in
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.reduction.overflow_errors import is_context_overflow
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 
 _OFFLINE = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -140,7 +140,7 @@ def _reason(exc: Exception) -> str:
 
 def _is_overflow(exc: Exception, status: int | None) -> bool:
     body = getattr(exc, "body", None)
-    return overflow_in(str(exc), status) or overflow_in(
+    return is_context_overflow(str(exc), status) or is_context_overflow(
         body if isinstance(body, str | Mapping) else None, status
     )
 
@@ -172,7 +172,7 @@ def _completion(response: Any, model: str) -> Completion:
         raise _unavailable("bad_answer", model) from exc
     if refusal or finish_reason == "content_filter":
         raise _unavailable("refused", model)
-    if overflow_in(_native_finish_reason(choice)):
+    if is_context_overflow(_native_finish_reason(choice)):
         raise _unavailable("context_window", model)
     return Completion(
         text=str(text),

@@ -33,8 +33,8 @@ from app.adapters.postgres.compaction.backlog import Waiting
 from app.adapters.telemetry.metrics import Metrics, Now
 from app.adapters.telemetry.spans import Spans, TellCompletion, TellResult
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.domain.compaction.planning import CompactResult
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.results import CompactResult
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.tenancy.api_keys import bearer_of
 from app.services.ports import Gateway
 

@@ -13,8 +13,8 @@ from typing import Any
 from opentelemetry.trace import NoOpTracer, Span, SpanKind, Status, StatusCode, Tracer
 
 from app.domain.common.errors import ContextError
-from app.domain.compaction.planning import CompactResult
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.results import CompactResult
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 
 TellResult = Callable[[CompactResult], None]
 TellCompletion = Callable[[Completion], None]

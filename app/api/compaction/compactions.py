@@ -36,7 +36,7 @@ from app.domain.common.errors import (
 )
 from app.domain.conversations.view import Span, Summary
 from app.services.compaction import receipts
-from app.services.compaction.compaction import CompactRequest
+from app.services.compaction.runs import CompactRequest
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
 page_router = APIRouter(route_class=PageRoute, tags=["compactions"])

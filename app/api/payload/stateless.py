@@ -19,7 +19,7 @@ from app.api.payload.stateless_schemas import (
 )
 from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.common.policy import SandwichPolicy
-from app.domain.compaction.summaries import ContextState
+from app.domain.compaction.results import ContextState
 from app.services.payload.stateless import StatelessRequest
 
 router = APIRouter(route_class=WireRoute, tags=["stateless"])

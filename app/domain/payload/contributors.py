@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.text_shortening import MIN_TOKENS
+from app.domain.compaction.reduction.text_shortening import MIN_SHORTENED_TOKENS
 from app.domain.conversations.turns import Entry
 from app.domain.models.budget import Limits, Usage, scaled
 from app.domain.prompt.resolved_settings import PayloadTools, ResolvedSettings
@@ -128,7 +128,9 @@ def _suggested(
     policy = resolved.policy
     large = [part for part in largest if part.tokens >= _LARGE_SHARE * limits.effective_window]
     texts = [
-        part for part in large if part.role not in (None, Role.TOOL) and part.tokens > MIN_TOKENS
+        part
+        for part in large
+        if part.role not in (None, Role.TOOL) and part.tokens > MIN_SHORTENED_TOKENS
     ]
     if texts and not policy.messages.offload_oversized:
         yield "offload_oversized", "Set messages.offload_oversized in the policy to true"

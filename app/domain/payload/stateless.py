@@ -16,7 +16,7 @@ from typing import Any
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.policy import SandwichPolicy
-from app.domain.compaction.summaries import ContextState
+from app.domain.compaction.results import ContextState
 
 __all__ = [
     "STRATEGY",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from app.domain.compaction.planning import kept_of
+from app.domain.compaction.views import kept_seqs
 from app.domain.conversations.active_window import TICK, ActiveWindow, Restored, after_clear
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import ConversationState
@@ -84,7 +84,9 @@ def kept_at(
     Those are what its source keeps, if the receipt is the active one there, and every pin (D8).
     """
     is_active = state.compaction_id == receipt.compaction_id
-    kept = tuple(seq for seq in state.kept if seq <= at_seq) if is_active else kept_of(receipt.view)
+    kept = (
+        tuple(seq for seq in state.kept if seq <= at_seq) if is_active else kept_seqs(receipt.view)
+    )
     return tuple(sorted({*kept, *(item.seq for item in pinned)}))
 
 

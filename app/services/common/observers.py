@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.results import CompactResult
 
 
 class NoObserver:

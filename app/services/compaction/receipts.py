@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound
 from app.domain.common.pages import Bound, Page
-from app.domain.compaction.planning import kept_of, newly_kept, resume_at
-from app.domain.compaction.summaries import ContextState
-from app.domain.conversations.compaction_receipt import Compaction, Failure
-from app.domain.conversations.conversation import Conversation
+from app.domain.compaction.results import ContextState
+from app.domain.compaction.thresholds import resume_at
+from app.domain.compaction.views import kept_seqs, kept_with_pins
 from app.domain.conversations.events import EventType
-from app.domain.conversations.stored_message import StoredMessage
+from app.domain.conversations.records import Compaction, Conversation, Failure, StoredMessage
 from app.domain.conversations.view import overlap, spans_through
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows, shown_of
@@ -174,7 +173,7 @@ class ReceiptService:
         kept: tuple[int, ...] = ()
         if parent is not None:
             pinned = await records.contexts.pinned(conversation_id)
-            kept, _, _ = newly_kept(parent.view, kept_of(parent.view), pinned)
+            kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
         before = replace(conversation, state=replace(state, kept=kept))
         shown = await shown_of(records, self._frames, before, parent)

@@ -13,7 +13,9 @@ from typing import Any
 from app.domain.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Message, clean
 from app.domain.common.policy import CounterName, SandwichPolicy
-from app.domain.compaction.summaries import ContextState, SummaryRequest, without_trailing_calls
+from app.domain.compaction.results import ContextState
+from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summaries.transcript_text import without_trailing_calls
 from app.domain.formats import FORMATS, parse_tool
 from app.domain.models.budget import scaled
 from app.domain.models.calibration import Calibration, estimate_of, safety_margin
@@ -244,7 +246,7 @@ class StatelessService:
         if not without_trailing_calls(neutral):
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
-        effort = self._summariser.effort(tenant_id)
+        effort = self._summariser.start_run(tenant_id)
         made = await self._summariser.summarise(
             neutral, None, SummaryRequest(), chosen, max_tokens, effort
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.formats import ToolDefinition
 from app.domain.models.limits import ModelInfo
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.results import CompactResult
 
 
 class Observer(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.tenancy.quotas import QuotaKind, TenantLimits, window_start
 from app.services.ports import Database, Gateway
 

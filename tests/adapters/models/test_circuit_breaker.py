@@ -8,7 +8,7 @@ import pytest
 
 from app.adapters.models.circuit_breaker import PROVIDER_FAILURES, CircuitBreaker
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 
 NO_TIME = 1e-9
 ANSWER = Completion("fine", "stop", 1, 1, False)

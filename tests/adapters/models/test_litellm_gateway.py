@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries import ModelCall
+from app.domain.compaction.summaries.model_calls import ModelCall
 from tests import fake_llm as fake
 from tests.fake_llm import FakeLLM
 

@@ -29,8 +29,8 @@ from app.adapters.telemetry.spans import provider_of
 from app.adapters.telemetry.tracing import Collector as SpanCollector
 from app.api.http.dependencies import Services
 from app.domain.common.errors import Conflict, ServiceUnavailable
-from app.domain.compaction.planning import CompactResult
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.results import CompactResult
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user

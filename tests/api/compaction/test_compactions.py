@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from app.api.http.dependencies import Services
 from app.domain.tenancy.api_keys import DEFAULT_TENANT as TENANT
 from app.main import create_app
+from app.services.compaction.background import BackgroundCompactions
 from app.settings import Settings
 from tests import fake_llm as behave
 from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
@@ -50,7 +51,9 @@ async def payload(client: httpx.AsyncClient, path: str, **ask: Any) -> bytes:
 async def work(app: FastAPI, path: str, job_id: str | None) -> None:
     """Do what a worker does that was woken for this."""
     services: Services = app.state.services
-    await services.compaction.work(TENANT, path.rpartition("/")[2], job_id)
+    await BackgroundCompactions(services.compaction.runner).work(
+        TENANT, path.rpartition("/")[2], job_id
+    )
 
 
 # --- asking ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from app.composition import new_id
 from app.domain.common import json_text
 from app.domain.conversations.job import Job
 from app.main import create_app
-from app.services.compaction.compaction import CompactRequest
+from app.services.compaction.runs import CompactRequest
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import execute, started

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from app.api.http.dependencies import Services
 from app.domain.tenancy.api_keys import DEFAULT_TENANT
 from app.main import create_app
+from app.services.compaction.background import BackgroundCompactions
 from app.settings import Settings
 from tests import fake_llm as behave
 from tests.api.talk import append, assert_problem, new_conversation, talk
@@ -71,7 +72,9 @@ PLACE = "/policy/compaction/model"
 async def work(app: FastAPI, path: str) -> None:
     """Do what a worker does that was woken for a conversation."""
     services: Services = app.state.services
-    await services.compaction.work(DEFAULT_TENANT, path.rpartition("/")[2], None)
+    await BackgroundCompactions(services.compaction.runner).work(
+        DEFAULT_TENANT, path.rpartition("/")[2], None
+    )
 
 
 async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(

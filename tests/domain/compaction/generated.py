@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
-from app.domain.compaction.strategies import (
-    HistoryBudget,
-)
+from app.domain.compaction.plans import HistoryBudget
 from app.domain.conversations.turns import (
     Entry,
     call_groups,

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.messages import Image, Message, Role, Text, ToolCall
-from app.domain.compaction.extractive import HEADING, REQUESTS, TOOLS, extract, read_digest
+from app.domain.compaction.summaries.digest import HEADING, REQUESTS, TOOLS, read_digest
+from app.domain.compaction.summaries.extraction import extract
 
 ROOM = 6000
 
@@ -129,7 +130,7 @@ def test_growing_for_ever_stays_bounded() -> None:
         text = extract([user(f"step {i}"), assistant(f"decided {i}")], text or None, 1500)
         assert len(text) <= 1500
     assert "step 199" in text
-    assert read_digest(text).folded[REQUESTS] > 100
+    assert read_digest(text).omitted[REQUESTS] > 100
 
 
 def test_messages_without_text_are_named() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.compaction.overflow_errors import limit_in, overflow_in
+from app.domain.compaction.reduction.overflow_errors import is_context_overflow, token_limit_in
 
 # What providers really answered, and the limit in tokens that each names.
 TOO_LONG: dict[str, tuple[str, int | None]] = {
@@ -357,41 +357,41 @@ CODES = [
 def test_too_long_is_recognised_however_it_is_said(provider: str) -> None:
     """E6: each provider's own words for an input larger than the window are understood."""
     text, limit = TOO_LONG[provider]
-    assert overflow_in(text)
-    assert overflow_in(text, 400)
-    assert overflow_in({"error": {"message": text, "code": None}}, 400)
-    assert limit_in(text) == limit
+    assert is_context_overflow(text)
+    assert is_context_overflow(text, 400)
+    assert is_context_overflow({"error": {"message": text, "code": None}}, 400)
+    assert token_limit_in(text) == limit
 
 
 @pytest.mark.parametrize("provider", sorted(OTHER))
 def test_other_limits_are_not_taken_for_it(provider: str) -> None:
     """E6: limits of rate, spending, output, media and short fields are not an overflow."""
     text, status = OTHER[provider]
-    assert not overflow_in(text, status)
-    assert not overflow_in(text)
-    assert not overflow_in({"error": {"message": text}}, status)
-    assert limit_in(text) is None
+    assert not is_context_overflow(text, status)
+    assert not is_context_overflow(text)
+    assert not is_context_overflow({"error": {"message": text}}, status)
+    assert token_limit_in(text) is None
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", ["code", "type", "stop_reason", "finish_reason"])
 def test_a_code_is_enough(code: str, name: str) -> None:
     """E6: a code settles it, whichever field it stands in and whatever the message says."""
-    assert overflow_in({"error": {name: code, "message": "Bad request"}}, 400)
-    assert overflow_in(code)
+    assert is_context_overflow({"error": {name: code, "message": "Bad request"}}, 400)
+    assert is_context_overflow(code)
 
 
 def test_a_status_is_enough() -> None:
     """E6: 413 says it without a word; other statuses say nothing by themselves."""
-    assert overflow_in(None, 413)
-    assert overflow_in("Request Entity Too Large", 413)
-    assert not any(overflow_in(None, status) for status in (200, 400, 429, 500, None))
+    assert is_context_overflow(None, 413)
+    assert is_context_overflow("Request Entity Too Large", 413)
+    assert not any(is_context_overflow(None, status) for status in (200, 400, 429, 500, None))
 
 
 def test_a_code_counts_with_429_and_words_do_not() -> None:
     """E6: with 429 only an unmistakable code is believed."""
-    assert overflow_in({"error": {"code": "context_length_exceeded"}}, 429)
-    assert not overflow_in("prompt is too long: 9 tokens > 8 maximum", 429)
+    assert is_context_overflow({"error": {"code": "context_length_exceeded"}}, 429)
+    assert not is_context_overflow("prompt is too long: 9 tokens > 8 maximum", 429)
 
 
 def test_nested_and_quoted_json_is_read() -> None:
@@ -399,13 +399,13 @@ def test_nested_and_quoted_json_is_read() -> None:
     inner = {"type": "error", "error": {"message": "prompt is too long: 300 tokens > 256 maximum"}}
     wrapped: Any = {"error": {"message": "Provider returned error", "metadata": {}}}
     wrapped["error"]["metadata"]["raw"] = json.dumps(inner)
-    assert overflow_in(wrapped, 400)
-    assert limit_in(wrapped) == 256
+    assert is_context_overflow(wrapped, 400)
+    assert token_limit_in(wrapped) == 256
     twice = f"upstream said: {json.dumps({'detail': json.dumps(wrapped)})}"
-    assert overflow_in(twice)
-    assert limit_in(twice) == 256
+    assert is_context_overflow(twice)
+    assert token_limit_in(twice) == 256
     listed = json.dumps({"errors": [{"code": "other"}, {"message": "context length exceeded"}]})
-    assert overflow_in(listed)
+    assert is_context_overflow(listed)
 
 
 def test_the_limit_may_be_a_field() -> None:
@@ -417,22 +417,22 @@ def test_the_limit_may_be_a_field() -> None:
         "n_prompt_tokens": 9001,
         "n_ctx": 4096,
     }
-    assert limit_in({"error": error}) == 4096
-    assert limit_in(json.dumps({"error": error})) == 4096
+    assert token_limit_in({"error": error}) == 4096
+    assert token_limit_in(json.dumps({"error": error})) == 4096
 
 
 def test_a_quoted_request_says_nothing() -> None:
     """E6: words in the part of an error that repeats the request are not the provider's."""
     error = {"detail": [{"loc": ["body"], "msg": "Field required", "input": "prompt is too long"}]}
-    assert not overflow_in(error, 422)
+    assert not is_context_overflow(error, 422)
 
 
 def test_large_hostile_errors_take_no_time() -> None:
     """M: an error of a megabyte, however made, is judged at once."""
     for text in ("prompt " * 150_000, "{" * 1_000_000, "max " * 250_000, "context " * 125_000):
         began = time.perf_counter()
-        overflow_in(text)
-        limit_in(text)
+        is_context_overflow(text)
+        token_limit_in(text)
         assert time.perf_counter() - began < 2
 
 
@@ -445,5 +445,5 @@ _json = st.recursive(
 @given(st.text() | st.dictionaries(st.text(), _json), st.none() | st.integers(100, 599))
 def test_no_error_can_raise(error: Any, status: int | None) -> None:
     """M: whatever a provider answers, there is a verdict."""
-    overflow_in(error, status)
-    limit_in(error)
+    is_context_overflow(error, status)
+    token_limit_in(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from app.domain.common.messages import Role
-from app.domain.compaction.overflow_recovery import halved, last_results
+from app.domain.compaction.reduction.overflow_recovery import clearable_through, spans_after_halving
 from app.domain.conversations.turns import Entry, call_groups, entry, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span, View
 from tests.domain.compaction.generated import (
@@ -21,35 +21,41 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
     """Half of the turns goes, rounded down, at least one (E6)."""
     history = [entry(seq, (U, A)[seq % 2 == 0], 10) for seq in range(1, 11)]
-    assert halved(history, None) == (Span(5, ENDLESS),)
-    assert halved(history[4:], Span(1, 5)) == (Span(7, ENDLESS),)
-    assert halved(history[6:], Span(1, 7)) == (Span(9, ENDLESS),)
+    assert spans_after_halving(history, None) == (Span(5, ENDLESS),)
+    assert spans_after_halving(history[4:], Span(1, 5)) == (Span(7, ENDLESS),)
+    assert spans_after_halving(history[6:], Span(1, 7)) == (Span(9, ENDLESS),)
 
 
 def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
     """Inside one turn half of the call groups goes; in the end its ask alone is left (E6)."""
     roles = [U, A, T, A, T, T, A, T, A]
     history = [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
-    assert halved(history, None) == (Span(1, 2), Span(7, ENDLESS))
+    assert spans_after_halving(history, None) == (Span(1, 2), Span(7, ENDLESS))
     left = [history[0], *history[6:]]
-    assert halved(left, Span(2, 7)) == (Span(1, 2), Span(9, ENDLESS))
-    assert halved([history[0], history[8]], Span(2, 9)) == (Span(1, 2), Span(10, ENDLESS))
-    assert halved([history[0]], Span(2, 10)) is None
+    assert spans_after_halving(left, Span(2, 7)) == (Span(1, 2), Span(9, ENDLESS))
+    assert spans_after_halving([history[0], history[8]], Span(2, 9)) == (
+        Span(1, 2),
+        Span(10, ENDLESS),
+    )
+    assert spans_after_halving([history[0]], Span(2, 10)) is None
 
 
 def test_pins_survive_every_halved() -> None:
     """What is pinned stays in its place, and is no turn to drop (D8, E6)."""
     history = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
-    assert halved(history, None) == (Span(2, 3), Span(5, ENDLESS))
-    assert halved([history[1], history[6]], Span(1, 7)) is None
+    assert spans_after_halving(history, None) == (Span(2, 3), Span(5, ENDLESS))
+    assert spans_after_halving([history[1], history[6]], Span(1, 7)) is None
 
 
 def test_what_was_kept_in_the_range_goes_as_one_turn() -> None:
     """User messages kept inside the covered range are the oldest turn, however many (E6)."""
     kept = [entry(seq, U, 10) for seq in (2, 4, 6, 8)]
     history = [*kept, entry(11, U, 10), entry(12, A, 10)]
-    assert halved(history, Span(1, 11)) == (Span(11, ENDLESS),)
-    assert halved([*kept, entry(11, A, 10)], Span(1, 11)) == (Span(8, 9), Span(11, ENDLESS))
+    assert spans_after_halving(history, Span(1, 11)) == (Span(11, ENDLESS),)
+    assert spans_after_halving([*kept, entry(11, A, 10)], Span(1, 11)) == (
+        Span(8, 9),
+        Span(11, ENDLESS),
+    )
 
 
 @given(histories())
@@ -59,7 +65,7 @@ def test_emergencies_end_with_the_newest_ask_and_the_pins(history: list[Entry]) 
     pinned = pinned_seqs(history)
     newest = next((item for item in reversed(history) if item.role is U), None)
     shown = list(history)
-    while (spans := halved(shown, covered)) is not None:
+    while (spans := spans_after_halving(shown, covered)) is not None:
         left = shown_by(history, spans)
         assert set(left) < set(shown)
         assert left
@@ -78,11 +84,11 @@ def test_emergencies_end_with_the_newest_ask_and_the_pins(history: list[Entry]) 
 def test_the_last_results_give_way_before_their_call_goes() -> None:
     """A model that sees its call does not make it again; what nobody may clear is not (D8, F3)."""
     turn = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 5_000), entry(4, T, 20)]
-    assert last_results(turn, None) == 3
-    assert last_results([*turn, entry(5, A, 10)], None) is None, "there is more to drop"
-    assert last_results([entry(1, U, 10), entry(2, A, 10), entry(3, T, 20)], None) is None
-    assert last_results([*turn[:2], entry(3, T, 5_000, pinned=True)], None) is None
-    assert last_results([*turn[:2], entry(3, T, 5_000, excluded=True)], None) is None
-    assert last_results([entry(1, A, 10), entry(2, T, 5_000)], None) == 2
+    assert clearable_through(turn, None) == 3
+    assert clearable_through([*turn, entry(5, A, 10)], None) is None, "there is more to drop"
+    assert clearable_through([entry(1, U, 10), entry(2, A, 10), entry(3, T, 20)], None) is None
+    assert clearable_through([*turn[:2], entry(3, T, 5_000, pinned=True)], None) is None
+    assert clearable_through([*turn[:2], entry(3, T, 5_000, excluded=True)], None) is None
+    assert clearable_through([entry(1, A, 10), entry(2, T, 5_000)], None) == 2
     before = [entry(1, A, 10), entry(2, T, 5_000), entry(3, U, 10)]
-    assert last_results(before, None) is None, "it is of an older turn"
+    assert clearable_through(before, None) is None, "it is of an older turn"

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.ids import ConversationId
 from app.domain.common.messages import Role
 from app.domain.common.policy import (
     ChainStep,
@@ -25,40 +24,45 @@ from app.domain.common.policy import (
     TreeSummaryPolicy,
 )
 from app.domain.compaction.planning import (
+    CompactionInput,
+    CompactionOptions,
+    plan_compaction,
+    tree_chunks,
+    unsummarised_spans,
+)
+from app.domain.compaction.plans import CompactionPlan, NoCompaction
+from app.domain.compaction.results import result_of
+from app.domain.compaction.strategies.tree_summary import next_merge
+from app.domain.compaction.summary_budget import (
     LABEL_TOKENS,
     MAX_SUMMARY_TOKENS,
     MAX_TREE_TOKENS,
     MIN_SUMMARY_TOKENS,
+    history_budget,
+    summary_reserve,
+    summary_text_limit,
+    tree_node_text_limit,
+    tree_text_limit,
+)
+from app.domain.compaction.thresholds import (
     NO_THRESHOLD,
     RESUME_SHARE,
-    CompactionInput,
-    CompactionOptions,
     CompactionThreshold,
-    as_shown,
-    base_view,
-    chunks_for,
     compaction_threshold,
-    fresh_spans,
-    kept_of,
-    newly_kept,
-    node_room,
-    own_tools_cost,
-    plan_for,
-    reserve_for,
-    result_of,
     resume_at,
-    room_for,
-    summary_cost,
-    summary_room,
-    tree_room,
-    unhidden,
-    view_after,
-    with_note,
 )
-from app.domain.compaction.strategies import CompactionPlan, NoCompaction, next_fold
-from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.conversation import Conversation, ConversationState
-from app.domain.conversations.settings import StoredSettings
+from app.domain.compaction.views import (
+    agent_tools_tokens,
+    base_view,
+    kept_seqs,
+    kept_with_pins,
+    shown_entries,
+    view_after,
+    view_summary_tokens,
+    with_omission_note,
+    without_compaction,
+)
+from app.domain.conversations.records import Compaction, Conversation, ConversationState, Settings
 from app.domain.conversations.turns import (
     Entry,
     entry,
@@ -120,7 +124,7 @@ def planned(
     limits: Limits = LIMITS,
 ) -> NoCompaction | CompactionPlan:
     """Return what would be compacted of these."""
-    return plan_for(items, state or ConversationState(), framed(policy, limits), used, wish)
+    return plan_compaction(items, state or ConversationState(), framed(policy, limits), used, wish)
 
 
 # --- when it is worth it --------------------------------------------------------------------
@@ -197,9 +201,9 @@ def test_automatic_plans_free_at_least_the_least_gain(
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1), compaction=compaction)
     plan = planned(policy, items, CompactionOptions())
     if isinstance(plan, CompactionPlan):
-        reserve = reserve_for(name, LIMITS) if plan.summarises else 0
+        reserve = summary_reserve(name, LIMITS) if plan.summarises else 0
         if plan.chunks:
-            reserve = min(reserve, len(plan.chunks) * (node_room(LIMITS) + LABEL_TOKENS))
+            reserve = min(reserve, len(plan.chunks) * (tree_node_text_limit(LIMITS) + LABEL_TOKENS))
         assert plan.freed_tokens - reserve >= compaction.min_gain * LIMITS.effective_window
 
 
@@ -240,7 +244,7 @@ def test_a_deep_wish_goes_as_low_as_the_strategy_can(name: StrategyName) -> None
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
     """Over the target it goes down to it; within, as low as the strategy can (E7, D7)."""
-    policy, asked = Policy(strategy=name), CompactionOptions(forced=True, lowers=True)
+    policy, asked = Policy(strategy=name), CompactionOptions(forced=True, deep_within_target=True)
     assert planned(policy, talked(11), asked) == planned(
         policy, talked(11), CompactionOptions(forced=True)
     )
@@ -262,7 +266,7 @@ def test_a_threshold_near_the_target_still_frees_the_least_gain(name: StrategyNa
     assert isinstance(plan, CompactionPlan)
     reserve = 100
     if plan.chunks:
-        reserve = len(plan.chunks) * (node_room(LIMITS) + LABEL_TOKENS)
+        reserve = len(plan.chunks) * (tree_node_text_limit(LIMITS) + LABEL_TOKENS)
     assert 100 <= plan.freed_tokens - reserve <= 180
 
 
@@ -272,15 +276,17 @@ def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float)
     """A wished target is in the model's tokens, and stops a deep plan where it is met (E7)."""
     resolved, limits = framed(Policy(strategy=name), factor=factor), LIMITS
     wish = replace(FORCED, target_tokens=600)
-    plan = plan_for(talked(10), ConversationState(), resolved, 0, wish)
+    plan = plan_compaction(talked(10), ConversationState(), resolved, 0, wish)
     assert isinstance(plan, CompactionPlan)
-    reserve = reserve_for(name, limits)
+    reserve = summary_reserve(name, limits)
     if plan.chunks:  # a tree keeps room for the summaries that it makes
-        reserve = len(plan.chunks) * (node_room(limits) + LABEL_TOKENS)
+        reserve = len(plan.chunks) * (tree_node_text_limit(limits) + LABEL_TOKENS)
     left = (1000 - plan.freed_tokens + reserve) * factor
     assert 600 - 100 * factor < left <= 600
     wide = replace(resolved, limits=replace(limits, total=5000), policy_limits=None)
-    enough = plan_for(talked(10), ConversationState(), wide, 0, replace(wish, target_tokens=4000))
+    enough = plan_compaction(
+        talked(10), ConversationState(), wide, 0, replace(wish, target_tokens=4000)
+    )
     assert enough == NoCompaction("already within the target")
 
 
@@ -365,14 +371,14 @@ def test_what_runs_in_no_background_is_never_due(resolved: ResolvedSettings) -> 
 def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: int) -> None:
     """What is kept free for summaries is a tenth, for a tree a fifth, never absurd (D7)."""
     limits = replace(LIMITS, total=total, max_output_tokens=1, margin=margin / 1000)
-    one = reserve_for(StrategyName.SANDWICH, limits)
-    tree = reserve_for(StrategyName.TREE_SUMMARY, limits)
+    one = summary_reserve(StrategyName.SANDWICH, limits)
+    tree = summary_reserve(StrategyName.TREE_SUMMARY, limits)
     assert MIN_SUMMARY_TOKENS <= one <= MAX_SUMMARY_TOKENS
     assert one == MIN_SUMMARY_TOKENS or one <= limits.effective_window / 10
     assert 2 * MIN_SUMMARY_TOKENS <= tree <= MAX_TREE_TOKENS
     assert tree == 2 * MIN_SUMMARY_TOKENS or tree <= limits.effective_window / 5
-    assert 0 < summary_room(limits) < one
-    assert 0 < node_room(limits) <= tree_room(limits) < tree
+    assert 0 < summary_text_limit(limits) < one
+    assert 0 < tree_node_text_limit(limits) <= tree_text_limit(limits) < tree
 
 
 @given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
@@ -381,19 +387,21 @@ def test_the_largest_summaries_fit_what_is_kept_free_for_them(
 ) -> None:
     """The room for a text leaves room for its label, and for those of a whole tree (D7)."""
     limits = replace(LIMITS, total=total, max_output_tokens=1)
-    rooms = [summary_room(limits)]
+    rooms = [summary_text_limit(limits)]
     if name is StrategyName.TREE_SUMMARY:
-        rooms = [node_room(limits)] * (tree_room(limits) // node_room(limits))
+        rooms = [tree_node_text_limit(limits)] * (
+            tree_text_limit(limits) // tree_node_text_limit(limits)
+        )
     summaries = tuple(summary_of(Span(i, i + 1), room) for i, room in enumerate(rooms, 1))
     view = View(spans=spans_beside(Span(1, len(rooms) + 1)), summaries=summaries)
-    assert summary_cost(view, third) <= reserve_for(name, limits)
+    assert view_summary_tokens(view, third) <= summary_reserve(name, limits)
 
 
 @given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
 def test_rooms_are_in_raw_counts(total: int, margin: float, factor: float) -> None:
     """A room corrected for the model's factor is within the capacity (decision 12, C4)."""
     limits = replace(LIMITS, total=total, max_output_tokens=100, margin=margin)
-    room = room_for(limits, Policy(), 7, 9, factor)
+    room = history_budget(limits, Policy(), 7, 9, factor)
     assert room.capacity * factor <= limits.capacity
     assert room.target <= room.capacity
     assert (room.fixed, room.summary) == (7, 9)
@@ -418,18 +426,22 @@ def test_fresh_spans_are_what_no_summary_stands_for(
 ) -> None:
     """What is new and what was kept until now, each once, in no other order (N10, D8)."""
     covered, hidden, released = ranges
-    fresh = fresh_spans(hidden, covered, released)
+    fresh = unsummarised_spans(hidden, covered, released)
     seqs = [seq for part in fresh for seq in range(part.start, part.end)]
     outside = set(range(hidden.start, hidden.end)) - set(range(covered.start, covered.end))
     assert seqs == sorted(outside | released)
-    assert fresh_spans(hidden, None, released) == [hidden]
+    assert unsummarised_spans(hidden, None, released) == [hidden]
 
 
 def test_what_was_left_out_is_taken_into_the_next_summary() -> None:
     """Messages hidden in a hurry are summarised once there is time for it (D6)."""
-    assert fresh_spans(Span(1, 40), Span(1, 20), ()) == [Span(20, 40)]
-    assert fresh_spans(Span(1, 40), Span(6, 20), (9,)) == [Span(1, 6), Span(9, 10), Span(20, 40)]
-    assert fresh_spans(Span(8, 20), Span(6, 16), ()) == [Span(16, 20)], "pinned at its edge"
+    assert unsummarised_spans(Span(1, 40), Span(1, 20), ()) == [Span(20, 40)]
+    assert unsummarised_spans(Span(1, 40), Span(6, 20), (9,)) == [
+        Span(1, 6),
+        Span(9, 10),
+        Span(20, 40),
+    ]
+    assert unsummarised_spans(Span(8, 20), Span(6, 16), ()) == [Span(16, 20)], "pinned at its edge"
 
 
 def tree_plan(hidden: Span, *chunks: Span, kept: tuple[int, ...] = ()) -> CompactionPlan:
@@ -478,7 +490,7 @@ def test_chunks_take_in_what_was_left_out_earlier(
     plan: CompactionPlan, view: View, expected: list[Span]
 ) -> None:
     """A tree's new chunks follow its last summary, gaps from then on first (D3, D6, N10)."""
-    assert chunks_for(plan, view, 4) == expected
+    assert tree_chunks(plan, view, 4) == expected
 
 
 # --- the view -------------------------------------------------------------------------------
@@ -533,7 +545,7 @@ def test_a_head_whose_compaction_is_hidden_shows_its_log() -> None:
         resume_at=99,
         failures=2,
     )
-    bare = unhidden(state)
+    bare = without_compaction(state)
     expected = ConversationState(head_seq=9, turns=3, tokens=90, open_calls=("a",), view_version=5)
     assert bare == replace(expected, view_cause="policy_changed")
     assert bare.shown_tokens == 90
@@ -553,7 +565,7 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
         untrimmed=(4, 5, 10),
         reasoning_after=7,
     )
-    assert kept_of(after) == (4, 5, 10)
+    assert kept_seqs(after) == (4, 5, 10)
 
 
 def test_a_summary_ends_where_what_is_shown_begins() -> None:
@@ -575,7 +587,7 @@ def test_a_plan_that_only_clears_hides_nothing_more() -> None:
         before, CompactionPlan(("clear",), 1, trimmed_through=12), before.summaries, None, ()
     )
     assert after == replace(before, trimmed_through=12, untrimmed=(4, 5))
-    again = base_view(ConversationState(span=Span(2, 9), kept=kept_of(after)), after, Policy())
+    again = base_view(ConversationState(span=Span(2, 9), kept=kept_seqs(after)), after, Policy())
     assert again == after
     older = view_after(
         after, CompactionPlan(("clear",), 1, trimmed_through=4), after.summaries, None, ()
@@ -589,9 +601,9 @@ def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
     plan = CompactionPlan(("sandwich",), 1, Span(2, 6), kept=(4,), trimmed_through=0)
     after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
     assert after.untrimmed == (4, 7)
-    assert kept_of(after) == (4, 7)
+    assert kept_seqs(after) == (4, 7)
     cut = replace(before, spans=spans_beside(Span(1, 6)))
-    assert kept_of(cut) == (7,), "whoever cut it"
+    assert kept_seqs(cut) == (7,), "whoever cut it"
 
 
 def test_a_plan_that_only_clears_leaves_the_note() -> None:
@@ -622,8 +634,8 @@ def test_a_note_counts_what_no_summary_tells_of(view: View) -> None:
     gone -= {s for part in view.summaries for s in range(part.span.start, part.span.end)}
     messages = "1 earlier message was" if len(gone) == 1 else f"{len(gone)} earlier messages were"
     note = f"[{messages} left out to fit the window.]" if gone else None
-    assert with_note(view).note == note
-    assert with_note(replace(view, note="[old]")).note == note
+    assert with_omission_note(view).note == note
+    assert with_omission_note(replace(view, note="[old]")).note == note
 
 
 # --- pins that come later -------------------------------------------------------------------
@@ -642,11 +654,11 @@ def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
         entry(12, A, 40),  # no result: nothing of it was cleared
         entry(13, T, 300),  # newer than what is cleared
     ]
-    kept, tokens, messages = newly_kept(view, kept_of(view), pinned)
+    kept, tokens, messages = kept_with_pins(view, kept_seqs(view), pinned)
     assert kept == (4, 5, 6, 10, 11)
     assert (tokens, messages) == (300 + 30 + 220, 2)
-    assert newly_kept(view, kept, pinned) == (kept, 0, 0)
-    assert newly_kept(View(), (), pinned) == ((), 0, 0)
+    assert kept_with_pins(view, kept, pinned) == (kept, 0, 0)
+    assert kept_with_pins(View(), (), pinned) == ((), 0, 0)
 
 
 @given(entries(), st.data())
@@ -659,15 +671,15 @@ def test_what_pins_gain_is_what_the_payload_shows_more(
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
     view = replace(hiding(Span(start, end + 1), kept=kept), trimmed_through=data.draw(seqs))
     pins = pinned_seqs(pinned_at(log, data.draw(st.lists(seqs, max_size=4))))
-    before = base_view(ConversationState(kept=kept_of(view)), view, Policy())
-    after_kept, tokens, messages = newly_kept(
-        before, kept_of(before), [item for item in log if item.seq in pins]
+    before = base_view(ConversationState(kept=kept_seqs(view)), view, Policy())
+    after_kept, tokens, messages = kept_with_pins(
+        before, kept_seqs(before), [item for item in log if item.seq in pins]
     )
     after = base_view(ConversationState(kept=after_kept), before, Policy())
-    gained = sum(item.tokens for item in as_shown(log, after))
-    gained -= sum(item.tokens for item in as_shown(log, before))
+    gained = sum(item.tokens for item in shown_entries(log, after))
+    gained -= sum(item.tokens for item in shown_entries(log, before))
     assert tokens == gained
-    assert messages == len(as_shown(log, after)) - len(as_shown(log, before))
+    assert messages == len(shown_entries(log, after)) - len(shown_entries(log, before))
     assert all(
         after.shows(seq) and not (after.trims(seq) and log[seq - 1].role is T) for seq in pins
     )
@@ -680,12 +692,12 @@ def test_entries_cost_what_they_cost_there() -> None:
     """Cleared results cost their placeholder; kept ones cannot be cleared any more (F3, D8)."""
     log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
     view = replace(hiding(Span(1, 4), kept=(2,)), trimmed_through=4, untrimmed=(2,))
-    assert as_shown(log, view) == [
+    assert shown_entries(log, view) == [
         Entry(2, T, 300, 300),
         Entry(4, T, 80, 80),
         Entry(5, A, 9, 9),
     ]
-    assert as_shown(log, View()) == log
+    assert shown_entries(log, View()) == log
 
 
 @given(
@@ -700,8 +712,8 @@ def test_the_cost_of_summaries_is_that_of_their_messages(
     summaries = tuple(Summary(Span(i, i + 1), text) for i, text in enumerate(said, 1))
     view = View(summaries=summaries, retain=retain, note=note)
     items = [{"role": "user", "content": text} for text in view.summary_texts()]
-    assert summary_cost(view, third) == count_payload_messages(CHAT, items, third)
-    assert summary_cost(View(), third) == 0
+    assert view_summary_tokens(view, third) == count_payload_messages(CHAT, items, third)
+    assert view_summary_tokens(View(), third) == 0
 
 
 def test_a_situation_counts_payloads_of_any_view() -> None:
@@ -714,7 +726,7 @@ def test_a_situation_counts_payloads_of_any_view() -> None:
     assert now.tokens_in(View()) == 60 + 542
     assert now.messages_in(View()) == 4
     view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", trimmed_through=3)
-    cost = summary_cost(view, third)
+    cost = view_summary_tokens(view, third)
     assert now.tokens_in(view) == framed(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
     assert now.messages_in(view) == 3 + 2
 
@@ -796,9 +808,9 @@ class Talk:
     @property
     def situation(self) -> CompactionInput:
         """What a compaction is planned on now."""
-        settings = StoredSettings()
+        settings = Settings()
         conversation = Conversation(
-            ConversationId("c"), None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
+            "c", None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
         )
         view = self.view
         shown = tuple(item for item in self.log if view.shows(item.seq))
@@ -828,7 +840,7 @@ class Talk:
         self.log = pinned_at(self.log, protected)
         if self.active is None:
             return
-        kept, tokens, messages = newly_kept(self.active, self.state.kept, pinned)
+        kept, tokens, messages = kept_with_pins(self.active, self.state.kept, pinned)
         self.state = replace(
             self.state,
             kept=kept,
@@ -839,7 +851,7 @@ class Talk:
     def plan(self, wish: CompactionOptions) -> NoCompaction | CompactionPlan:
         """Return what would be done now."""
         now = self.situation
-        return plan_for(now.shown, self.state, self.resolved, self.used, wish)
+        return plan_compaction(now.shown, self.state, self.resolved, self.used, wish)
 
     def apply(self, plan: CompactionPlan) -> View:
         """Carry a plan out, and return the view that the receipt would hold."""
@@ -849,31 +861,31 @@ class Talk:
         if plan.hidden is not None and plan.summarises:
             summaries = self._tree(plan) if plan.chunks else self._rolled(plan, plan.hidden)
         after = view_after(view, plan, summaries, view.retain, sorted(pinned_seqs(self.log)))
-        left = as_shown(self.log, after)
+        left = shown_entries(self.log, after)
         self.active = after
         self.state = replace(
             self.state,
             view_version=self.state.view_version + 1,
             compaction_id="c",
             span=after.hidden,
-            kept=kept_of(after),
-            summary_tokens=summary_cost(after, third),
+            kept=kept_seqs(after),
+            summary_tokens=view_summary_tokens(after, third),
             hidden_tokens=self.state.tokens - sum(item.tokens for item in left),
             hidden_messages=self.state.head_seq - len(left),
         )
         return after
 
     def _rolled(self, plan: CompactionPlan, hidden: Span) -> list[Summary]:
-        self._tell(plan, fresh_spans(hidden, self.view.summarised, plan.released))
-        return [summary_of(hidden, summary_room(self.resolved.judging_limits()))]
+        self._tell(plan, unsummarised_spans(hidden, self.view.summarised, plan.released))
+        return [summary_of(hidden, summary_text_limit(self.resolved.judging_limits()))]
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
         limits, tree = self.resolved.judging_limits(), self.resolved.policy.tree_summary
-        room, nodes = node_room(limits), list(self.view.summaries)
-        chunks = chunks_for(plan, self.view, tree.chunk_size)
+        room, nodes = tree_node_text_limit(limits), list(self.view.summaries)
+        chunks = tree_chunks(plan, self.view, tree.chunk_size)
         self._tell(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released)])
         nodes += [summary_of(chunk, room) for chunk in chunks]
-        while fold := next_fold(nodes, tree.levels, tree.chunk_size, tree_room(limits)):
+        while fold := next_merge(nodes, tree.levels, tree.chunk_size, tree_text_limit(limits)):
             first, last = fold
             span = Span(nodes[first].span.start, nodes[last - 1].span.end)
             nodes[first:last] = [summary_of(span, room, nodes[first].level + 1)]
@@ -968,8 +980,8 @@ def advance(talk: Talk, wish: CompactionOptions) -> None:
 
 def check_view(talk: Talk, before: View, after: View) -> None:
     """Check what holds for the view that a compaction makes."""
-    shown = as_shown(talk.log, after)
-    assert as_shown(talk.log, talk.view) == shown, "the head says the same as the receipt"
+    shown = shown_entries(talk.log, after)
+    assert shown_entries(talk.log, talk.view) == shown, "the head says the same as the receipt"
     assert talk.view.summary_texts() == after.summary_texts()
     for item in talk.log:
         assert not item.pinned or item in shown, "a pin is neither hidden nor cleared (D8)"
@@ -990,7 +1002,7 @@ def check_usage(talk: Talk, least: set[int]) -> None:
     resolved, limits, hidden = talk.resolved, talk.resolved.judging_limits(), talk.state.span
     must = [
         item
-        for item in as_shown(talk.log, talk.view)
+        for item in shown_entries(talk.log, talk.view)
         if item.seq in least
         or item.pinned
         or (item.role is U and resolved.policy.preserve_user_messages)
@@ -998,7 +1010,7 @@ def check_usage(talk: Talk, least: set[int]) -> None:
     ]
     tokens, reserve = (
         sum(item.tokens for item in must),
-        reserve_for(resolved.policy.strategy, limits),
+        summary_reserve(resolved.policy.strategy, limits),
     )
     if resolved.usage(tokens, max(reserve, talk.state.summary_tokens)).total > limits.capacity:
         return  # not even that fits: the steps without a model take over (C4)
@@ -1028,7 +1040,12 @@ def test_own_tools_count_where_texts_may_name_them() -> None:
     """L1, C1: what was cut or cleared brings tools into the payload, and they take room."""
     auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
-    assert own_tools_cost(auto, ConversationState()) == own_tools_cost(none, cut) == 0
-    lines = own_tools_cost(auto, ConversationState(trimmed_through=3))
-    assert 0 < lines == own_tools_cost(auto, ConversationState(), 3) < own_tools_cost(auto, cut)
-    assert own_tools_cost(auto, cut, 3) == own_tools_cost(auto, cut)
+    assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0
+    lines = agent_tools_tokens(auto, ConversationState(trimmed_through=3))
+    assert (
+        0
+        < lines
+        == agent_tools_tokens(auto, ConversationState(), 3)
+        < agent_tools_tokens(auto, cut)
+    )
+    assert agent_tools_tokens(auto, cut, 3) == agent_tools_tokens(auto, cut)

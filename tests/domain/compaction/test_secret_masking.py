@@ -15,12 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.compaction.secret_masking import (
-    DEFAULT_SECRET_PATTERNS,
-    MASK,
-    compile_patterns,
-    mask_secrets,
-)
+from app.domain.compaction.summaries.secret_masking import MASK, compile_patterns, mask_secrets
+from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 
 PATTERNS = compile_patterns(DEFAULT_SECRET_PATTERNS)
 LETTERS = string.ascii_letters + string.digits

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep
-from app.domain.compaction.signals import (
+from app.domain.compaction.strategies.chain_steps import (
     GROUPS_KEPT,
     GROUPS_KEPT_DEEP,
     LONG_TURN_MESSAGES,
     MAX_FAILURES,
     ConversationSignals,
-    Step,
-    adjust,
+    PlannedStep,
+    plan_steps,
     signals_of,
 )
 from app.domain.conversations.turns import Entry, entry
@@ -27,7 +27,7 @@ ALL = tuple(ChainStep)
 MIXED = ConversationSignals(tool_share=0.3, largest_result=0.1, call_density=0.3, turn_length=4)
 
 
-def names(steps: tuple[Step, ...]) -> tuple[ChainStep, ...]:
+def names(steps: tuple[PlannedStep, ...]) -> tuple[ChainStep, ...]:
     """Return the steps without their depth."""
     return tuple(step.name for step in steps)
 
@@ -77,14 +77,14 @@ def test_shares_are_shares(history: list[Entry], failures: int) -> None:
 def test_nothing_stands_out_and_nothing_is_changed() -> None:
     """The policy's own order runs at its usual depth (D5)."""
     for steps in (ALL, (TRUNCATE, CLEAR), (SUMMARIZE,)):
-        assert adjust(steps, MIXED) == tuple(Step(name) for name in steps)
+        assert plan_steps(steps, MIXED) == tuple(PlannedStep(name) for name in steps)
 
 
 def test_little_tool_output_is_not_cleared() -> None:
     """Clearing is left out where it frees nothing, unless there is nothing else (rule 1)."""
     talk = ConversationSignals(tool_share=0.05, turn_length=2)
-    assert names(adjust(ALL, talk)) == (SUMMARIZE, TRUNCATE)
-    assert names(adjust((CLEAR,), talk)) == (CLEAR,)
+    assert names(plan_steps(ALL, talk)) == (SUMMARIZE, TRUNCATE)
+    assert names(plan_steps((CLEAR,), talk)) == (CLEAR,)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_little_tool_output_is_not_cleared() -> None:
 )
 def test_much_tool_output_is_cleared_deeper(found: ConversationSignals) -> None:
     """A lot of it, one huge result, or many parallel ones: one group keeps its results (rule 2)."""
-    assert adjust(ALL, found)[0] == Step(CLEAR, GROUPS_KEPT_DEEP)
-    assert adjust(ALL, MIXED)[0] == Step(CLEAR, GROUPS_KEPT)
+    assert plan_steps(ALL, found)[0] == PlannedStep(CLEAR, GROUPS_KEPT_DEEP)
+    assert plan_steps(ALL, MIXED)[0] == PlannedStep(CLEAR, GROUPS_KEPT)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_after_failures_truncation_comes_first(
 ) -> None:
     """A summariser that failed three times in a row is not asked before truncation (rule 3)."""
     failing = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES)
-    assert names(adjust(steps, failing)) == adjusted
+    assert names(plan_steps(steps, failing)) == adjusted
     twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES - 1)
-    assert names(adjust(steps, twice)) == steps
+    assert names(plan_steps(steps, twice)) == steps
 
 
 def test_long_turns_are_cut_inside() -> None:
     """Where turns are long, waiting for the next one to start would keep too much (rule 4)."""
     long = ConversationSignals(tool_share=0.3, turn_length=LONG_TURN_MESSAGES)
-    assert all(step.inside_turns for step in adjust(ALL, long))
-    assert not any(step.inside_turns for step in adjust(ALL, MIXED))
+    assert all(step.inside_turns for step in plan_steps(ALL, long))
+    assert not any(step.inside_turns for step in plan_steps(ALL, MIXED))
 
 
 @given(st.lists(st.sampled_from(ChainStep), min_size=1, unique=True), signals())
@@ -133,7 +133,7 @@ def test_no_step_is_invented_or_lost_but_clearing(
     steps: list[ChainStep], found: ConversationSignals
 ) -> None:
     """Only order and depth change; clearing alone may be left out; something always runs (D5)."""
-    adjusted = names(adjust(steps, found))
+    adjusted = names(plan_steps(steps, found))
     assert adjusted
     assert len(set(adjusted)) == len(adjusted)
     assert set(adjusted) <= set(steps)

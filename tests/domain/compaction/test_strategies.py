@@ -21,16 +21,16 @@ from app.domain.common.policy import (
     ToolOutputPolicy,
     TreeSummaryPolicy,
 )
-from app.domain.compaction.signals import MAX_FAILURES
-from app.domain.compaction.strategies import (
-    STRATEGIES,
+from app.domain.compaction.plans import (
     CompactionPlan,
     HistoryBudget,
     NoCompaction,
     Plan,
     SlidingCut,
-    next_fold,
 )
+from app.domain.compaction.strategies import STRATEGIES
+from app.domain.compaction.strategies.chain_steps import MAX_FAILURES
+from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.conversations.turns import (
     Entry,
     call_groups,
@@ -198,7 +198,7 @@ def test_what_a_plan_says_is_what_it_does(
             end = seqs.index(plan.hidden.end) if plan.hidden.end in seqs else len(history)
             assert is_group_boundary(history, end)
             assert {plan.hidden.start, plan.hidden.end - 1}.isdisjoint(plan.kept)
-        plan = plan.otherwise
+        plan = plan.fallback
 
 
 @given(pinned_histories(), policies(), rooms(), COMPACTING, st.booleans())
@@ -322,7 +322,7 @@ def test_more_room_never_keeps_less(
     if not isinstance(narrow_plan, CompactionPlan) or not isinstance(wide_plan, CompactionPlan):
         return
     narrow, _ = applied(history, None, narrow_plan)
-    if not room.holds(trimmed_cost(narrow)):
+    if not room.fits(trimmed_cost(narrow)):
         return  # only cleared: hiding would have lost the newest message
     cheap = {item.seq: item.tokens for item in applied(history, None, wide_plan)[0]}
     assert all(item.tokens <= cheap[item.seq] for item in narrow)
@@ -337,8 +337,8 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
     if not isinstance(plan, CompactionPlan) or plan.hidden is None:
         return
     left, _ = applied(history, None, plan)
-    assert room.holds(trimmed_cost(left)), "a plan leaves what fits"
-    if room.aims_at(cost(left)):
+    assert room.fits(trimmed_cost(left)), "a plan leaves what fits"
+    if room.meets_target(cost(left)):
         return
     turns = [index for index, item in enumerate(history) if index == 0 or item.role is U]
     groups = call_groups(history)
@@ -359,7 +359,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
     loose = [item for item in left if item.seq not in stays]
     assert not loose or policy.preserve_user_messages
     assert all(item.role is U for item in loose)
-    assert cost(loose) <= max(room.aim // 2, 0)
+    assert cost(loose) <= max(room.history_target // 2, 0)
 
 
 # --- what stays inside a hidden range -------------------------------------------------------
@@ -499,7 +499,7 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
         least_top = group_boundary_after(history, top)
         least_bottom = group_boundary_before(history, len(history) - bottom)
         least = [*history[:least_top], *history[max(least_top, least_bottom) :]]
-        assert not room.holds(trimmed_cost(least))
+        assert not room.fits(trimmed_cost(least))
     else:
         assert all(item in kept for item in must_stay)
 
@@ -611,12 +611,12 @@ def test_a_plan_hides_no_more_than_it_must(
         if plan.hidden is None:
             # Only clearing: without the last result that was cleared the target was not reached.
             (last,) = (item for item in history if item.seq == plan.trimmed_through)
-            assert cost(left) + last.tokens - last.trimmed_tokens > room.aim
+            assert cost(left) + last.tokens - last.trimmed_tokens > room.history_target
         elif not plan.shrunk and not plan.trimmed_through and not plan.released:
             gone = [item for item in history if item.seq not in {kept.seq for kept in left}]
             newest = [gone[start:end] for start, end in call_groups(gone)][-1]
-            fills = cost(left) >= 0.75 * room.aim
-            assert fills or cost(left) + cost(newest) > room.aim, (plan, newest)
+            fills = cost(left) >= 0.75 * room.history_target
+            assert fills or cost(left) + cost(newest) > room.history_target, (plan, newest)
         history, covered = left, after
 
 
@@ -755,7 +755,7 @@ def test_the_lowest_full_level_folds_and_then_what_is_too_much(
     levels: tuple[int, ...], most_tokens: int, fold: tuple[int, int] | None
 ) -> None:
     """A level with enough summaries folds its oldest; too many tokens fold a level whole (D3)."""
-    assert next_fold(nodes(*levels), 3, 3, most_tokens) == fold
+    assert next_merge(nodes(*levels), 3, 3, most_tokens) == fold
 
 
 @given(
@@ -783,7 +783,7 @@ def test_a_tree_only_adds_and_folds(
         add(Summary(Span(end, end + size), "", 20), len(tree))
         end += size
         for _ in range(1000):
-            if (fold := next_fold(tree, levels, fanout, most_tokens)) is None:
+            if (fold := next_merge(tree, levels, fanout, most_tokens)) is None:
                 break
             parts = tree[slice(*fold)]
             assert len(parts) > 1
@@ -835,8 +835,8 @@ def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
     assert plan.hidden == Span(1, 17)
     assert plan.trimmed_through == 19
     assert plan.summarises
-    assert plan.otherwise == replace(
-        plan, steps=("clear_tool_results", "truncate"), summarises=False, otherwise=None
+    assert plan.fallback == replace(
+        plan, steps=("clear_tool_results", "truncate"), summarises=False, fallback=None
     )
 
 
@@ -873,13 +873,13 @@ def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
     room = HistoryBudget(capacity=10_000, target=2000, fixed=0, summary=0)
     plan = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(CLEAR, SUMMARIZE)))
     assert isinstance(plan, CompactionPlan)
-    assert plan.otherwise is not None
-    assert plan.otherwise.steps == ("clear_tool_results",)
-    assert plan.otherwise.hidden is None
+    assert plan.fallback is not None
+    assert plan.fallback.steps == ("clear_tool_results",)
+    assert plan.fallback.hidden is None
     alone = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(SUMMARIZE,)))
     assert isinstance(alone, CompactionPlan)
     assert alone.steps == ("summarize",)
-    assert alone.otherwise is None
+    assert alone.fallback is None
 
 
 def test_a_chain_that_failed_too_often_truncates_first() -> None:
@@ -933,7 +933,7 @@ def test_a_chain_runs_its_own_steps_alone(
 ) -> None:
     """Only steps of the policy run, each once; a history within the target is left alone (D5)."""
     plan = CHAIN.plan(history, None, room, policy, deep=deep, failures=failures)
-    if not deep and room.aims_at(cost(history)):
+    if not deep and room.meets_target(cost(history)):
         assert isinstance(plan, NoCompaction)
     if not isinstance(plan, CompactionPlan):
         return
@@ -942,8 +942,8 @@ def test_a_chain_runs_its_own_steps_alone(
     assert not {"summarize", "truncate"} <= set(plan.steps), "one of them reaches the target"
     assert ("clear_tool_results" in plan.steps) == (plan.trimmed_through > 0)
     assert plan.summarises == ("summarize" in plan.steps)
-    if plan.otherwise is not None:
+    if plan.fallback is not None:
         assert plan.summarises
-        assert not plan.otherwise.summarises
-        assert plan.otherwise.otherwise is None
-        assert "summarize" not in plan.otherwise.steps
+        assert not plan.fallback.summarises
+        assert plan.fallback.fallback is None
+        assert "summarize" not in plan.fallback.steps

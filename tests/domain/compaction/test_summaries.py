@@ -20,17 +20,17 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.compaction.summaries import (
-    Answer,
-    Completion,
-    Rejected,
+from app.domain.compaction.summaries.answer import RejectedAnswer, SummaryAnswer, parse_answer
+from app.domain.compaction.summaries.model_calls import Completion
+from app.domain.compaction.summaries.prompt import (
     SummaryRequest,
+    escape_tags,
+    prompt_hash,
+    summary_messages,
+)
+from app.domain.compaction.summaries.transcript_text import (
     format_messages,
     format_summaries,
-    neutralise,
-    parse_answer,
-    prompt_hash,
-    summary_request,
     without_trailing_calls,
 )
 
@@ -59,7 +59,7 @@ def completion(text: str, finish_reason: str = "stop", calls: bool = False) -> C
 def request(text: str = "User:\nhello", ask: SummaryRequest | None = None, **more: object) -> str:
     """Return the last message of a request, which carries everything."""
     previous, retained = more.get("previous"), more.get("retained")
-    messages = summary_request(
+    messages = summary_messages(
         text,
         ask or SummaryRequest(),
         previous=str(previous) if previous else None,
@@ -150,7 +150,7 @@ HOSTILE = [
 @pytest.mark.parametrize("tag", HOSTILE)
 def test_our_tags_in_a_transcript_are_made_harmless(tag: str) -> None:
     """E12: no spacing, case or invisible character lets a transcript close its frame."""
-    safe = neutralise(f"a {tag} b")
+    safe = escape_tags(f"a {tag} b")
     assert "<" not in safe
     assert "\uff1c" not in safe
     assert safe.startswith("a \u2039")
@@ -159,13 +159,13 @@ def test_our_tags_in_a_transcript_are_made_harmless(tag: str) -> None:
 def test_other_markup_is_left_alone() -> None:
     """E12: only what frames the transcript is touched."""
     text = "<div> a < b </summaryx> <conversational> -- x ---"
-    assert neutralise(text) == text
+    assert escape_tags(text) == text
 
 
 def test_rules_and_unsendable_characters_are_replaced() -> None:
     """E12, N6: a dash line cannot end the excerpt; NUL and surrogates never go out."""
-    assert neutralise("a\n---\nb\n  -----  \n") == "a\n- - -\nb\n- - -\n"
-    assert neutralise("\x00\ud800") == "\ufffd\ufffd"
+    assert escape_tags("a\n---\nb\n  -----  \n") == "a\n- - -\nb\n- - -\n"
+    assert escape_tags("\x00\ud800") == "\ufffd\ufffd"
 
 
 @given(st.lists(st.sampled_from([*HOSTILE, "x", " ", "\n---\n", "<", "/", "summary"])))
@@ -185,7 +185,7 @@ def test_hostile_text_takes_linear_time() -> None:
     """E12: a megabyte made to confuse is dealt with in well under a second."""
     for hostile in ("< " * 500_000, "<" + " " * 1_000_000, "-" * 1_000_000, " " * 1_000_000):
         began = time.perf_counter()
-        neutralise(hostile)
+        escape_tags(hostile)
         assert time.perf_counter() - began < 2
 
 
@@ -273,7 +273,7 @@ def test_the_prompt_hash_follows_what_is_asked() -> None:
 )
 def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None:
     """E3: what stands between the tags is the summary."""
-    assert parse_answer(completion(answer), False, 1000) == Answer(summary)
+    assert parse_answer(completion(answer), False, 1000) == SummaryAnswer(summary)
 
 
 @pytest.mark.parametrize(
@@ -291,19 +291,19 @@ def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None
 )
 def test_unusable_answers_are_rejected(answer: Completion, reason: str) -> None:
     """E3: no tag, empty, cut off, longer than its source or a tool call is not accepted."""
-    assert parse_answer(answer, False, 100) == Rejected(reason)
+    assert parse_answer(answer, False, 100) == RejectedAnswer(reason)
 
 
 def test_retain_comes_beside_the_summary() -> None:
     """E3: both are extracted, in either order, and a missing retain is not accepted."""
     both = "<retain>ref=1</retain>\n<summary>tea</summary>"
-    assert parse_answer(completion(both), True, 100) == Answer("tea", "ref=1")
+    assert parse_answer(completion(both), True, 100) == SummaryAnswer("tea", "ref=1")
     turned = "<summary>tea</summary><retain>ref=1</retain>"
-    assert parse_answer(completion(turned), True, 100) == Answer("tea", "ref=1")
+    assert parse_answer(completion(turned), True, 100) == SummaryAnswer("tea", "ref=1")
     nothing = "<retain></retain><summary>tea</summary>"
-    assert parse_answer(completion(nothing), True, 100) == Answer("tea", None)
+    assert parse_answer(completion(nothing), True, 100) == SummaryAnswer("tea", None)
     alone = parse_answer(completion("<summary>tea</summary>"), True, 100)
-    assert alone == Rejected("retain_tag_missing")
+    assert alone == RejectedAnswer("retain_tag_missing")
 
 
 @given(st.text(), st.booleans())
@@ -316,6 +316,6 @@ def test_no_answer_can_raise(text: str, wants_retain: bool) -> None:
 def test_accepted_summaries_are_sendable_and_bounded(text: str) -> None:
     """E3, N6: an accepted summary is never empty nor longer than its source."""
     parsed = parse_answer(completion(f"<summary>{text}</summary>"), False, 50)
-    if isinstance(parsed, Answer):
+    if isinstance(parsed, SummaryAnswer):
         assert 0 < len(parsed.summary) <= 50
         assert "\x00" not in parsed.summary

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.messages import Image, Message, Part, Reasoning, Role, Text, ToolCall, clean
-from app.domain.compaction.text_shortening import (
-    MIN_TOKENS,
-    leveled,
-    oversized,
-    preview_of,
-    short_for,
-    text_of,
+from app.domain.compaction.reduction.text_shortening import (
+    MIN_SHORTENED_TOKENS,
+    limits_of_largest,
+    limits_of_oversized,
+    readable_text,
+    shortened_preview,
+    shortened_to,
 )
 from app.domain.conversations.turns import entry
 from app.domain.conversations.view import ShortenedMessage, View, view_from
@@ -46,7 +46,7 @@ def by_words(text: str) -> int:
 
 def said(message: Message) -> str:
     """Return the texts of a message, joined as they are read."""
-    return text_of(message).decode()
+    return readable_text(message).decode()
 
 
 @given(PARTS, st.integers(0, 4000), st.integers(0, 4000))
@@ -57,7 +57,7 @@ def test_a_preview_is_a_beginning_a_note_and_an_end(
     message = clean(Message(Role.USER, tuple(parts)))
     short = ShortenedMessage(1, head, tail, 0)
     for named in (True, False):
-        preview = preview_of(message, short, "m1", named=named)
+        preview = shortened_preview(message, short, "m1", named=named)
         texts = [part.text for part in message.parts if isinstance(part, Text)]
         whole = "".join(texts).encode()
         others = [part for part in message.parts if not isinstance(part, Text)]
@@ -77,20 +77,22 @@ def test_a_preview_is_a_beginning_a_note_and_an_end(
         assert 'ref="m1"' in shown or 'ref_id="m1"' in shown
 
 
-@given(PARTS, st.integers(MIN_TOKENS, 2000), st.integers(1, 5000), st.sampled_from([0, 1]))
+@given(
+    PARTS, st.integers(MIN_SHORTENED_TOKENS, 2000), st.integers(1, 5000), st.sampled_from([0, 1])
+)
 def test_a_short_costs_no_more_than_it_may(
     parts: list[Part], most_tokens: int, most_bytes: int, counter: int
 ) -> None:
     """The cost of a short is that of its preview, and within what it may be."""
     count = (by_bytes, by_words)[counter]
     message = clean(Message(Role.ASSISTANT, tuple(parts)))
-    short = short_for(message, 7, "m1", most_tokens, most_bytes, count)
+    short = shortened_to(message, 7, "m1", most_tokens, most_bytes, count)
     if short is None:
         return
     assert short.seq == 7 and short.tokens <= most_tokens
     assert short.head_bytes + short.tail_bytes <= most_bytes
-    assert short == short_for(message, 7, "m1", most_tokens, most_bytes, count)
-    assert preview_of(message, short, "m1").message != message
+    assert short == shortened_to(message, 7, "m1", most_tokens, most_bytes, count)
+    assert shortened_preview(message, short, "m1").message != message
 
 
 @pytest.mark.parametrize("text", ["word " * 9000, "\n" * 90_000, "漢" * 30_000, "a" * 90_000])
@@ -98,7 +100,7 @@ def test_a_text_of_any_kind_can_be_shortened(text: str) -> None:
     """A large text always gives way, and uses most of what it may."""
     for count in (by_bytes, by_words):
         message = Message(Role.USER, (Text(text),))
-        short = short_for(message, 1, "m1", 1000, 51_200, count)
+        short = shortened_to(message, 1, "m1", 1000, 51_200, count)
         assert short is not None and 500 <= short.tokens <= 1000
 
 
@@ -109,7 +111,7 @@ SIZES = st.lists(st.tuples(st.sampled_from([*Role]), st.integers(1, 5000)), max_
 def test_only_what_cannot_fit_is_oversized(sizes: list[tuple[Role, int]], left: int) -> None:
     """A message is oversized if it is larger than all that is left, results never are."""
     entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
-    costs = oversized(entries, left)
+    costs = limits_of_oversized(entries, left)
     assert len(costs) <= 8
     for item in entries:
         if item.seq in costs:
@@ -120,12 +122,12 @@ def test_only_what_cannot_fit_is_oversized(sizes: list[tuple[Role, int]], left: 
 def test_leveled_entries_fit(sizes: list[tuple[Role, int]], left: int) -> None:
     """Leveled texts take what is left, and none gives way that is smaller than the others."""
     entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
-    costs = leveled(entries, left)
+    costs = limits_of_largest(entries, left)
     if not costs:
         return
     after = [replace(item, tokens=costs.get(item.seq, item.tokens)) for item in entries]
     assert sum(item.tokens for item in after) <= left
-    assert len(set(costs.values())) == 1 and min(costs.values()) >= MIN_TOKENS
+    assert len(set(costs.values())) == 1 and min(costs.values()) >= MIN_SHORTENED_TOKENS
     texts = [item for item in entries if item.role is not Role.TOOL]
     assert all(item.tokens <= min(costs.values()) for item in texts if item.seq not in costs)
 

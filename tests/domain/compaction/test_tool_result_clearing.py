@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import ToolOutputPolicy
-from app.domain.compaction.planning import as_shown, view_after
-from app.domain.compaction.strategies import CompactionPlan, NoCompaction
-from app.domain.compaction.tool_result_clearing import (
-    clear_at_least,
+from app.domain.compaction.plans import CompactionPlan, NoCompaction
+from app.domain.compaction.reduction.tool_result_clearing import (
     excluded_seqs,
-    output_tokens,
+    min_cleared_tokens,
     plan_clearing,
-    tool_budget,
+    tool_output_budget,
+    tool_output_tokens,
     with_excluded,
 )
+from app.domain.compaction.views import shown_entries, view_after
 from app.domain.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside
 from tests.domain.histories import entries, pinned_at
@@ -37,7 +37,7 @@ def talk(*sizes: int) -> list[Entry]:
 
 def output(history: Sequence[Entry], view: View) -> int:
     """Return the tokens of the tool output that a view shows."""
-    return sum(output_tokens(item, view) for item in history if view.shows(item.seq))
+    return sum(tool_output_tokens(item, view) for item in history if view.shows(item.seq))
 
 
 def cleared(history: Sequence[Entry], view: View, plan: NoCompaction | CompactionPlan) -> View:
@@ -49,7 +49,7 @@ def cleared(history: Sequence[Entry], view: View, plan: NoCompaction | Compactio
 
 def placeholders(history: Sequence[Entry], view: View) -> set[int]:
     """Return the seqs of the results that gave way."""
-    return {item.seq for item in history if item.role is T and not output_tokens(item, view)}
+    return {item.seq for item in history if item.role is T and not tool_output_tokens(item, view)}
 
 
 def last_group(history: Sequence[Entry]) -> set[int]:
@@ -75,16 +75,16 @@ def last_group(history: Sequence[Entry]) -> set[int]:
 )
 def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, budget: int) -> None:
     """By default clamp(0.25 x window, 20 000, 60 000), and a batch is a quarter of it (F3)."""
-    assert tool_budget(ToolOutputPolicy(), window) == budget
-    assert clear_at_least(ToolOutputPolicy(), window) == budget // 4
+    assert tool_output_budget(ToolOutputPolicy(), window) == budget
+    assert min_cleared_tokens(ToolOutputPolicy(), window) == budget // 4
 
 
 def test_a_budget_of_ones_own_is_taken_as_it_is() -> None:
     """Whatever the window; the batch follows it unless that is given as well (F3)."""
     policy = ToolOutputPolicy(context_budget_tokens=1_000)
-    assert tool_budget(policy, 10**6) == 1_000
-    assert clear_at_least(policy, 10**6) == 250
-    assert clear_at_least(ToolOutputPolicy(clear_at_least=7), 10**6) == 7
+    assert tool_output_budget(policy, 10**6) == 1_000
+    assert min_cleared_tokens(policy, 10**6) == 250
+    assert min_cleared_tokens(ToolOutputPolicy(clear_at_least=7), 10**6) == 7
 
 
 # --- the plan -------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def test_a_clearing_does_what_it_says(
         return
     assert excess > 0
     assert gone == {item.seq for item in may_go if item.seq <= plan.trimmed_through}
-    before = sum(item.tokens for item in as_shown(history, view))
-    freed = before - sum(item.tokens for item in as_shown(history, after))
+    before = sum(item.tokens for item in shown_entries(history, view))
+    freed = before - sum(item.tokens for item in shown_entries(history, after))
     assert freed == plan.freed_tokens
     left = output(history, after)
     assert left <= budget or gone == {item.seq for item in may_go}
@@ -265,7 +265,7 @@ def test_what_a_window_sums_up_is_what_planning_sees(
     """Each result counts whole until it is a placeholder, and never again after (F3)."""
     history, view = scene
     after = cleared(history, view, plan_clearing(history, view, budget, least))
-    shown = as_shown(history, after)
+    shown = shown_entries(history, after)
     results = sum(item.tokens for item in shown if item.role is T)
     assert output(history, after) <= results
     assert results - output(history, after) == 80 * len(placeholders(history, after))
@@ -276,4 +276,4 @@ def test_the_whole_log_is_shown_after_a_clearing() -> None:
     history = talk(*[300] * 4)
     view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
     assert view.spans == (Span(1, ENDLESS),)
-    assert len(as_shown(history, view)) == len(history)
+    assert len(shown_entries(history, view)) == len(history)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.compaction.strategies import HistoryBudget
-from app.domain.compaction.truncation import (
-    ALL_TRIMMED,
-    EMERGENCY,
-    TRIMMED,
+from app.domain.compaction.plans import HistoryBudget
+from app.domain.compaction.reduction.truncation import (
+    ALL_RESULTS_CLEARED,
+    EMERGENCY_CUT,
+    RESULTS_CLEARED,
     Truncation,
     truncate,
     truncate_with_note,
@@ -29,7 +29,7 @@ from tests.domain.compaction.generated import (
     shown_by,
 )
 
-ORDER = (TRIMMED, ALL_TRIMMED, EMERGENCY)
+ORDER = (RESULTS_CLEARED, ALL_RESULTS_CLEARED, EMERGENCY_CUT)
 
 
 def kept_of(history: Sequence[Entry], fitted: Truncation) -> list[Entry]:
@@ -62,13 +62,15 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
         entry(6, T, 1000),
     ]
     assert truncate(history, 0, room_of(3300)) == Truncation(0, None, ())
-    assert truncate(history, 0, room_of(1400, 1380)) == Truncation(3, None, (TRIMMED,))
+    assert truncate(history, 0, room_of(1400, 1380)) == Truncation(3, None, (RESULTS_CLEARED,))
     assert truncate(history, 0, room_of(1300)) == Truncation(
-        3, (Span(4, ENDLESS),), (TRIMMED, EMERGENCY)
+        3, (Span(4, ENDLESS),), (RESULTS_CLEARED, EMERGENCY_CUT)
     )
-    assert truncate(history, 0, room_of(1100)) == Truncation(6, None, (TRIMMED, ALL_TRIMMED))
+    assert truncate(history, 0, room_of(1100)) == Truncation(
+        6, None, (RESULTS_CLEARED, ALL_RESULTS_CLEARED)
+    )
     assert truncate(history, 0, room_of(240)) == Truncation(6, (Span(4, ENDLESS),), ORDER)
-    newest = Truncation(3, (Span(4, 5), Span(7, ENDLESS)), (TRIMMED, EMERGENCY))
+    newest = Truncation(3, (Span(4, 5), Span(7, ENDLESS)), (RESULTS_CLEARED, EMERGENCY_CUT))
     assert truncate(history, 0, room_of(110)) == newest
     assert truncate(history, 0, room_of(99)) is None
 
@@ -76,11 +78,13 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
 def test_a_result_that_is_too_much_by_itself_costs_nobody_a_turn() -> None:
     """Where no dropping would help it gives way first, and what it answers stays (C4, E6)."""
     history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
-    assert truncate(history, 0, room_of(12_000)) == Truncation(3, None, (ALL_TRIMMED,))
+    assert truncate(history, 0, room_of(12_000)) == Truncation(3, None, (ALL_RESULTS_CLEARED,))
     talked = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
     asked = [*talked, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
-    assert truncate(asked, 0, room_of(12_000)) == Truncation(23, None, (ALL_TRIMMED,))
-    assert truncate(asked, 0, room_of(20_100)) == Truncation(0, (Span(21, ENDLESS),), (EMERGENCY,))
+    assert truncate(asked, 0, room_of(12_000)) == Truncation(23, None, (ALL_RESULTS_CLEARED,))
+    assert truncate(asked, 0, room_of(20_100)) == Truncation(
+        0, (Span(21, ENDLESS),), (EMERGENCY_CUT,)
+    )
 
 
 def test_the_newest_ask_stays_when_its_turn_is_cut() -> None:
@@ -118,10 +122,10 @@ def test_the_result_fits_or_there_is_none(
     if fitted is None:
         pinned = pinned_seqs(history)
         least = sum(item.tokens for item in history if item is newest or item.seq in pinned)
-        assert newest is None or not room.holds(least)
+        assert newest is None or not room.fits(least)
         return
     kept = kept_of(history, fitted)
-    assert room.holds(cost(kept, fitted.trimmed_through))
+    assert room.fits(cost(kept, fitted.trimmed_through))
     assert fitted.trimmed_through >= trimmed_through
 
 
@@ -155,8 +159,8 @@ def test_steps_are_named_in_order_and_truly(
         return
     assert list(fitted.steps) == sorted(fitted.steps, key=ORDER.index)
     assert len(set(fitted.steps)) == len(fitted.steps)
-    assert (EMERGENCY in fitted.steps) == (fitted.shown is not None)
-    trims = TRIMMED in fitted.steps or ALL_TRIMMED in fitted.steps
+    assert (EMERGENCY_CUT in fitted.steps) == (fitted.shown is not None)
+    trims = RESULTS_CLEARED in fitted.steps or ALL_RESULTS_CLEARED in fitted.steps
     assert trims == (fitted.trimmed_through > trimmed_through)
     newly = [i for i in history if trimmed_through < i.seq <= fitted.trimmed_through]
     assert not trims or any(item.trimmed_tokens < item.tokens for item in newly)
@@ -164,7 +168,7 @@ def test_steps_are_named_in_order_and_truly(
     left = kept_of(newly, fitted)
     whole = [i.seq for i in left if i.role is T and i.seq in protected]
     assert fitted.untrimmed == tuple(whole)
-    if room.holds(cost(history, trimmed_through)):
+    if room.fits(cost(history, trimmed_through)):
         assert fitted == Truncation(trimmed_through, None, ())
 
 
@@ -180,10 +184,10 @@ def test_more_room_never_keeps_less(history: list[Entry], room: HistoryBudget, m
         return
     assert wide_fit is not None
     narrow_kept = kept_of(history, narrow_fit)
-    if ALL_TRIMMED not in narrow_fit.steps or ALL_TRIMMED in wide_fit.steps:
+    if ALL_RESULTS_CLEARED not in narrow_fit.steps or ALL_RESULTS_CLEARED in wide_fit.steps:
         assert len(narrow_kept) <= len(kept_of(history, wide_fit))
     whole = [i.seq for i in narrow_kept if i.role is T and i.seq > narrow_fit.trimmed_through]
-    if ALL_TRIMMED not in wide_fit.steps:
+    if ALL_RESULTS_CLEARED not in wide_fit.steps:
         assert all(seq > wide_fit.trimmed_through for seq in whole)
 
 
@@ -222,27 +226,31 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
         entry(7, T, 200),
     ]
     fitted = truncate(history, 0, room_of(1400))
-    assert fitted == Truncation(5, None, (TRIMMED,), untrimmed=(3,))
+    assert fitted == Truncation(5, None, (RESULTS_CLEARED,), untrimmed=(3,))
     fitted = truncate(history, 0, room_of(700))
-    assert fitted == Truncation(5, (Span(1, 2), Span(4, ENDLESS)), (TRIMMED, EMERGENCY))
+    assert fitted == Truncation(5, (Span(1, 2), Span(4, ENDLESS)), (RESULTS_CLEARED, EMERGENCY_CUT))
     last = [*history[:2], history[2]]
     fitted = truncate(last, 0, room_of(900))
-    assert fitted == Truncation(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY,))
+    assert fitted == Truncation(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY_CUT,))
 
 
 def test_pins_are_neither_trimmed_nor_dropped() -> None:
     """A pinned group stays whole in its place; with the newest ask it must fit (D8, C4)."""
     roles = [(U, 100), (A, 50), (T, 400), (T, 300), (U, 100), (A, 50), (T, 1000)]
     history = [entry(seq, role, size, seq == 3) for seq, (role, size) in enumerate(roles, 1)]
-    half = (TRIMMED, EMERGENCY)
-    assert truncate(history, 0, room_of(1900)) == Truncation(0, (Span(2, ENDLESS),), (EMERGENCY,))
+    half = (RESULTS_CLEARED, EMERGENCY_CUT)
+    assert truncate(history, 0, room_of(1900)) == Truncation(
+        0, (Span(2, ENDLESS),), (EMERGENCY_CUT,)
+    )
     fitted = truncate(history, 0, room_of(1850))
-    assert fitted == Truncation(7, None, (ALL_TRIMMED,), untrimmed=(3, 4))
+    assert fitted == Truncation(7, None, (ALL_RESULTS_CLEARED,), untrimmed=(3, 4))
     fitted = truncate(history, 0, room_of(1000))
-    assert fitted == Truncation(7, (Span(2, ENDLESS),), (ALL_TRIMMED, EMERGENCY), untrimmed=(3, 4))
+    assert fitted == Truncation(
+        7, (Span(2, ENDLESS),), (ALL_RESULTS_CLEARED, EMERGENCY_CUT), untrimmed=(3, 4)
+    )
     for capacity in (979, 850):
         fitted = truncate(history, 0, room_of(capacity))
-        assert fitted == Truncation(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY,))
+        assert fitted == Truncation(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY_CUT,))
     assert truncate(history, 0, room_of(849)) is None
     older = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 500), *history[4:]]
     fitted = truncate(older, 0, room_of(1300))
@@ -263,4 +271,4 @@ def test_room_for_a_note_is_kept_only_where_something_is_left_out() -> None:
     history = [entry(1, U, 60), entry(2, U, 30), entry(3, U, 10)]
     assert truncate_with_note(history, 0, room_of(100), 50) == Truncation(0, None, ())
     fitted = truncate_with_note(history, 0, room_of(80), 50)
-    assert fitted == Truncation(0, (Span(3, ENDLESS),), (EMERGENCY,))
+    assert fitted == Truncation(0, (Span(3, ENDLESS),), (EMERGENCY_CUT,))

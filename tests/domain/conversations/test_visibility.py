@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, StrategyName, TreeSummaryPolicy
-from app.domain.compaction.overflow_recovery import halved
-from app.domain.compaction.planning import as_shown, chunks_for, view_after, with_note
-from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget, next_fold
-from app.domain.compaction.tool_result_clearing import plan_clearing
+from app.domain.compaction.planning import tree_chunks
+from app.domain.compaction.plans import CompactionPlan, HistoryBudget
+from app.domain.compaction.reduction.overflow_recovery import spans_after_halving
+from app.domain.compaction.reduction.tool_result_clearing import plan_clearing
+from app.domain.compaction.strategies import STRATEGIES
+from app.domain.compaction.strategies.tree_summary import next_merge
+from app.domain.compaction.views import shown_entries, view_after, with_omission_note
 from app.domain.conversations.active_window import ActiveWindow
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.turns import TRIMMED_TOKENS, Entry, entry, never_cleared
@@ -129,8 +132,8 @@ def test_what_was_cut_off_a_summary_is_still_told_by_it() -> None:
 
 def test_what_was_left_out_belongs_to_the_first_that_left_it_out() -> None:
     """Emergency cuts tell of nothing; later ones hide the same messages again (A6, E6)."""
-    first = receipt("first", with_note(view_of(Span(1, 4))))
-    second = receipt("second", with_note(view_of(Span(1, 7), kept=[5])), first)
+    first = receipt("first", with_omission_note(view_of(Span(1, 4))))
+    second = receipt("second", with_omission_note(view_of(Span(1, 7), kept=[5])), first)
     found = visibilities(log(8), second.view, [second, first])
     assert causes(found) == ["first"] * 3 + ["second", None, "second", None, None]
     assert states(found)[3:5] == [State.LEFT_OUT, State.VERBATIM]
@@ -201,7 +204,7 @@ def test_outside_the_active_window() -> None:
 
 def test_a_window_that_slides_shows_the_last_messages_and_pins() -> None:
     """What it went past is outside; what a cut hid of the last ones is left out (D2, D8)."""
-    cut = receipt("cut", with_note(view_of(Span(1, 6))), trigger=Trigger.EMERGENCY)
+    cut = receipt("cut", with_omission_note(view_of(Span(1, 6))), trigger=Trigger.EMERGENCY)
     pinned = pinned_at(log(8), [7])
     found = visibilities(pinned, cut.view, [cut], (), Slid(8, 4))
     outside, left_out, verbatim = State.OUTSIDE, State.LEFT_OUT, State.VERBATIM
@@ -250,7 +253,7 @@ class Story:
     def compact(self, strategy: StrategyName, target: int) -> None:
         """Compact as a strategy plans it."""
         room = HistoryBudget(capacity=10**6, target=target, fixed=0, summary=64)
-        shown = as_shown(self.visible, self.view)
+        shown = shown_entries(self.visible, self.view)
         plan = STRATEGIES[strategy].plan(shown, self.view.hidden, room, self.policy, deep=True)
         if not isinstance(plan, CompactionPlan):
             return
@@ -265,11 +268,11 @@ class Story:
     def _tree(self, plan: CompactionPlan, nodes: list[Summary]) -> list[Summary]:
         made: list[Summary] = []
         released = [Span(seq, seq + 1) for seq in plan.released]
-        for chunk in chunks_for(plan, self.view, 3):
+        for chunk in tree_chunks(plan, self.view, 3):
             sources = (*released, chunk) if not made else (chunk,)
             made.append(Summary(chunk, "node", 9, 1, sources))
             nodes.append(made[-1])
-        while fold := next_fold(nodes, 3, 3, 10**6):
+        while fold := next_merge(nodes, 3, 3, 10**6):
             parts = nodes[slice(*fold)]
             span = Span(parts[0].span.start, parts[-1].span.end)
             made.append(Summary(span, "fold", 9, parts[0].level + 1, tuple(p.span for p in parts)))
@@ -278,10 +281,10 @@ class Story:
 
     def cut(self) -> None:
         """Leave the oldest half of the turns out."""
-        spans = halved(as_shown(self.visible, self.view), self.view.hidden)
+        spans = spans_after_halving(shown_entries(self.visible, self.view), self.view.hidden)
         if spans is not None:
             view = replace(self.view, spans=overlap(spans, self.view.window))
-            self.apply(with_note(view), (), Trigger.EMERGENCY)
+            self.apply(with_omission_note(view), (), Trigger.EMERGENCY)
 
     def clear(self) -> None:
         """Clear tool results."""
@@ -321,7 +324,7 @@ def test_what_is_shown_is_verbatim_or_cleared_and_nothing_else_is(story: Story) 
     """Every message has one state, and exactly those shown say that they are (A6)."""
     found = visibilities(story.log, story.view, story.receipts)
     assert list(found) == [item.seq for item in story.log]
-    costs = {item.seq: item.tokens for item in as_shown(story.log, story.view)}
+    costs = {item.seq: item.tokens for item in shown_entries(story.log, story.view)}
     shown = {State.VERBATIM, State.CLEARED}
     assert {seq for seq, mark in found.items() if mark.state in shown} == set(costs)
     for item in story.visible:

@@ -22,7 +22,7 @@ from app.domain.common.messages import (
     ToolCall,
     clean,
 )
-from app.domain.compaction.planning import summary_cost
+from app.domain.compaction.views import view_summary_tokens
 from app.domain.conversations.turns import TRIMMED_TOKENS
 from app.domain.conversations.view import (
     ENDLESS,
@@ -679,8 +679,8 @@ def test_all_that_stands_for_the_hidden_range_is_summary(format: FormatName) -> 
     counted = count_payload_messages(format, parsed(items), third)
     assert items.tokens + items.summary_tokens == counted
     if format is CHAT:
-        assert items.summary_tokens == summary_cost(RICH_VIEW, third)
-    assert 0 < items.summary_tokens <= summary_cost(RICH_VIEW, third)
+        assert items.summary_tokens == view_summary_tokens(RICH_VIEW, third)
+    assert 0 < items.summary_tokens <= view_summary_tokens(RICH_VIEW, third)
 
 
 def test_several_summaries_share_the_role_that_was_asked_for() -> None:

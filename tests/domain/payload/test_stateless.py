@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
-from app.domain.compaction.summaries import ContextState
+from app.domain.compaction.results import ContextState
 from app.domain.payload.stateless import (
     CompressMiddle,
     ReuseSummary,

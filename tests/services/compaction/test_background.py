@@ -11,13 +11,12 @@ import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.compaction.planning import CompactResult
-from app.domain.conversations.job import Job
-from app.services.compaction.compaction import CompactRequest
+from app.domain.compaction.results import CompactResult
+from app.domain.conversations.records import Job
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases
-from app.services.conversations.appended_messages import Appended
-from app.services.conversations.batches import Append
+from app.services.compaction.runs import CompactRequest
+from app.services.conversations.log import Append, Appended
 from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,
@@ -667,7 +666,7 @@ async def test_a_job_beside_a_due_compaction(harness: Harness) -> None:
     assert claim is not None and claim.job_id == job.job_id
     assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "running"
     async with other.leases.renewed(claim):
-        await other.compaction.work(TENANT, cid, job.job_id)
+        await other.background.work(TENANT, cid, job.job_id)
     assert await other.leases.claim() is None
     assert len(harness.gateway.calls) == 1 and other.gateway.calls == []
     done = await jobs_of(harness).get(TENANT, job.job_id)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
-from app.domain.compaction.summaries import EXTRACTIVE, SummaryRequest
-from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.compaction.summaries.model_calls import EXTRACTIVE
+from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.conversations.records import Compaction
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.compaction.compaction import CompactRequest
 from app.services.compaction.paged_summarisation import PAGE_MESSAGES, summarise_paged
+from app.services.compaction.runs import CompactRequest
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     SUMMARISER,
@@ -353,7 +354,7 @@ async def test_long_spans_are_condensed_a_page_at_a_time(harness: Harness) -> No
     cid = await harness.conversation(policy(100_000))
     await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES)))
     await harness.append(cid, *(says(f"answer {n}") for n in range(3)))
-    effort = harness.summariser.effort(TENANT)
+    effort = harness.summariser.start_run(TENANT)
     made = await summarise_paged(
         harness.database,
         harness.summariser,
@@ -385,6 +386,6 @@ async def test_spans_without_messages_carry_the_summary_on(harness: Harness) -> 
         SummaryRequest(),
         None,
         200,
-        harness.summariser.effort(TENANT),
+        harness.summariser.start_run(TENANT),
     )
     assert "so far" in made.text

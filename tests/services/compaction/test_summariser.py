@@ -14,17 +14,14 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Image, Message, Reasoning, Role, Text, ToolCall
-from app.domain.compaction.secret_masking import MASK
-from app.domain.compaction.summaries import Completion, ModelCall, SummaryRequest, prompt_hash
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
+from app.domain.compaction.summaries.secret_masking import MASK
 from app.domain.models.limits import ModelInfo
-from app.services.compaction.summariser import (
-    MAX_FAILING_CALLS,
-    Summariser,
-    SummariserCalls,
-    SummariserSettings,
-    cut_middle,
-    take_chunk,
-)
+from app.services.compaction.chunking import cut_middle, take_chunk
+from app.services.compaction.model_summaries import MAX_FAILED_CALLS
+from app.services.compaction.summariser import Summariser
+from app.services.compaction.summariser_run import SummariserRun, SummariserSettings
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
@@ -139,7 +136,7 @@ class Made:
 
     text: str
     retain: str | None
-    effort: SummariserCalls
+    effort: SummariserRun
 
 
 async def run(
@@ -156,7 +153,7 @@ async def run(
 ) -> Made:
     """Summarise by the main model."""
     subject = summariser(gateway, *infos, settings=settings)
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
     made = await subject.summarise(
         said(4) if messages is None else messages,
         previous,
@@ -395,9 +392,9 @@ async def test_summaries_are_folded_into_one() -> None:
     """D3: the model is told what it is given, oldest first; no retain is asked for."""
     gateway = ScriptedGateway(GOOD)
     subject = summariser(gateway)
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
     ask = SummaryRequest(retain_prompt="keep refs", directives=("keep prices",))
-    text = await subject.fold(["first " * 20, "second " * 20], ask, "main", 300, effort)
+    text = await subject.merge(["first " * 20, "second " * 20], ask, "main", 300, effort)
     assert text == "short"
     assert (effort.calls, effort.model) == (1, "main")
     (shown,) = gateway.texts
@@ -410,12 +407,12 @@ async def test_summaries_are_folded_into_one() -> None:
 async def test_digests_are_folded_without_a_model() -> None:
     """D3, E5: several extracts become one that holds what each of them held."""
     subject = summariser(ScriptedGateway(""))
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
     parts = [
         (await run(ScriptedGateway(""), messages=[message], by=None)).text
         for message in said(2, 40)
     ]
-    text = await subject.fold(parts, SummaryRequest(), None, 300, effort)
+    text = await subject.merge(parts, SummaryRequest(), None, 300, effort)
     assert text.count("## User requests") == 1
     assert "<0>xxx" in text
     assert "<1>xxx" in text
@@ -439,7 +436,7 @@ async def test_large_input_is_chunked_between_messages_and_folded() -> None:
     assert all(len("".join(m["content"] for m in c.messages)) // 4 < 1_700 for c in gateway.calls)
 
 
-async def test_retain_is_carried_through_the_fold() -> None:
+async def test_retain_is_carried_through_a_merge() -> None:
     """E3, E5: what an early chunk retained is shown to the calls after it."""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
     ask = SummaryRequest(retain_prompt="keep refs")
@@ -511,7 +508,7 @@ async def test_fallback_models_take_over_in_order() -> None:
     sleep = Sleeper()
     gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
     made = await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     assert made.text == "short"
     assert gateway.models == ["main", "main", "spare", "last"]
@@ -527,7 +524,9 @@ async def test_pauses_grow() -> None:
     gateway = ScriptedGateway(down("provider_error"))
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep)
     with pytest.raises(ServiceUnavailable):
-        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.effort("t"))
+        await subject.summarise(
+            said(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
+        )
     assert len(gateway.calls) == 4
     for pause, least in zip(sleep.pauses, (0.5, 1.0, 2.0), strict=True):
         assert least <= pause <= least + 0.5
@@ -539,7 +538,7 @@ async def test_a_short_wish_to_wait_is_granted(asked: int, models: list[str]) ->
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep)
-    await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.effort("t"))
+    await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.start_run("t"))
     assert gateway.models == models
     assert sleep.pauses == ([3.0] if asked == 3 else [])
 
@@ -585,7 +584,7 @@ def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tri
     """E9, decision 23: whatever fails in whatever order, six failing calls are the end."""
     gateway = ScriptedGateway(*failures, GOOD)
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=tries))
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
 
     async def compaction() -> None:
         for _ in range(3):
@@ -595,21 +594,21 @@ def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tri
     with suppress(ServiceUnavailable):
         asyncio.run(compaction())
     assert effort.calls == len(gateway.calls)
-    assert effort.failures <= MAX_FAILING_CALLS
+    assert effort.failures <= MAX_FAILED_CALLS
 
 
 async def test_six_failures_end_all_calls_of_a_compaction() -> None:
     """Decision 23: failures of one page count for the next; then no call is made at all."""
     gateway = ScriptedGateway("no tags", GOOD, "no tags", GOOD, *[down("provider_error")] * 9)
     subject = summariser(gateway, settings=replace(SETTINGS, attempts=9))
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
     for _ in range(2):
         await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     for reason in ("provider_error", "too_many_failures"):
         with pytest.raises(ServiceUnavailable) as failure:
             await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
         assert failure.value.facts["reason"] == reason
-    assert effort.failures == MAX_FAILING_CALLS
+    assert effort.failures == MAX_FAILED_CALLS
     assert effort.calls == len(gateway.calls) == 8
 
 
@@ -617,7 +616,7 @@ async def test_a_model_given_up_is_not_asked_again() -> None:
     """E9: what one page learned of a provider, the next page knows."""
     gateway = ScriptedGateway(down("timeout"), GOOD)
     subject = summariser(gateway)
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
     for _ in range(2):
         await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     assert gateway.models == ["main", "spare", "spare"]
@@ -644,7 +643,7 @@ async def test_a_deadline_ends_the_whole_effort() -> None:
     subject = Summariser(
         gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
     )
-    effort = subject.effort("tenant")
+    effort = subject.start_run("tenant")
     for _ in range(3):
         await subject.summarise(said(4), None, SummaryRequest(), "main", 300, effort)
     assert [call.timeout_seconds for call in gateway.calls] == [5.0, 5.0, 2.0]
@@ -661,7 +660,9 @@ async def test_no_pause_goes_beyond_the_deadline() -> None:
     settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
     subject = Summariser(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
     with pytest.raises(ServiceUnavailable) as failure:
-        await subject.summarise(said(4), None, SummaryRequest(), "main", 300, subject.effort("t"))
+        await subject.summarise(
+            said(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
+        )
     assert failure.value.facts["reason"] == "rate_limited"
     assert (len(gateway.calls), sleep.pauses) == (1, [])
 

@@ -15,15 +15,12 @@ from app.adapters.models.circuit_breaker import CircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import Message, Role, Text, ToolCall
-from app.domain.compaction.summaries import ModelCall, SummaryRequest
+from app.domain.compaction.summaries.model_calls import ModelCall
+from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.main import create_app
-from app.services.compaction.summariser import (
-    MAX_FAILING_CALLS,
-    Summariser,
-    SummariserCalls,
-    SummariserSettings,
-    SummaryResult,
-)
+from app.services.compaction.model_summaries import MAX_FAILED_CALLS
+from app.services.compaction.summariser import Summariser
+from app.services.compaction.summariser_run import SummariserRun, SummariserSettings, SummaryResult
 from app.settings import Settings
 from tests import fake_llm as fake
 from tests.conftest import started
@@ -46,7 +43,7 @@ class Bench:
     gateway: LiteLLMGateway
     settings: SummariserSettings = SETTINGS
     breaker_failures: int = 100
-    effort: SummariserCalls | None = None
+    effort: SummariserRun | None = None
 
     async def summarise(
         self, messages: Sequence[Message] | None = None, **changes: object
@@ -55,7 +52,7 @@ class Bench:
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
         breaker = CircuitBreaker(self.gateway, self.breaker_failures, 30)
         summariser = Summariser(breaker, MODELS, TOKENIZER, settings, no_sleep)
-        self.effort = self.effort or summariser.effort("tenant")
+        self.effort = self.effort or summariser.start_run("tenant")
         return await summariser.summarise(
             messages or talk(), None, SummaryRequest(), MAIN, 500, self.effort
         )
@@ -208,7 +205,7 @@ async def test_no_call_storm(fake_llm: FakeLLM, bench: Bench, behaviour: fake.Be
     fallbacks = tuple(f"openai/spare-{number}" for number in range(9))
     for _ in range(5):
         await bench.reason(attempts=9, fallback_models=fallbacks)
-    assert fake_llm.calls <= MAX_FAILING_CALLS
+    assert fake_llm.calls <= MAX_FAILED_CALLS
     assert bench.effort is not None
     assert bench.effort.calls == fake_llm.calls
 
@@ -261,7 +258,7 @@ async def test_an_open_circuit_keeps_calls_from_the_server(fake_llm: FakeLLM, be
     summariser = Summariser(breaker, MODELS, TOKENIZER, settings, no_sleep)
     failures = []
     for _ in range(4):
-        effort = summariser.effort("tenant")
+        effort = summariser.start_run("tenant")
         with pytest.raises(ServiceUnavailable) as failure:
             await summariser.summarise(talk(), None, SummaryRequest(), MAIN, 500, effort)
         failures.append(failure.value.facts)

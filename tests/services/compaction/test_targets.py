@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.demo import Trace
 from app.domain.common.messages import Role
-from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.results import CompactResult
 from app.domain.conversations.turns import Entry, call_groups
 from tests.domain.histories import RawLog, raw_logs
 from tests.recorded import named_traces, trace_files, traces_dir

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role
-from app.domain.compaction.tool_result_clearing import output_tokens
+from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.conversations.turns import call_groups
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import Repositories
@@ -221,7 +221,7 @@ async def test_the_prefix_breaks_seldom(harness: Harness, least: Any, most_break
         entries = await _entries(harness, cid)
         view = (await harness.receipt(cid)).view if breaks or cleared(build) else None
         if view is not None:
-            assert sum(output_tokens(item, view) for item in entries) <= 2_000
+            assert sum(tool_output_tokens(item, view) for item in entries) <= 2_000
         assert shown(build)[-1] == number
         if before is not None and build["epoch"] == before["epoch"]:
             assert is_extension(build, before)
@@ -760,7 +760,7 @@ async def test_any_log_keeps_the_rule(
     if view is None or output["exclude_tools"] == ["read_file"] or output["clear_at_least"] != 0:
         return
     last = [group for group in call_groups(entries) if group[1] - group[0] > 1][-1][0]
-    left = sum(output_tokens(item, view) for item in entries)
+    left = sum(tool_output_tokens(item, view) for item in entries)
     may_go = [
         item
         for item in entries[:last]

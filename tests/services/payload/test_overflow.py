@@ -12,7 +12,7 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.results import CompactResult
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import (
     ANTHROPIC,

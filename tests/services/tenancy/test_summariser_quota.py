@@ -11,7 +11,7 @@ import pytest
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries import ModelCall
+from app.domain.compaction.summaries.model_calls import ModelCall
 from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.summariser_quota import SummariserQuota
 from tests.services.fakes import ScriptedGateway, WatchedDatabase

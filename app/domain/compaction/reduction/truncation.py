@@ -1,16 +1,18 @@
-"""Fitting: the steps that need no model and make any view fit its window (C4, E6).
+"""Truncation: fits any view into its context window without a model. [compaction.emergency]
 
-1. Steps run in order, each only if the view is still over: trim the older tool results; trim
-   every one, if the newest call group and what it answers are too much by themselves, so that no
-   dropping would help; drop the oldest half of the turns (again and again; inside a single turn,
-   of its call groups); keep only the newest user message.
-2. No text is cut here, and the newest user message is never dropped. A pinned
-   call group is neither trimmed nor dropped, and stays where it stands (D8); results of excluded
-   tools are dropped with their turns, but never trimmed (F3).
-3. A step frees down to the target where it can, so that the next builds change nothing (D7).
+1. Steps run in order, each only if the view is still too large:
+   - trim the older tool results;
+   - trim every tool result, if the newest call group and what it answers are too large by
+     themselves, so that dropping messages would not help; see [decision 0029];
+   - drop the oldest half of the turns, again and again; inside a single turn, of its call groups;
+   - keep only the newest user message.
+2. No text is cut here, and the newest user message is never dropped. A pinned call group is
+   neither trimmed nor dropped. Results of excluded tools are dropped with their turns, but never
+   trimmed.
+3. A step reduces down to the target where it can, so that the next builds change nothing.
 4. Each step that ran is named, in order.
-5. What cannot fit even then, such as pins beside the newest user message, is None: the caller
-   answers CONTEXT_OVERFLOW.
+5. The result is None where nothing fits, for instance pins beside the newest user message. The
+   caller answers CONTEXT_OVERFLOW.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app.domain.common.messages import Role
-from app.domain.compaction.strategies import HistoryBudget
+from app.domain.compaction.plans import HistoryBudget
 from app.domain.conversations.turns import (
     Entry,
     group_boundary_after,
@@ -31,19 +33,19 @@ from app.domain.conversations.turns import (
 )
 from app.domain.conversations.view import ENDLESS, Span
 
-TRIMMED = "tool_results_cleared"
-"""Also why an epoch ends when results give way (decision 16)."""
-EMERGENCY = "emergency_cut"
-ALL_TRIMMED = "all_tool_results_cleared"
+RESULTS_CLEARED = "tool_results_cleared"
+"""Also the reason why an epoch ends when results are cleared. See [decision 0016]."""
+EMERGENCY_CUT = "emergency_cut"
+ALL_RESULTS_CLEARED = "all_tool_results_cleared"
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
     """A reduction of the visible history.
 
-    Tool results with `seq <= trimmed_through` give way to placeholders, but for the pinned and
-    the excluded ones in `untrimmed`. `shown` holds the seqs that stay visible, the last span open
-    for what is still to come; None leaves all visible. `steps` says what was done.
+    Tool results with `seq <= trimmed_through` are replaced by placeholders, but for the pinned and
+    the excluded ones in `untrimmed`. `shown` are the spans that stay visible, the last one open;
+    None leaves all visible. `steps` are the steps that ran.
     """
 
     trimmed_through: int
@@ -53,58 +55,63 @@ class Truncation:
 
 
 def truncate(
-    history: Sequence[Entry], trimmed_through: int, room: HistoryBudget, covered: Span | None = None
+    history: Sequence[Entry],
+    trimmed_through: int,
+    budget: HistoryBudget,
+    covered: Span | None = None,
 ) -> Truncation | None:
-    """Return the smallest reduction of `history` that fits `room`, or None.
+    """Return the smallest reduction of a history that fits the budget, None if there is none.
 
-    `history` is what the view shows verbatim, in order; tool results up to `trimmed_through`
-    are placeholders already, and stay so. `covered` is the range the view hides.
+    `history` is what the view shows verbatim, in order; tool results up to `trimmed_through` are
+    placeholders already, and stay so. `covered` is the range that the view hides.
     """
-    whole, end = never_cleared(history), end_of(history, covered)
-    newest = newest_request(history)
+    whole, end = never_cleared(history), open_end(history, covered)
+    newest = newest_user_message(history)
     stays = pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
     view = _Visible(tuple(history), stays, whole, end)
     trim = trimmed_through
-    if room.holds(view.cost(0, trim)):
+    if budget.fits(view.cost(0, trim)):
         return view.fitted(0, trim, trimmed_through, ())
     steps: list[str] = []
-    trim = max(trim, _trim(view, trimmed_through, room))
+    trim = max(trim, _trim(view, trimmed_through, budget))
     if trim > trimmed_through:
-        steps.append(TRIMMED)
-    least, last_seq = view.last_group, history[-1].seq if history else trim
-    if not room.holds(view.cost(least, trim)) and room.holds(view.cost(least, last_seq)):
-        steps.append(ALL_TRIMMED)
+        steps.append(RESULTS_CLEARED)
+    last_group, last_seq = view.last_group, history[-1].seq if history else trim
+    if not budget.fits(view.cost(last_group, trim)) and budget.fits(
+        view.cost(last_group, last_seq)
+    ):
+        steps.append(ALL_RESULTS_CLEARED)
         trim = last_seq
-    if room.holds(view.cost(0, trim)):
+    if budget.fits(view.cost(0, trim)):
         return view.fitted(0, trim, trimmed_through, tuple(steps))
-    cut = _halve(view, trim, room)
+    cut = _halve(view, trim, budget)
     if view.drops(cut):
-        steps.append(EMERGENCY)
-    if room.holds(view.cost(cut, trim)):
+        steps.append(EMERGENCY_CUT)
+    if budget.fits(view.cost(cut, trim)):
         return view.fitted(cut, trim, trimmed_through, tuple(steps))
-    return _only_newest(view, trim, trimmed_through, room, steps)
+    return _only_newest(view, trim, trimmed_through, budget, steps)
 
 
 def truncate_with_note(
     history: Sequence[Entry],
     trimmed_through: int,
-    room: HistoryBudget,
+    budget: HistoryBudget,
     note_tokens: int,
     covered: Span | None = None,
 ) -> Truncation | None:
-    """Return what `truncate` does, with room left for a note wherever messages are left out."""
-    fitted = truncate(history, trimmed_through, room, covered)
+    """Return what `truncate` returns, with tokens reserved for a note of drops."""
+    fitted = truncate(history, trimmed_through, budget, covered)
     if fitted is not None and fitted.shown is None:
         return fitted
-    noted = replace(room, summary=room.summary + note_tokens)
+    noted = replace(budget, summary=budget.summary + note_tokens)
     return truncate(history, trimmed_through, noted, covered)
 
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """What a view shows: which of it stays after any cut, and which is never trimmed.
+    """What a view shows, and what of it stays after any cut or is never trimmed.
 
-    `end` is where what is to come begins.
+    `end` is the seq from which on new messages are shown.
     """
 
     history: tuple[Entry, ...]
@@ -114,11 +121,11 @@ class _Visible:
 
     @property
     def last_group(self) -> int:
-        """The cut that leaves the newest call group, beside what stays."""
+        """The cut that leaves the newest call group and what stays."""
         return group_boundary_before(self.history, len(self.history) - 1) if self.history else 0
 
     def kept(self, cut: int) -> list[Entry]:
-        """Return what is left after a cut: what stays of before it, and all that follows."""
+        """Return what is left after a cut: what stays before it, and all that follows."""
         before = (entry for entry in self.history[:cut] if entry.seq in self.stays)
         return [*before, *self.history[cut:]]
 
@@ -133,13 +140,13 @@ class _Visible:
     def fitted(
         self, cut: int, trim: int, trimmed_before: int, steps: tuple[str, ...]
     ) -> Truncation:
-        """Return a cut and a trim as a reduction."""
+        """Return the reduction of a cut and a trim."""
         kept = self.kept(cut)
-        shown = spans_kept(kept, self.end) if self.drops(cut) else None
+        shown = spans_of_entries(kept, self.end) if self.drops(cut) else None
         return Truncation(trim, shown, steps, self.untrimmed(kept, trimmed_before, trim))
 
     def untrimmed(self, kept: Sequence[Entry], trimmed_before: int, trim: int) -> tuple[int, ...]:
-        """Return the seqs of pinned and excluded results that a new trim passes over."""
+        """Return the seqs of pinned and excluded results that a new trim leaves alone."""
         return tuple(
             entry.seq
             for entry in kept
@@ -149,19 +156,22 @@ class _Visible:
         )
 
 
-def newest_request(history: Sequence[Entry]) -> Entry | None:
-    """Return the newest user message that is shown."""
+def newest_user_message(history: Sequence[Entry]) -> Entry | None:
+    """Return the newest user message of a history."""
     return next((entry for entry in reversed(history) if entry.role is Role.USER), None)
 
 
-def end_of(history: Sequence[Entry], covered: Span | None) -> int:
+def open_end(history: Sequence[Entry], covered: Span | None) -> int:
     """Return the seq from which on nothing is hidden."""
     end = history[-1].seq + 1 if history else 1
     return max(end, covered.end) if covered is not None else end
 
 
-def spans_kept(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
-    """Return the seqs of what is kept, gaps left out: a summary may stand for them."""
+def spans_of_entries(kept: Sequence[Entry], end: int) -> tuple[Span, ...]:
+    """Return the spans of these entries and, from `end` on, of all that follows.
+
+    Gaps between them are hidden: a summary may stand for them.
+    """
     gaps = [(a.seq + 1, b.seq) for a, b in pairwise(kept) if b.seq != a.seq + 1]
     starts = (kept[0].seq, *(after for _, after in gaps))
     ends = (*(before for before, _ in gaps), kept[-1].seq + 1)
@@ -180,13 +190,13 @@ def _cost(history: Iterable[Entry], trimmed_through: int, whole: frozenset[int])
     )
 
 
-def _trim(view: _Visible, trimmed_through: int, room: HistoryBudget) -> int:
+def _trim(view: _Visible, trimmed_through: int, budget: HistoryBudget) -> int:
     """Return the seq up to which results are trimmed, oldest first, the last group kept."""
     last_group = group_boundary_before(view.history, len(view.history) - 1)
     cost = view.cost(0, trimmed_through)
     through = trimmed_through
     for entry in view.history[:last_group]:
-        if room.aims_at(cost):
+        if budget.meets_target(cost):
             break
         if entry.seq <= trimmed_through or entry.seq in view.whole:
             continue
@@ -196,13 +206,13 @@ def _trim(view: _Visible, trimmed_through: int, room: HistoryBudget) -> int:
     return through
 
 
-def _halve(view: _Visible, trim: int, room: HistoryBudget) -> int:
+def _halve(view: _Visible, trim: int, budget: HistoryBudget) -> int:
     """Return the cut that drops the oldest half of the turns while over, then of the last's groups.
 
     The last call group stays.
     """
     cut = 0
-    while not room.holds(view.cost(cut, trim)):
+    while not budget.fits(view.cost(cut, trim)):
         left = view.history[cut:]
         turns = parse_turn_boundaries(left)
         if len(turns) > 1:
@@ -218,12 +228,12 @@ def _halve(view: _Visible, trim: int, room: HistoryBudget) -> int:
 
 
 def _only_newest(
-    view: _Visible, trim: int, trimmed_before: int, room: HistoryBudget, steps: Sequence[str]
+    view: _Visible, trim: int, trimmed_before: int, budget: HistoryBudget, steps: Sequence[str]
 ) -> Truncation | None:
     """Return the last resort: the newest user message and the pins, if they fit."""
     kept = [entry for entry in view.history if entry.seq in view.stays]
-    if newest_request(kept) is None or not room.holds(_cost(kept, trim, view.whole)):
+    if newest_user_message(kept) is None or not budget.fits(_cost(kept, trim, view.whole)):
         return None
-    shown = spans_kept(kept, view.end)
-    named = tuple(dict.fromkeys((*steps, EMERGENCY)))
+    shown = spans_of_entries(kept, view.end)
+    named = tuple(dict.fromkeys((*steps, EMERGENCY_CUT)))
     return Truncation(trim, shown, named, view.untrimmed(kept, trimmed_before, trim))

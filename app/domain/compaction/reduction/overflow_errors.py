@@ -1,13 +1,13 @@
-"""Whether a provider's error says that the input was too long for the model (E6).
+"""Whether a provider's error reports that the input was too long. [compaction.overflow-errors]
 
-Providers agree on no code and on no wording. So, in this order:
+Providers have neither codes nor wording in common. So these rules apply in order:
 
-1. A code that means it, anywhere in the error, settles it.
-2. A limit on how much may be used in a time, or paid for, is none, whatever else is said.
-3. HTTP 413 is one. With HTTP 429, only a code would have counted.
-4. Words that name the context, the prompt or the input as too long settle it.
-5. A limit of the output, of media or of a short field is none.
-6. What is left counts if it speaks of too many tokens.
+1. A code for it, anywhere in the error, decides.
+2. A limit on rate, quota or payment is no overflow, whatever else the text contains.
+3. HTTP 413 is an overflow. HTTP 429 is one only with a code.
+4. Words that name the context, the prompt or the input as too long decide.
+5. A limit of the output, of media or of a short field is no overflow.
+6. Otherwise words for too many tokens decide.
 
 The text may be plain, JSON, or JSON inside a string inside JSON.
 """
@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 MAX_CHARS = 10_000
-"""How much of a text is looked at: errors are short, unless they quote the request."""
+"""How much of a text is searched: errors are short, unless they quote the request."""
 MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
 MIN_WINDOW, MAX_WINDOW = 256, 1_000_000_000
@@ -28,7 +28,7 @@ _MAX_DEPTH = 20
 _PAYLOAD_TOO_LARGE, _TOO_MANY_REQUESTS = 413, 429
 
 _ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "param", "loc"})
-"""Fields in which a provider quotes the request; the words there are the conversation's."""
+"""Fields in which a provider quotes the request: their text is that of the conversation."""
 _LIMIT_FIELDS = ("n_ctx", "max_context_length", "max_context_tokens", "context_window")
 
 _CODE = re.compile(
@@ -102,10 +102,12 @@ _LIMIT = re.compile(
 )
 
 
-def overflow_in(error: str | Mapping[str, object] | None, status: int | None = None) -> bool:
-    """Return whether the error says that the input was too long for the model.
+def is_context_overflow(
+    error: str | Mapping[str, object] | None, status: int | None = None
+) -> bool:
+    """Return whether the error reports that the input was too long for the model.
 
-    `error` is what the provider answered, as text or as JSON; `status` is its HTTP status.
+    `error` is the provider's answer, as text or as JSON; `status` is its HTTP status.
     """
     texts = [_plain(text) for text in _texts(error)]
     if any(_CODE.search(text) for text in texts):
@@ -114,9 +116,9 @@ def overflow_in(error: str | Mapping[str, object] | None, status: int | None = N
         return False
     if status in {_PAYLOAD_TOO_LARGE, _TOO_MANY_REQUESTS}:
         return status == _PAYLOAD_TOO_LARGE
-    found = [int(match[1] or match[2]) for text in texts for match in _STRING.finditer(text)]
-    if found:
-        return max(found) >= MIN_STRING_CHARS
+    lengths = [int(match[1] or match[2]) for text in texts for match in _STRING.finditer(text)]
+    if lengths:
+        return max(lengths) >= MIN_STRING_CHARS
     if any(_STRING_CODE in text or _NAMES_CONTEXT.search(text) for text in texts):
         return True
     if any(_OTHER_LIMIT.search(text) for text in texts):
@@ -124,15 +126,15 @@ def overflow_in(error: str | Mapping[str, object] | None, status: int | None = N
     return any(_TOO_MUCH.search(text) for text in texts)
 
 
-def limit_in(error: str | Mapping[str, object] | None) -> int | None:
+def token_limit_in(error: str | Mapping[str, object] | None) -> int | None:
     """Return the limit in tokens that an overflow error names, None when it names none."""
-    if not overflow_in(error):
+    if not is_context_overflow(error):
         return None
-    found = (*_limit_fields(error, 0), *_limits_told(error))
-    return next((limit for limit in found if MIN_WINDOW <= limit <= MAX_WINDOW), None)
+    limits = (*_limit_fields(error, 0), *_limits_in_text(error))
+    return next((limit for limit in limits if MIN_WINDOW <= limit <= MAX_WINDOW), None)
 
 
-def _limits_told(error: object) -> Iterator[int]:
+def _limits_in_text(error: object) -> Iterator[int]:
     for text in _texts(error):
         plain = _plain(text)
         if _STRING.search(plain):  # a limit of characters

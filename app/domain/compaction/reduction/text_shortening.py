@@ -1,12 +1,14 @@
-"""Shortening: an oversized user or assistant text is shown as its beginning, a note and its end.
+"""Shortening: shows the beginning and the end of an oversized user or assistant text.
 
-1. It happens only in a payload that would not fit otherwise, and to the texts alone: tool calls,
-   reasoning, images and files stay as they are. The log keeps the message as it came.
-2. The note says how much is shown and how to read the rest; the ref in it is that of the message.
-   It exists a second time without the names of tools, for payloads that have none.
+1. It is used only in a payload that would not fit otherwise, and only for texts: tool calls,
+   reasoning, images and files stay as they are. The log keeps the whole message.
+2. A note between beginning and end names how much is shown and how to read the rest by the ref of
+   the message. A payload without tools has the note without their names.
 3. A message is oversized when it does not fit beside a summary of everything else. The newest user
    message keeps a larger share of the window than others.
-4. Where nothing else is left to give up, the largest texts give way first, all to one size.
+4. Where nothing else can be dropped, the largest texts are shortened first, all to one size.
+
+See [decision 0032].
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
-from app.domain.compaction.truncation import newest_request
+from app.domain.compaction.reduction.truncation import newest_user_message
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ShortenedMessage
 from app.domain.formats import labels, openai_chat
@@ -25,12 +27,12 @@ from app.domain.models.tokens import CountText, count_message
 from app.domain.tool_output.blobs import encode
 from app.domain.tool_output.preview import GREP, READ_BYTES, READ_LINES
 
-SHORTENED = "messages_shortened"
-"""The step of a build that showed less of a message, and the reason why an epoch ended."""
-READERS = (READ_LINES, GREP, READ_BYTES)
-"""The tools that read what a shortened message leaves out."""
-MIN_TOKENS = 128
-"""The least that a shortened message costs: its note alone takes about half of it."""
+MESSAGES_SHORTENED = "messages_shortened"
+"""The step of a build that shortened messages, and the reason why an epoch ended."""
+READER_TOOLS = (READ_LINES, GREP, READ_BYTES)
+"""The tools that read the rest of a shortened message."""
+MIN_SHORTENED_TOKENS = 128
+"""The minimum cost of a shortened message: its note alone takes about half of it."""
 MAX_AT_ONCE = 8
 """Oversized messages shortened at once; more of them would not fit beside each other."""
 
@@ -42,14 +44,14 @@ _SHRINK = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
-    """A shortened message with the note it holds; `mentions` are the tools that `note` names."""
+class ShortenedPreview:
+    """A shortened message with its note; `mentions` are the tools that the note names."""
 
     message: Message
     mentions: tuple[str, ...] = ()
 
 
-def text_of(message: Message) -> bytes:
+def readable_text(message: Message) -> bytes:
     """Return what reading a user or assistant message by its ref shows: its texts, joined.
 
     An image or document stands among them as a line; calls and reasoning are left out.
@@ -60,28 +62,28 @@ def text_of(message: Message) -> bytes:
 # --- what to shorten --------------------------------------------------------------------------
 
 
-def oversized(entries: Sequence[Entry], left: int) -> dict[int, int]:
-    """Return what each oversized message may cost, by seq, where `left` tokens are for history.
+def limits_of_oversized(entries: Sequence[Entry], left: int) -> dict[int, int]:
+    """Return the tokens that each oversized message may take, by seq; `left` are for all history.
 
     Of very many only the newest and the first ones are shortened: the others cannot stay anyway.
     """
-    if left < MIN_TOKENS:
+    if left < MIN_SHORTENED_TOKENS:
         return {}
-    newest = newest_request(entries)
-    found = [item for item in entries if item.role is not Role.TOOL and item.tokens > left]
-    if len(found) > MAX_AT_ONCE:
-        found = [*found[:_FIRST_AT_ONCE], *found[_FIRST_AT_ONCE - MAX_AT_ONCE :]]
-    shares = {item.seq: _NEWEST_SHARE if item is newest else _SHARE for item in found}
-    return {seq: max(MIN_TOKENS, int(left * share)) for seq, share in shares.items()}
+    newest = newest_user_message(entries)
+    texts = [item for item in entries if item.role is not Role.TOOL and item.tokens > left]
+    if len(texts) > MAX_AT_ONCE:
+        texts = [*texts[:_FIRST_AT_ONCE], *texts[_FIRST_AT_ONCE - MAX_AT_ONCE :]]
+    shares = {item.seq: _NEWEST_SHARE if item is newest else _SHARE for item in texts}
+    return {seq: max(MIN_SHORTENED_TOKENS, int(left * share)) for seq, share in shares.items()}
 
 
-def leveled(
+def limits_of_largest(
     entries: Sequence[Entry], left: int, movable: Collection[int] | None = None
 ) -> dict[int, int]:
-    """Return one cost for the largest texts with which all the entries take at most `left`.
+    """Return one limit for the largest texts with which all the entries take at most `left`.
 
-    Only the seqs in `movable` may give way, all of them where it is None. Empty where even the
-    least they can cost is too much, or where nothing has to give way.
+    Only the seqs in `movable` are shortened, all of them where it is None. Empty where even the
+    smallest texts are too much, or where nothing has to be shortened.
     """
     texts = [
         item
@@ -89,18 +91,18 @@ def leveled(
         if item.role is not Role.TOOL and (movable is None or item.seq in movable)
     ]
     texts.sort(key=lambda item: item.tokens)
-    room = left - sum(item.tokens for item in entries) + sum(item.tokens for item in texts)
+    for_texts = left - sum(item.tokens for item in entries) + sum(item.tokens for item in texts)
     for index, item in enumerate(texts):
-        most = room // (len(texts) - index)
-        if item.tokens > most:
+        limit = for_texts // (len(texts) - index)
+        if item.tokens > limit:
             rest = texts[index:]
-            fits = most >= MIN_TOKENS and len(rest) <= MAX_AT_ONCE
-            return {other.seq: most for other in rest} if fits else {}
-        room -= item.tokens
+            fits = limit >= MIN_SHORTENED_TOKENS and len(rest) <= MAX_AT_ONCE
+            return {other.seq: limit for other in rest} if fits else {}
+        for_texts -= item.tokens
     return {}
 
 
-def max_text(entries: Sequence[Entry]) -> Entry | None:
+def largest_text(entries: Sequence[Entry]) -> Entry | None:
     """Return the largest user or assistant message."""
     texts = (item for item in entries if item.role is not Role.TOOL)
     return max(texts, key=lambda item: item.tokens, default=None)
@@ -109,37 +111,37 @@ def max_text(entries: Sequence[Entry]) -> Entry | None:
 # --- how it is shown --------------------------------------------------------------------------
 
 
-def short_for(
-    message: Message, seq: int, ref: str, most_tokens: int, most_bytes: int, count: CountText
+def shortened_to(
+    message: Message, seq: int, ref: str, max_tokens: int, max_bytes: int, count: CountText
 ) -> ShortenedMessage | None:
-    """Return how much of a clean message to show so that it costs at most `most_tokens`.
+    """Return how much of a clean message to show so that it costs at most `max_tokens`.
 
-    At most `most_bytes` of its texts are shown. None where that would leave out nothing, or where
+    At most `max_bytes` of its texts are shown. None where that would leave out nothing, or where
     its texts are not what makes it large.
     """
     total = sum(len(encode(text)) for _, text in _texts(message.parts))
-    shown = min(most_bytes, total - 1, _BYTES_PER_TOKEN * most_tokens)
+    shown = min(max_bytes, total - 1, _BYTES_PER_TOKEN * max_tokens)
     for _ in range(_MAX_TRIES):
         if shown < 0:
             break
         short = ShortenedMessage(seq, shown - shown // 2, shown // 2, 0)
-        tokens = _cost(preview_of(message, short, ref).message, count)
-        if tokens <= most_tokens:
+        tokens = _cost(shortened_preview(message, short, ref).message, count)
+        if tokens <= max_tokens:
             return replace(short, tokens=tokens)
-        shrunk = math.floor(shown * _SHRINK * most_tokens / tokens)
+        shrunk = math.floor(shown * _SHRINK * max_tokens / tokens)
         shown = shrunk if shrunk < shown else -1
     return None
 
 
-def preview_of(
+def shortened_preview(
     message: Message, short: ShortenedMessage, ref: str, *, named: bool = True
-) -> Preview:
-    """Return a message with the middle of its texts left out, its tools named or not (rule 2)."""
+) -> ShortenedPreview:
+    """Return a message without the middle of its texts; the note names tools if `named`."""
     texts = {index: encode(text) for index, text in _texts(message.parts)}
     total = sum(map(len, texts.values()))
     tail_at = total - short.tail_bytes
     if short.head_bytes >= tail_at:
-        return Preview(message)
+        return ShortenedPreview(message)
     note, mentions = _note(message, texts, short, ref, named=named)
     parts: list[Part] = []
     at, is_noted = 0, False
@@ -156,14 +158,14 @@ def preview_of(
             if shown:
                 parts.append(replace(part, text=shown) if isinstance(part, File) else Text(shown))
         at = end
-    return Preview(replace(message, parts=tuple(parts)), mentions if named else ())
+    return ShortenedPreview(replace(message, parts=tuple(parts)), mentions if named else ())
 
 
 def _note(
     message: Message, texts: Mapping[int, bytes], short: ShortenedMessage, ref: str, *, named: bool
 ) -> tuple[str, tuple[str, ...]]:
     before = _before_cut(message, texts, short.head_bytes)
-    whole = text_of(message)
+    whole = readable_text(message)
     shown = f"{short.head_bytes + short.tail_bytes:,} of {len(whole):,} bytes shown"
     if not named:
         return f'[Message cut: {shown}; ref="{ref}".]', ()
@@ -177,7 +179,7 @@ def _note(
 
 
 def _before_cut(message: Message, texts: Mapping[int, bytes], head_bytes: int) -> bytes:
-    """Return what of the message's whole text stands before the place where it is cut."""
+    """Return the part of the message's whole text before the cut."""
     before: list[bytes] = []
     at = 0
     for index, text in _lines(message.parts):
@@ -205,14 +207,14 @@ def _cut(data: bytes) -> str:
 
 
 def _texts(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
-    """Yield the texts that can be cut with their places among the parts."""
+    """Yield the texts that can be cut, with their indices among the parts."""
     for index, part in enumerate(parts):
         if isinstance(part, Text | File) and part.text:
             yield index, part.text
 
 
 def _lines(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
-    """Yield what stands for each part where a message is read by its ref."""
+    """Yield the line or text of each part in a message that is read by its ref."""
     for index, part in enumerate(parts):
         match part:
             case Text(text=str(text)) | File(text=str(text)):

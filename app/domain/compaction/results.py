@@ -1,0 +1,71 @@
+"""What callers get back from a compaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.conversations.records import Compaction
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult:
+    """What a compaction did, or why it did nothing; tokens are of the whole payload.
+
+    `estimated` marks a dry run whose summary was not written: its size is an estimate. `degraded`
+    names what the compaction had to do without.
+    """
+
+    compacted: bool
+    reason: str | None
+    compaction_id: str | None
+    before_tokens: int
+    after_tokens: int
+    before_msg_count: int
+    after_msg_count: int
+    strategies_run: tuple[str, ...]
+    summary_range: tuple[int, int] | None
+    model: str | None
+    summary_tokens: int
+    cost_usd: float | None
+    duration_ms: int
+    estimated: bool = False
+    degraded: tuple[str, ...] = ()
+
+
+class CompactionPending:
+    """Another compaction of the conversation is running; a build does not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextState:
+    """A summary and the half-open range it stands for.
+
+    `summary_range` counts seqs in stateful calls and message indices in stateless ones;
+    `compressed_at` is an ISO 8601 time.
+    """
+
+    strategy: str
+    summary: str
+    summary_range: tuple[int, int]
+    compressed_at: str
+
+
+def result_of(receipt: Compaction) -> CompactResult:
+    """Return the result of a compaction that was applied."""
+    has_summary = bool(receipt.view.summaries)
+    return CompactResult(
+        compacted=True,
+        reason=None,
+        compaction_id=receipt.compaction_id,
+        before_tokens=receipt.before_tokens,
+        after_tokens=receipt.after_tokens,
+        before_msg_count=receipt.before_msg_count,
+        after_msg_count=receipt.after_msg_count,
+        strategies_run=receipt.strategies_run,
+        summary_range=(receipt.span.start, receipt.span.end) if has_summary else None,
+        model=receipt.model,
+        summary_tokens=receipt.summary_tokens,
+        cost_usd=receipt.cost_usd,
+        duration_ms=receipt.duration_ms,
+        degraded=receipt.degraded,
+    )

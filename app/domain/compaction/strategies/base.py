@@ -1,0 +1,114 @@
+"""What a strategy is: a pure planner that returns what a conversation should show next.
+
+1. A planner reads a history and a budget, and returns a plan as data. It stores nothing.
+   [strategy.pure]
+2. The history is what is shown verbatim now, each message at its current cost. What is hidden lies
+   in one range, `covered`. Entries inside that range are messages that were kept there.
+3. The hidden range only grows, and it is cut between call groups. [strategy.monotonic]
+4. Some messages stay wherever they are: pinned call groups; with `preserve_user_messages` the
+   newest user messages that together take at most half of the history target; and the newest user
+   message once it was kept.
+5. What was kept in the covered range and no longer has to be is hidden with the rest.
+6. Preserved ranges grow to call groups, and to whole turns where that fits the target. They shrink
+   only when even trimmed they would not fit the capacity: preserved user messages last, pins never.
+   The last call group always stays. [strategy.preserved-ranges-grow]
+7. Planning again right after a plan was applied finds nothing to do. [strategy.idempotent]
+8. A plan goes down to the target and no further than the next place to cut. As many of the newest
+   messages stay as fit the target. Only a deep plan hides all that the strategy does not preserve.
+   [strategy.target]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from app.domain.common.policy import Policy, StrategyName
+from app.domain.compaction.plans import CompactionPlan, HistoryBudget, NoCompaction, Plan
+from app.domain.compaction.strategies.cuts import CutSearch
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import Span
+
+EMPTY = NoCompaction("no messages are shown")
+WITHIN_TARGET = NoCompaction("already within the target")
+TOO_LARGE = NoCompaction("the last messages alone do not fit")
+"""Hiding the rest would lose the newest user message, which alone may fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a strategy plans with.
+
+    A `deep` plan keeps only what the strategy must keep, any other one goes down to the target.
+    `failures` counts the compactions of this conversation that failed in a row.
+    """
+
+    history: Sequence[Entry]
+    covered: Span | None
+    budget: HistoryBudget
+    policy: Policy
+    deep: bool
+    failures: int
+
+    def search(self) -> CutSearch:
+        """Return the search for cuts in this history."""
+        return CutSearch.of(self.history, self.covered, self.budget, self.policy)
+
+
+class Strategy(ABC):
+    """One way to keep a history inside a model's context window."""
+
+    name: ClassVar[StrategyName]
+    description: ClassVar[str]
+
+    def trigger(self, policy: Policy) -> float | None:
+        """Return the share of the effective window at which a compaction is due, None for never."""
+        return policy.compaction.threshold_ratio
+
+    def preserved(self, policy: Policy) -> tuple[int | None, int | None]:
+        """Return how many messages stay verbatim at the top and the bottom; None is all."""
+        return 0, 1
+
+    def plan(
+        self,
+        history: Sequence[Entry],
+        covered: Span | None,
+        budget: HistoryBudget,
+        policy: Policy,
+        *,
+        deep: bool = False,
+        failures: int = 0,
+    ) -> Plan:
+        """Return what to show next, however full the window is now."""
+        return self._plan(PlanRequest(history, covered, budget, policy, deep, failures))
+
+    @abstractmethod
+    def _plan(self, request: PlanRequest) -> Plan: ...
+
+
+class SummaryStrategy(Strategy):
+    """A strategy that puts a summary in the place of the messages between two cuts."""
+
+    def _plan(self, request: PlanRequest) -> Plan:
+        if not request.history:
+            return EMPTY
+        if not request.deep and request.budget.is_met_by(request.history):
+            return WITHIN_TARGET
+        return self._plan_summary(request)
+
+    @abstractmethod
+    def _plan_summary(self, request: PlanRequest) -> Plan: ...
+
+    def _summary_plan(
+        self, search: CutSearch, top: int, bottom: int
+    ) -> NoCompaction | CompactionPlan:
+        """Return the plan that summarises the messages between two cuts."""
+        fitted = search.fitted(top, bottom)
+        if fitted is None:
+            return TOO_LARGE
+        shown, shrunk = fitted
+        if len(shown) == len(search.history):
+            return NoCompaction("no messages between the preserved ends")
+        return search.plan_for(shown, (self.name.value,), shrunk=shrunk)

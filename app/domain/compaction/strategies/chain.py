@@ -1,0 +1,158 @@
+"""`chain`: clears old tool results, then summarises, then drops messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from app.domain.common.policy import ChainStep, StrategyName
+from app.domain.compaction.plans import (
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    Plan,
+    tokens_of,
+)
+from app.domain.compaction.strategies.base import EMPTY, WITHIN_TARGET, PlanRequest, Strategy
+from app.domain.compaction.strategies.chain_steps import (
+    GROUPS_KEPT_DEEP,
+    MAX_FAILURES,
+    PlannedStep,
+    plan_steps,
+    signals_of,
+)
+from app.domain.compaction.strategies.cuts import CutSearch, enclosing_range
+from app.domain.conversations.turns import Entry, call_groups
+
+
+class Chain(Strategy):
+    """Runs its steps in order, each only while the history is over the target. [strategy.chain]
+
+    A deep plan summarises however many compactions failed before. Where the policy leaves tool
+    output alone, clearing is no step.
+    """
+
+    name = StrategyName.CHAIN
+    description = "Old tool results are cleared, then a summary is made, then messages are dropped."
+
+    def _plan(self, request: PlanRequest) -> Plan:
+        if not request.history:
+            return EMPTY
+        policy, deep = request.policy, request.deep
+        failures = 0 if deep else request.failures
+        steps = [
+            step
+            for step in policy.chain
+            if policy.tool_output.enabled or step is not ChainStep.CLEAR_TOOL_RESULTS
+        ]
+        budget = request.budget.without_new_summary
+        start = _Progress(replace(request, budget=budget).search(), request.budget)
+        plan = _chain_plan(start, steps, deep, failures)
+        if isinstance(plan, CompactionPlan) and plan.summarises:
+            rest = [step for step in steps if step is not ChainStep.SUMMARIZE]
+            without = _chain_plan(start, rest, deep, failures)
+            plan = replace(plan, fallback=without if isinstance(without, CompactionPlan) else None)
+        elif isinstance(plan, CompactionPlan) and failures >= MAX_FAILURES:
+            # Messages are dropped before the summariser is called again.
+            truncates = ChainStep.TRUNCATE in steps
+            before = steps[: steps.index(ChainStep.TRUNCATE)] if truncates else ()
+            drops = plan.hidden is not None and ChainStep.SUMMARIZE in before
+            plan = replace(plan, drops=drops)
+        return plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """What the steps so far leave, and which of them ran.
+
+    `budget` reserves tokens for a new summary or note; the search's own budget does not.
+    """
+
+    search: CutSearch
+    budget: HistoryBudget
+    steps: tuple[str, ...] = ()
+    trimmed_through: int = 0
+    shrunk: bool = False
+
+    @property
+    def meets_target(self) -> bool:
+        return self.search.budget.meets_target(tokens_of(self.search.history))
+
+    def after(
+        self, step: PlannedStep, shown: Sequence[Entry], *, shrunk: bool = False
+    ) -> _Progress:
+        """Return the progress once a step left these messages."""
+        search = self.search
+        left = {entry.seq for entry in shown}
+        gone = [entry.seq for entry in search.history if entry.seq not in left]
+        covered = enclosing_range(gone, search.covered)
+        rest = CutSearch.of(shown, covered, search.budget, search.policy)
+        steps = tuple(dict.fromkeys((*self.steps, step.name.value)))
+        return replace(self, search=rest, steps=steps, shrunk=self.shrunk or shrunk)
+
+
+def _chain_plan(
+    start: _Progress, names: Sequence[ChainStep], deep: bool, failures: int
+) -> NoCompaction | CompactionPlan:
+    """Run the steps, adjusted to what is left each time, until they change nothing."""
+    progress, before = start, None
+    while progress != before:
+        before = progress
+        for step in plan_steps(names, signals_of(progress.search.history, failures)):
+            if deep or not progress.meets_target:
+                progress = _run_step(step, progress, deep)
+    if not progress.steps:
+        if start.meets_target:
+            return WITHIN_TARGET
+        return NoCompaction("no step of the chain frees more")
+    shown = progress.search.history
+    plan = start.search.plan_for(shown, progress.steps, shrunk=progress.shrunk)
+    summarises = ChainStep.SUMMARIZE in progress.steps
+    return replace(plan, trimmed_through=progress.trimmed_through, summarises=summarises)
+
+
+def _run_step(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
+    match step.name:
+        case ChainStep.CLEAR_TOOL_RESULTS:
+            return _clear(step, progress, deep)
+        case ChainStep.SUMMARIZE | ChainStep.TRUNCATE:
+            search = replace(progress.search, budget=progress.budget)
+            narrow = replace(progress, search=search)
+            cut = _cut_down(step, narrow, deep)
+            return progress if cut is narrow else cut
+        case _:
+            assert_never(step.name)
+
+
+def _clear(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
+    """Clear tool results, oldest first, never protected ones nor those of the newest groups."""
+    search = progress.search
+    groups = [start for start, end in call_groups(search.history) if end - start > 1]
+    kept = GROUPS_KEPT_DEEP if deep else step.groups_kept
+    until = groups[-kept] if len(groups) > kept else 0
+    left, tokens, through = list(search.history), tokens_of(search.history), 0
+    for index, entry in enumerate(search.history[:until]):
+        if not deep and search.budget.meets_target(tokens):
+            break
+        if entry.clearable and entry.seq not in search.pinned:
+            tokens -= entry.tokens - entry.trimmed_tokens
+            left[index] = replace(entry, tokens=entry.trimmed_tokens)
+            through = entry.seq
+    if not through:
+        return progress
+    through = max(progress.trimmed_through, through)
+    return replace(progress.after(step, left), trimmed_through=through)
+
+
+def _cut_down(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
+    """Hide all but a tail within the target; a deep plan hides all but the last turns."""
+    search = progress.search
+    cut = search.target_cut(0, inside_turns=step.inside_turns)
+    if deep:
+        cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
+    fitted = search.fitted(0, cut)
+    if fitted is None or len(fitted[0]) == len(search.history):
+        return progress
+    shown, shrunk = fitted
+    return progress.after(step, shown, shrunk=shrunk)

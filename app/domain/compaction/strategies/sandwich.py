@@ -1,0 +1,75 @@
+"""`sandwich`: the first messages, a summary of the middle, the last messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import Policy, StrategyName
+from app.domain.compaction.plans import NoCompaction, Plan, trimmed_tokens_of
+from app.domain.compaction.strategies.base import PlanRequest, SummaryStrategy
+from app.domain.compaction.strategies.cuts import CutSearch
+from app.domain.conversations.turns import Entry, group_boundary_after, group_boundary_before
+
+
+class Sandwich(SummaryStrategy):
+    """Summarises the middle; the bottom is as long as fits the target. [strategy.sandwich]"""
+
+    name = StrategyName.SANDWICH
+    description = "Top, a summary of the middle, bottom; the bottom is as long as fits the target."
+
+    def trigger(self, policy: Policy) -> float | None:
+        """Return the strategy's own threshold."""
+        return policy.sandwich.compression_threshold
+
+    def preserved(self, policy: Policy) -> tuple[int | None, int | None]:
+        """Return `preserve_top` and `preserve_bottom`."""
+        return policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
+
+    def _plan(self, request: PlanRequest) -> Plan:
+        history, ends = request.history, request.policy.sandwich
+        is_short = 0 < len(history) <= ends.preserve_top + ends.preserve_bottom
+        if request.covered is None and is_short and request.budget.fits(trimmed_tokens_of(history)):
+            return NoCompaction("not enough messages")
+        return super()._plan(request)
+
+    def _plan_summary(self, request: PlanRequest) -> Plan:
+        search = request.search()
+        top, bottom = _ends(search)
+        if not request.deep:
+            bottom = search.target_cut(top, latest=bottom)
+        return self._summary_plan(search, top, bottom)
+
+
+def _ends(search: CutSearch) -> tuple[int, int]:
+    """Return the cuts after the top and before the bottom, grown to safe boundaries.
+
+    Once a range is covered, what stands before it is the top, even if that is nothing.
+    """
+    history, ends = search.history, search.policy.sandwich
+    if search.covered is None:
+        top = group_boundary_after(history, ends.preserve_top)
+    else:
+        top = search.inner
+    bottom = group_boundary_before(history, len(history) - ends.preserve_bottom)
+    bottom = max(bottom, top, search.tail)
+
+    turn = _turn_start(history, bottom, max(top, search.tail))
+    if turn is not None and (search.covered is not None or search.hides(top, turn)):
+        if not search.meets_target(top, turn):
+            return top, bottom  # nor does the top grow: the newer messages come first
+        bottom = turn
+    if search.covered is None:
+        whole = next((i for i in range(top, bottom) if history[i].role is Role.USER), bottom)
+        if search.hides(whole, bottom) and search.meets_target(whole, bottom):
+            top = whole
+    return top, bottom
+
+
+def _turn_start(history: Sequence[Entry], index: int, min_index: int) -> int | None:
+    """Return the start of the turn that `index` stands in, unless it is before `min_index`."""
+    while min_index <= index < len(history):
+        if history[index].role is Role.USER:
+            return index
+        index -= 1
+    return None

@@ -1,0 +1,33 @@
+"""`sliding_window`: the last messages, without a summary."""
+
+from __future__ import annotations
+
+from app.domain.common.policy import Policy, StrategyName
+from app.domain.compaction.plans import NoCompaction, Plan, SlidingCut
+from app.domain.compaction.strategies.base import PlanRequest, Strategy
+from app.domain.conversations.turns import group_boundary_before, pinned_seqs
+
+
+class SlidingWindow(Strategy):
+    """Shows the last `keep_last_n` messages; moves with each build. [strategy.sliding-window]"""
+
+    name = StrategyName.SLIDING_WINDOW
+    description = "The last N messages; what came before is not shown."
+
+    def trigger(self, policy: Policy) -> float | None:
+        """Return None: no compaction is ever due."""
+        return None
+
+    def preserved(self, policy: Policy) -> tuple[int | None, int | None]:
+        """Return nothing at the top, and `keep_last_n` at the bottom."""
+        return 0, policy.sliding_window.keep_last_n
+
+    def _plan(self, request: PlanRequest) -> Plan:
+        history = request.history
+        keep = request.policy.sliding_window.keep_last_n
+        cut = group_boundary_before(history, len(history) - keep)
+        pinned = pinned_seqs(history)
+        kept = tuple(entry.seq for entry in history[:cut] if entry.seq in pinned)
+        if len(kept) == cut:
+            return NoCompaction("all messages are inside the window")
+        return SlidingCut(history[cut].seq, kept)

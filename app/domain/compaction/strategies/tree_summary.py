@@ -1,0 +1,107 @@
+"""`tree_summary`: the newest turns after summaries of chunks, and summaries of summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import StrategyName
+from app.domain.compaction.plans import CompactionPlan, NoCompaction, Plan
+from app.domain.compaction.strategies.base import PlanRequest, SummaryStrategy
+from app.domain.compaction.strategies.cuts import CutSearch
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import Span, Summary
+
+
+class TreeSummary(SummaryStrategy):
+    """Summarises chunks one by one, so that the longest tail within the target stays.
+
+    What stands before the covered range, such as pins, stays as it does in a sandwich: a summary
+    of it would come too late to be in order. [strategy.tree]
+    """
+
+    name = StrategyName.TREE_SUMMARY
+    description = "As many of the newest turns as fit the target, after summaries of summaries."
+
+    def _plan_summary(self, request: PlanRequest) -> Plan:
+        search = request.search()
+        top = search.inner if search.covered is not None else 0
+        cut = search.target_cut(top)
+        if request.deep:
+            cut = max(cut, search.turns_cut(request.policy.compaction.retain_last_turns))
+        plan = self._summary_plan(search, top, cut)
+        if isinstance(plan, CompactionPlan) and not _chunks(search, plan):
+            # The first chunk includes what was released, so there has to be one.
+            further = search.first_cut(search.hides_after)
+            if further is None:
+                return NoCompaction("nothing is left to summarise but what was kept so far")
+            plan = self._summary_plan(search, top, further)
+        if isinstance(plan, CompactionPlan):
+            plan = replace(plan, chunks=_chunks(search, plan))
+        return plan
+
+
+def _chunks(search: CutSearch, plan: CompactionPlan) -> tuple[Span, ...]:
+    """Cut what is newly hidden, before and after the covered range, into chunks."""
+    assert plan.hidden is not None
+    parts = [plan.hidden]
+    if (covered := search.covered) is not None:
+        parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
+    kept = set(plan.kept)
+    return tuple(
+        chunk
+        for part in parts
+        for chunk in _chunked(
+            [item for item in search.history if part.holds(item.seq) and item.seq not in kept],
+            part,
+            search.policy.tree_summary.chunk_size,
+        )
+    )
+
+
+def _chunked(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
+    """Cut a part of a range into chunks of about `size` of its entries, between call groups.
+
+    The chunks cover the part without a gap; a small rest joins the one before.
+    """
+    starts: list[int] = []
+    count = size
+    for entry in entries:
+        if count >= size and entry.role is not Role.TOOL:
+            starts.append(entry.seq)
+            count = 0
+        count += 1
+    if len(starts) > 1 and count < size // 2:
+        starts.pop()
+    bounds = [part.start, *starts[1:], part.end]
+    return [Span(*pair) for pair in pairwise(bounds)] if starts else []
+
+
+def next_merge(
+    summaries: Sequence[Summary], levels: int, fanout: int, max_tokens: int
+) -> tuple[int, int] | None:
+    """Return which summaries `[i, j)` of a tree to merge into one of the next level, None for none.
+
+    1. A level below the top one that has `fanout` summaries merges its oldest `fanout`, the lowest
+       level first.
+    2. While the summaries take more than `max_tokens`, the lowest level that has two of them
+       merges as a whole, even at the top, so that they fit and nothing is summarised twice at a
+       level.
+    3. With one summary a level nothing is merged, however many tokens it takes.
+
+    Levels never rise towards newer summaries, before and after. See [decision 0012].
+    """
+    fanout = max(fanout, 2)
+    runs: list[tuple[int, int, int]] = []
+    for level, nodes in groupby(summaries, key=lambda node: node.level):
+        start = runs[-1][2] if runs else 0
+        runs.append((level, start, start + len(list(nodes))))
+    runs.sort()
+    for level, start, end in runs:
+        if level < levels and end - start >= fanout:
+            return start, start + fanout
+    if sum(node.tokens for node in summaries) > max_tokens:
+        return next(((start, end) for _, start, end in runs if end - start > 1), None)
+    return None

@@ -1,0 +1,168 @@
+"""Masks secrets in text that is sent to a summariser. [summary.secrets-masked]
+
+1. All patterns search the same text, and their matches are masked together: their order does not
+   matter. A mask is not searched, so that masking again changes nothing.
+2. RE2 matches in linear time. A filter on the literals that the patterns need selects those that
+   can match at all; it never leaves one out that does.
+3. The name of a pattern's group selects the check of its value in `secret_values`. A group of
+   another name, or without one, is a secret. Without a group the whole match is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from app.domain.common.messages import sendable
+from app.domain.compaction.summaries.secret_values import VALUE_CHECKS
+
+MASK = "[secret masked]"
+
+_QUOTES = b"\"'`\\"
+_LEAD = re.compile(rb"(?:[ \t]*[0-9]+(?:\xe2\x86\x92|[:|\t]))?[+-]?( *)")
+_BLOCK = "block"
+_CALLED = "call"
+_MASKED = re.compile(re.escape(MASK.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPattern:
+    """A compiled pattern, and the names of its groups by their numbers."""
+
+    regex: Any
+    names: dict[int, str]
+
+    def spans(self, text: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of secrets, in bytes."""
+        start_at = 0
+        while found := self.regex.search(text, start_at):
+            group = next((n for n in range(1, self.regex.groups + 1) if found.start(n) >= 0), 0)
+            start, end = self._secret(text, found, group)
+            start_at = max(found.start() + 1, end)
+            if start < end:
+                yield start, end
+            elif not self._is_quoted(group):
+                start_at = max(start_at, found.end(group))
+
+    def _is_quoted(self, group: int) -> bool:
+        """Whether the group may contain other assignments, between other quotes."""
+        return self.names.get(group, "").startswith("maybe_quoted")
+
+    def _secret(self, text: bytes, found: Any, group: int) -> tuple[int, int]:
+        """Return the part of a match that is masked, an empty one where it is no secret."""
+        start, end = found.span(group)
+        name = self.names.get(group, "")
+        if name == _BLOCK:
+            return found.end(), _end_of_block(text, found)
+        check = VALUE_CHECKS.get(name)
+        if check is None:
+            return start, end
+        if self._is_quoted(group):
+            inside = found[group].strip(_QUOTES)
+            start += found[group].find(inside)
+            end = start + len(inside)
+        is_called = _CALLED in self.names.values() and found[_CALLED] is not None
+        return (start, start) if is_called or not check(text[start:end].decode()) else (start, end)
+
+
+def _end_of_block(text: bytes, found: Any) -> int:
+    """Return where the lines end that are indented deeper than the name above them (YAML).
+
+    Inside a JSON string the lines end in `\\n`, and the last one with the string's quote.
+    """
+    indent = len(found[_BLOCK])
+    line_end: bytes = found["block_line"]
+    position: int = found.end()
+    end = position
+    slashes = line_end.rpartition(b"r")[2].count(b"\\")
+    quote = re.compile(rb'(?<!\\)\\{0,%d}"' % (slashes - 1)) if slashes else None
+    while position < len(text):
+        after = text.find(line_end, position)
+        after = len(text) if after < 0 else after
+        closed = quote.search(text, position, after) if quote else None
+        last = closed.start() if closed else after
+        if text[position:last].strip():
+            lead = _LEAD.match(text, position, last)
+            if lead is None or len(lead[1]) <= indent:
+                break
+            end = last
+        if closed:
+            break
+        position = after + len(line_end)
+    return end
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPatterns:
+    """Compiled patterns, and a filter that returns which of them a text can match."""
+
+    patterns: tuple[SecretPattern, ...]
+    filter: Any
+
+    def spans(self, text: bytes) -> list[tuple[int, int]]:
+        """Return the ranges of secrets in the text, in bytes, in order and not touching."""
+        possible = self.filter.Match(text, True) or () if self.patterns else ()
+        return _merged(
+            span for position in possible for span in self.patterns[position].spans(text)
+        )
+
+
+def compile_patterns(patterns: Sequence[str]) -> SecretPatterns:
+    """Compile the secret patterns; the first group that matches is the secret.
+
+    Raises ValueError for what RE2 cannot match in linear time, such as look-around and
+    back-references, and for a pattern that matches the empty text.
+    """
+    return _compiled(tuple(patterns))
+
+
+@lru_cache(maxsize=8)
+def _compiled(patterns: tuple[str, ...]) -> SecretPatterns:
+    options = re2.Options()
+    options.log_errors = False
+    compiled = []
+    needed = re2.Filter()
+    for pattern in patterns:
+        try:
+            regex = re2.compile(pattern, options)
+            needed.Add(pattern, options)
+        except (re2.error, UnicodeEncodeError) as exc:
+            raise ValueError(f"has a pattern that RE2 does not know, {pattern!r}: {exc}") from exc
+        if regex.search("") is not None:
+            raise ValueError(f"has a pattern that matches the empty text, {pattern!r}")
+        names = {position: name for name, position in regex.groupindex.items()}
+        compiled.append(SecretPattern(regex, names))
+    if compiled:
+        needed.Compile()
+    return SecretPatterns(tuple(compiled), needed)
+
+
+def mask_secrets(text: str, patterns: SecretPatterns) -> str:
+    """Replace every secret in the text by a mask, and characters that no provider accepts."""
+    text = sendable(text)
+    data = text.encode()
+    spans = patterns.spans(data)
+    if not spans:
+        return text
+    masks = [found.span() for found in _MASKED.finditer(data)]
+    spans = _merged([*spans, *masks])
+    starts = [0, *(end for _, end in spans)]
+    ends = [*(start for start, _ in spans), len(data)]
+    kept = (data[start:end].decode() for start, end in zip(starts, ends, strict=True))
+    return MASK.join(kept)
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges in order, those that overlap or touch as one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

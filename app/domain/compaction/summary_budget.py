@@ -1,0 +1,78 @@
+"""How many tokens summaries may take in a context window."""
+
+from __future__ import annotations
+
+from app.domain.common.policy import Policy, StrategyName
+from app.domain.compaction.plans import HistoryBudget
+from app.domain.compaction.summaries.model_calls import EXTRACTIVE
+from app.domain.conversations.records import Compaction
+from app.domain.models.budget import Limits
+
+MIN_SUMMARY_TOKENS = 64
+MAX_SUMMARY_TOKENS = 2048
+SUMMARY_SHARE = 0.1
+TREE_SHARE = 0.2
+MAX_TREE_TOKENS = 8192
+TREE_NODES = 8
+"""So many summaries of a tree fit at their largest; more of them are merged into the next level."""
+LABEL_TOKENS = 20
+"""The cost of a summary's message besides its text."""
+NOTE_TOKENS = 32
+"""Reserved for the note that counts the messages left out."""
+
+
+def summary_text_limit(limits: Limits) -> int:
+    """Return how many tokens the text of one summary may take."""
+    return _summary_reserve(limits) - LABEL_TOKENS
+
+
+def tree_text_limit(limits: Limits) -> int:
+    """Return how many tokens the texts of all summaries of a tree may take together."""
+    return max(MIN_SUMMARY_TOKENS, _tree_reserve(limits) - TREE_NODES * LABEL_TOKENS)
+
+
+def tree_node_text_limit(limits: Limits) -> int:
+    """Return how many tokens the text of one summary of a tree may take."""
+    return max(MIN_SUMMARY_TOKENS // 2, tree_text_limit(limits) // TREE_NODES)
+
+
+def summary_reserve(strategy: StrategyName, limits: Limits) -> int:
+    """Return what a strategy reserves for the messages of its summaries, labels included."""
+    is_tree = strategy is StrategyName.TREE_SUMMARY
+    return _tree_reserve(limits) if is_tree else _summary_reserve(limits)
+
+
+def _summary_reserve(limits: Limits) -> int:
+    share = int(limits.effective_window * SUMMARY_SHARE)
+    return max(MIN_SUMMARY_TOKENS, min(share, MAX_SUMMARY_TOKENS))
+
+
+def _tree_reserve(limits: Limits) -> int:
+    share = int(limits.effective_window * TREE_SHARE)
+    return max(2 * MIN_SUMMARY_TOKENS, min(share, MAX_TREE_TOKENS))
+
+
+def expected_summary_tokens(
+    active: Compaction | None, strategy: StrategyName, max_tokens: int
+) -> int:
+    """Return what one summary by a model will probably cost, label included.
+
+    That is the mean of the summaries that a model wrote for the active compaction, else half of
+    the limit.
+    """
+    made = active.made if active is not None and active.strategy == strategy else ()
+    if active is not None and made and active.model != EXTRACTIVE:
+        return sum(summary.tokens for summary in made) // len(made)
+    return max_tokens // 2 + LABEL_TOKENS
+
+
+def history_budget(
+    limits: Limits, policy: Policy, fixed: int, summary: int, factor: float
+) -> HistoryBudget:
+    """Return the budget of a history in raw counts, before the model's factor."""
+    return HistoryBudget(
+        capacity=int(limits.capacity / factor),
+        target=int(limits.effective_window * policy.compaction.target / factor),
+        fixed=fixed,
+        summary=summary,
+    )

@@ -1,0 +1,235 @@
+"""What is shown of a conversation: before a compaction, and after it was applied.
+
+1. A compaction replaces the view by one that hides or clears more. The log never changes.
+2. What was hidden without a summary is included in the next summary that is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from app.domain.common.messages import Role
+from app.domain.common.policy import Policy, SummaryRole
+from app.domain.compaction.plans import CompactionPlan
+from app.domain.conversations.records import ConversationState
+from app.domain.conversations.turns import Entry, entry
+from app.domain.conversations.view import (
+    SUMMARY_PREFIX,
+    ShortenedMessage,
+    Span,
+    Summary,
+    View,
+    count_in,
+    hidden_by,
+    minus,
+    overlap,
+    spans_beside,
+    spans_of,
+    union,
+)
+from app.domain.models.tokens import MESSAGE_OVERHEAD, CountText
+from app.domain.prompt.resolved_settings import ResolvedSettings
+from app.domain.tool_output.preview import GREP, READ_BYTES, READ_LINES
+
+
+def base_view(state: ConversationState, active: View | None, policy: Policy) -> View:
+    """Return the view of a conversation when nothing has to be reduced.
+
+    That is the view of the active compaction, adjusted to an active window that has moved since:
+    messages that entered the window are shown, summaries that are wholly outside it are not.
+    """
+    window = state.window.spans
+    if active is None:
+        return View(spans=window, window=window)
+    hidden = minus(active.window, active.spans)
+    kept = overlap(spans_of(state.kept), window)
+    view = replace(
+        active,
+        spans=union((*minus(window, hidden), *kept)),
+        untrimmed=tuple(seq for seq in state.kept if seq <= active.trimmed_through),
+        summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
+        window=window,
+    )
+    if window == active.window:
+        return view
+    summaries = tuple(item for item in view.summaries if overlap((item.span,), window))
+    retain = view.retain if summaries or not view.summaries else None
+    return with_omission_note(replace(view, summaries=summaries, retain=retain))
+
+
+def without_compaction(state: ConversationState) -> ConversationState:
+    """Return the state of a conversation whose compaction is no longer shown."""
+    return replace(
+        state,
+        view_version=state.view_version + 1,
+        view_cause="policy_changed",
+        compaction_id=None,
+        span=None,
+        kept=(),
+        trimmed_through=0,
+        summary_tokens=0,
+        hidden_tokens=state.outside_tokens,
+        hidden_messages=state.outside_messages,
+        resume_at=0,
+        failures=0,
+    )
+
+
+def view_after(
+    view: View,
+    plan: CompactionPlan,
+    summaries: Sequence[Summary],
+    retain: str | None,
+    never_cleared: Iterable[int],
+) -> View:
+    """Return the view that a plan makes of another one, given its summaries.
+
+    Of what it still shows, the seqs in `never_cleared` are not cleared: pins and excluded results.
+    """
+    through = max(view.trimmed_through, plan.trimmed_through)
+    hidden = plan.hidden or view.hidden
+    kept = plan.kept if plan.hidden is not None else view.kept
+    spans = spans_beside(hidden, kept, view.window)
+    after = replace(
+        view,
+        spans=spans,
+        summaries=tuple(_inside(summaries, hidden_by(spans, view.window))),
+        retain=retain,
+        trimmed_through=through,
+    )
+    stays = sorted(seq for seq in {*kept, *never_cleared} if seq <= through and after.shows(seq))
+    after = with_shortened(replace(after, untrimmed=tuple(stays)), ())
+    if plan.hidden is None:
+        return after
+    return with_omission_note(after, unsummarised=0 if plan.summarises else len(plan.released))
+
+
+def _inside(summaries: Iterable[Summary], hidden: Span | None) -> Iterator[Summary]:
+    """Yield the summaries cut to the hidden range: what is shown at its edges needs none."""
+    for summary in summaries:
+        start, end = summary.span.start, summary.span.end
+        if hidden is not None:
+            start, end = max(start, hidden.start), min(end, hidden.end)
+            if start < end:
+                yield replace(summary, span=Span(start, end))
+
+
+def with_omission_note(view: View, unsummarised: int = 0) -> View:
+    """Return the view with a note that counts the hidden messages without a summary, if any.
+
+    `unsummarised` are more of them: those that were kept while the summary around them was made.
+    """
+    hidden = view.hidden
+    if hidden is None:
+        return replace(view, note=None)
+    kept = view.kept
+    inside = overlap((hidden,), view.window)
+    summarised = overlap((summary.span for summary in view.summaries), inside)
+    left_out = unsummarised + count_in(inside) - len(kept)
+    left_out -= count_in(summarised) - sum(span.holds(seq) for span in summarised for seq in kept)
+    messages = "1 earlier message was" if left_out == 1 else f"{left_out} earlier messages were"
+    note = f"[{messages} left out to fit the window.]"
+    return replace(view, note=note if left_out > 0 else None)
+
+
+def kept_seqs(view: View) -> tuple[int, ...]:
+    """Return the seqs that a view keeps: those shown in its hidden range, and not cleared."""
+    return tuple(sorted({*view.kept, *filter(view.shows, view.untrimmed)}))
+
+
+def kept_with_pins(
+    view: View, kept: Sequence[int], pinned: Iterable[Entry]
+) -> tuple[tuple[int, ...], int, int]:
+    """Return what is kept once messages are pinned, with the tokens and messages that it adds.
+
+    `view` is the active compaction's own, `kept` is what the conversation keeps already.
+    """
+    hidden, seqs = view.hidden, set(kept)
+    tokens = messages = 0
+    for item in pinned:
+        if item.seq in seqs or not overlap((Span(item.seq, item.seq + 1),), view.window):
+            continue
+        if hidden is not None and hidden.holds(item.seq):
+            tokens, messages = tokens + item.tokens, messages + 1
+        elif view.trims(item.seq) and item.role is Role.TOOL:
+            tokens += item.tokens - entry(item.seq, item.role, item.tokens).trimmed_tokens
+        else:
+            continue
+        seqs.add(item.seq)
+    return tuple(sorted(seqs)), tokens, messages
+
+
+def shown_entries(entries: Iterable[Entry], view: View) -> list[Entry]:
+    """Return the entries a view shows, each at what it costs there.
+
+    One kept in the hidden range is not cleared any more: it is hidden once it need not be kept.
+    """
+    hidden = view.hidden
+    return [
+        _at_cost(item, view, hidden)
+        for item in shortened_entries(entries, view)
+        if view.shows(item.seq)
+    ]
+
+
+def shortened_entries(entries: Iterable[Entry], view: View) -> Iterable[Entry]:
+    """Return the entries, those that a view shortens at their lower cost."""
+    if not view.shortened:
+        return entries
+    left = {short.seq: short.tokens for short in view.shortened}
+    return [
+        replace(item, tokens=left[item.seq], trimmed_tokens=left[item.seq])
+        if item.seq in left
+        else item
+        for item in entries
+    ]
+
+
+def with_shortened(view: View, shortened: Iterable[ShortenedMessage]) -> View:
+    """Return the view with more messages shortened, or shorter, without those not shown."""
+    by_seq = {item.seq: item for item in (*view.shortened, *shortened) if view.shows(item.seq)}
+    return replace(view, shortened=tuple(by_seq[seq] for seq in sorted(by_seq)))
+
+
+def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
+    if view.trims(item.seq):
+        return replace(item, tokens=item.trimmed_tokens)
+    if hidden is not None and hidden.holds(item.seq):
+        return replace(item, trimmed_tokens=item.tokens)
+    return item
+
+
+def summary_message_tokens(summary: str, count: CountText) -> int:
+    """Return the tokens of the message that carries a summary's text."""
+    return MESSAGE_OVERHEAD + count(f"{SUMMARY_PREFIX}{summary}]")
+
+
+def view_summary_tokens(view: View, count: CountText) -> int:
+    """Return the tokens of the messages that stand for what a view hides, 0 without any."""
+    return sum(MESSAGE_OVERHEAD + count(text) for text in view.summary_texts())
+
+
+def agent_tools_tokens(
+    resolved: ResolvedSettings,
+    state: ConversationState,
+    trimmed_through: int | None = None,
+    *,
+    shortens: bool = False,
+) -> int:
+    """Return the most that the agent's own tools cost in a payload, before the model's factor.
+
+    That is the case if all cut results are shown. `trimmed_through` is that of the view in
+    question, `shortens` is set when it shortens messages.
+    """
+    mentions = mentioned_agent_tools(state, trimmed_through)
+    readers = (READ_LINES, GREP, READ_BYTES) if shortens else ()
+    return resolved.extra_tokens(resolved.agent_tools((*mentions, *readers)))
+
+
+def mentioned_agent_tools(
+    state: ConversationState, trimmed_through: int | None = None
+) -> tuple[str, ...]:
+    """Return the agent's own tools that a payload may mention, if all cut results are shown."""
+    through = state.trimmed_through if trimmed_through is None else trimmed_through
+    return (*state.mentions, READ_LINES) if through else state.mentions

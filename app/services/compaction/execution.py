@@ -1,0 +1,161 @@
+"""Carries out the plan of a compaction: makes its summaries, outside any transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.domain.common.errors import ServiceUnavailable, ValidationError
+from app.domain.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
+from app.domain.compaction.plans import CompactionPlan
+from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summary_budget import summary_text_limit, tree_node_text_limit
+from app.domain.compaction.views import summary_message_tokens
+from app.domain.conversations.records import Trigger
+from app.domain.conversations.view import Span, Summary, overlap
+from app.services.compaction.paged_summarisation import summarise_paged
+from app.services.compaction.runs import (
+    CompactionRun,
+    CompactRequest,
+    ExecutedPlan,
+    merged_summary,
+)
+from app.services.compaction.summariser import Summariser
+from app.services.compaction.summariser_run import SummaryResult
+from app.services.ports import Database
+
+
+class PlanExecutor:
+    """Makes the summaries of a plan."""
+
+    def __init__(self, database: Database, summariser: Summariser) -> None:
+        self._database = database
+        self._summariser = summariser
+
+    def model(self, source: CompactionInput, request: CompactRequest) -> str | None:
+        """Return the model that summarises; raises ValidationError for one not allowed."""
+        resolved = source.resolved
+        return self._summariser.choose_model(
+            request.model, resolved.policy.compaction.model, resolved.model
+        )
+
+    async def execute(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
+        """Carry a plan out; a build uses the fallback plan where no summary can be made."""
+        try:
+            if plan.hidden is None or not plan.summarises:
+                return ExecutedPlan(plan, run.view_without_summary(plan))
+            if plan.chunks:
+                return await self._grow_tree(run, plan)
+            return await self._summarise(run, plan, plan.hidden)
+        except (ServiceUnavailable, ValidationError):
+            if plan.fallback is None or run.trigger is not Trigger.PROACTIVE:
+                raise
+            executed = await self.execute(run, plan.fallback)
+            executed.lacks_summary = True
+            return executed
+
+    async def _summarise(
+        self, run: CompactionRun, plan: CompactionPlan, hidden: Span
+    ) -> ExecutedPlan:
+        """Extend the current summary to all that is hidden: one summary for all of it."""
+        view = run.source.view
+        fresh = unsummarised_spans(hidden, view.summarised, plan.released, view.window)
+        result = await self._summary_of(
+            run,
+            fresh,
+            "\n\n".join(summary.text for summary in view.summaries) or None,
+            summary_text_limit(run.source.resolved.judging_limits()),
+            kept=frozenset(plan.kept),
+            retains=True,
+        )
+        sources = tuple(summary.span for summary in view.summaries)
+        level = max((summary.level for summary in view.summaries), default=1)
+        tokens = summary_message_tokens(result.text, run.source.resolved.count)
+        summary = Summary(hidden, result.text, tokens, level, (*sources, *fresh))
+        return ExecutedPlan(plan, run.view_after(plan, (summary,), result.retain), [summary])
+
+    async def _grow_tree(self, run: CompactionRun, plan: CompactionPlan) -> ExecutedPlan:
+        """Summarise the new chunks, each once, and merge summaries where a level is full.
+
+        Chunks that were summarised before a model failed are kept: the plan ends there.
+        """
+        view, resolved = run.source.view, run.source.resolved
+        nodes = list(view.summaries)
+        made: list[Summary] = []
+        hidden, failed = plan.hidden, False
+        max_tokens = tree_node_text_limit(resolved.judging_limits())
+        released = [Span(seq, seq + 1) for seq in plan.released]
+        for chunk in tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size):
+            parts = overlap([*released, chunk] if not made else [chunk], view.window)
+            try:
+                result = await self._summary_of(
+                    run, parts, None, max_tokens, kept=frozenset(plan.kept)
+                )
+            except ServiceUnavailable:
+                if not made or hidden is None:
+                    raise
+                end = max(chunk.start, view.hidden.end if view.hidden is not None else 0)
+                plan, failed = replace(plan, hidden=Span(hidden.start, end)), True
+                break
+            tokens = summary_message_tokens(result.text, resolved.count)
+            made.append(Summary(chunk, result.text, tokens, 1, parts))
+            nodes.append(made[-1])
+        made += await self._merge(run, nodes)
+        return ExecutedPlan(plan, run.view_after(plan, nodes, view.retain), made, failed)
+
+    async def _merge(self, run: CompactionRun, nodes: list[Summary]) -> list[Summary]:
+        """Merge full levels of a tree in place, and return the summaries that this made."""
+        resolved = run.source.resolved
+        made: list[Summary] = []
+        while merge := run.next_merge(nodes):
+            first, end = merge
+            parts = nodes[first:end]
+            try:
+                text = await self._summariser.merge(
+                    [part.text for part in parts],
+                    summary_request(run),
+                    self.model(run.source, run.request),
+                    tree_node_text_limit(resolved.judging_limits()),
+                    run.calls,
+                )
+            except ServiceUnavailable:
+                break  # the tree is larger than it should be until the next merge succeeds
+            made.append(merged_summary(parts, text, summary_message_tokens(text, resolved.count)))
+            nodes[first:end] = [made[-1]]
+        return made
+
+    async def _summary_of(
+        self,
+        run: CompactionRun,
+        spans: Sequence[Span],
+        previous: str | None,
+        max_tokens: int,
+        *,
+        kept: frozenset[int],
+        retains: bool = False,
+    ) -> SummaryResult:
+        return await summarise_paged(
+            self._database,
+            self._summariser,
+            run.conversation_id,
+            spans,
+            previous,
+            summary_request(run, retains=retains),
+            self.model(run.source, run.request),
+            max_tokens,
+            run.calls,
+            kept_seqs=kept,
+            retained=run.source.view.retain if retains else None,
+        )
+
+
+def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequest:
+    """Return the request of a summary by the policy and the call, with a retain section or not."""
+    policy = run.source.resolved.policy.compaction
+    return SummaryRequest(
+        prompt=policy.summary_prompt,
+        directives=policy.summary_directives,
+        retain_prompt=policy.retain_prompt if retains else None,
+        retain_directives=policy.retain_directives if retains else (),
+        instructions=run.request.instructions,
+    )

@@ -1,0 +1,126 @@
+"""Reads what a compaction is planned on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.domain.common.errors import NotFound
+from app.domain.common.policy import Policy, StrategyName
+from app.domain.compaction.planning import CompactionInput
+from app.domain.compaction.reduction.text_shortening import limits_of_oversized
+from app.domain.compaction.reduction.tool_result_clearing import excluded_seqs, with_excluded
+from app.domain.compaction.summary_budget import summary_reserve
+from app.domain.compaction.views import (
+    base_view,
+    view_summary_tokens,
+    with_shortened,
+    without_compaction,
+)
+from app.domain.conversations.records import Conversation
+from app.domain.conversations.turns import Entry
+from app.domain.conversations.view import Span, View, spans_through
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.conversations.active_windows import ActiveWindows
+from app.services.ports import Database, Repositories
+from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.tool_output.text_shortening import reader_tokens, shorts_for, text_room
+
+
+class CompactionInputs:
+    """Reads the input of a compaction from the database."""
+
+    def __init__(
+        self, database: Database, resolver: SettingsResolver, active: ActiveWindows
+    ) -> None:
+        self._database = database
+        self._resolver = resolver
+        self._active = active
+
+    async def find(
+        self, tenant_id: str, conversation_id: str, model: str | None = None
+    ) -> Conversation:
+        """Return a conversation; raises NotFound."""
+        async with self._database.session() as records:
+            conversation = await records.conversations.find(
+                tenant_id, conversation_id, self._resolver.default_model, model
+            )
+        if conversation is None:
+            raise NotFound.conversation(conversation_id)
+        return conversation
+
+    def policy_of(self, conversation: Conversation) -> Policy:
+        """Return the policy that applies to a conversation."""
+        return self._resolver.policy_of(conversation)
+
+    async def read(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings | None = None,
+        spans: tuple[Span, ...] | None = None,
+    ) -> CompactionInput:
+        """Return the input of a compaction: the messages shown, or those of them in `spans`.
+
+        `settings` are those of a build. A summary of another strategy than the policy's is no
+        longer shown: the compaction starts from the log. [strategy.change-drops-summary]
+        """
+        model = settings.model if settings else None
+        conversation = await self.find(tenant_id, conversation_id, model)
+        if conversation.is_outdated(self._active.now()):
+            await self._active.settled(tenant_id, conversation)
+            conversation = await self.find(tenant_id, conversation_id, model)
+        async with self._database.session() as records:
+            resolved = await self._resolver.of(conversation, settings)
+            state, active = conversation.state, None
+            if state.compaction_id is not None:
+                active = await records.contexts.find_compaction(
+                    conversation_id, state.compaction_id
+                )
+            if active is not None and active.policy_strategy != resolved.policy.strategy:
+                await records.contexts.hide_compaction(conversation_id, state.view_version)
+                conversation = replace(conversation, state=without_compaction(state))
+                state, active = conversation.state, None
+            view = base_view(state, active.view if active else None, resolved.policy)
+            shown = spans_through(spans or view.spans, state.head_seq)
+            entries = await _entries(records, conversation_id, shown, view, resolved.policy)
+        return await self._with_shortened(
+            CompactionInput(tenant_id, conversation, resolved, view, tuple(entries), active)
+        )
+
+    async def _with_shortened(self, source: CompactionInput) -> CompactionInput:
+        """Return the input with the messages shortened that every build shortens."""
+        resolved, view = source.resolved, source.view
+        limits = resolved.policy_limits or resolved.limits
+        if limits is None or not resolved.policy.messages.offload_oversized:
+            return source
+        if source.tokens_in(view) <= limits.capacity:
+            return source
+        summary = view_summary_tokens(view, resolved.count)
+        reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
+        left = text_room(resolved, limits, reserve + reader_tokens(resolved))
+        max_tokens = limits_of_oversized(source.shown, left)
+        if not max_tokens:
+            return source
+        shortened = await shorts_for(
+            self._database,
+            source.conversation.conversation_id,
+            max_tokens,
+            resolved,
+            as_chat=True,
+        )
+        return replace(source, view=with_shortened(view, shortened))
+
+
+async def _entries(
+    records: Repositories, conversation_id: str, spans: Sequence[Span], view: View, policy: Policy
+) -> list[Entry]:
+    """Return the entries in these spans of a view, the results of excluded tools marked."""
+    entries: list[Entry] = []
+    names: dict[int, str] = {}
+    tools = policy.tool_output.exclude_tools
+    for span in spans:
+        entries += await records.log.entries(conversation_id, span.start, span.end)
+        if tools:
+            names.update(await records.log.tool_names(conversation_id, span.start, span.end))
+    return with_excluded(entries, excluded_seqs(entries, view, names, tools))

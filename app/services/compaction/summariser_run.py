@@ -1,0 +1,73 @@
+"""The settings of the summariser, and the model calls of one compaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.domain.compaction.summaries.model_calls import EXTRACTIVE, Completion
+from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.domain.models.limits import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SummariserSettings:
+    """Which models may be called, with which timeouts and retries.
+
+    `timeout_seconds` is the deadline of one call, `deadline_seconds` the one of a whole run.
+    `context_window` is assumed for a model whose context window is unknown. `attempts` is the
+    number of attempts per model when its provider limits or fails; the pause between them starts
+    at `backoff_seconds` and doubles.
+    """
+
+    model: str | None
+    allowed_models: tuple[str, ...]
+    fallback_models: tuple[str, ...]
+    timeout_seconds: float
+    context_window: int = 32_000
+    attempts: int = 2
+    backoff_seconds: float = 0.5
+    secret_patterns: tuple[str, ...] = DEFAULT_SECRET_PATTERNS
+    deadline_seconds: float = 300.0
+
+
+@dataclass(slots=True)
+class SummariserRun:
+    """The model calls of one compaction: their limits, and their cost. See [decision 0014].
+
+    `deadline` is on the summariser's clock. `calls` includes failed ones. `model` is the one that
+    answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is
+    unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
+    the tenant's own ones included. The object is mutable, and belongs to one compaction.
+    """
+
+    tenant_id: str
+    deadline: float
+    calls: int = 0
+    failures: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    model: str = EXTRACTIVE
+    prompt_hash: str = EXTRACTIVE
+    failed_models: set[str] = field(default_factory=set)
+    infos: dict[str, ModelInfo | None] = field(default_factory=dict)
+
+    def add_usage(self, model: str, completion: Completion, price: float | None) -> None:
+        """Add the tokens and the price of an answered call."""
+        self.model = model
+        self.input_tokens += completion.input_tokens
+        self.output_tokens += completion.output_tokens
+        is_known = self.cost_usd is not None and price is not None
+        self.cost_usd = (self.cost_usd or 0.0) + (price or 0.0) if is_known else None
+
+    def set_extractive(self) -> None:
+        """Record that the built-in summariser answered last."""
+        self.model = self.prompt_hash = EXTRACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryResult:
+    """A summary, and the retain section beside it."""
+
+    text: str
+    retain: str | None
