@@ -60,7 +60,7 @@ async def work(app: FastAPI, path: str, job_id: str | None) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_a_call_brings_its_own_wishes(
+async def test_a_call_has_its_own_options(
     client: httpx.AsyncClient, fake_llm: FakeLLM, strategy: str
 ) -> None:
     """E7: strategy, model, instructions and target are for one call; a dry run shows the plan."""
@@ -81,7 +81,7 @@ async def test_a_call_brings_its_own_wishes(
     assert policy["strategy"] == "sandwich"
 
 
-async def test_a_target_is_aimed_for(client: httpx.AsyncClient) -> None:
+async def test_target_tokens_are_met(client: httpx.AsyncClient) -> None:
     """E7: `target_tokens` is of the whole payload."""
     budget = {"context_window": 30_000}
     path = await long_talk(client, policy={"strategy": "tree_summary", "budget": budget})
@@ -111,7 +111,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
 @pytest.mark.parametrize("wait", ["true", "false"])
-async def test_wrong_wishes(
+async def test_wrong_options(
     client: httpx.AsyncClient, database_url: str, body: Any, pointer: str, wait: str
 ) -> None:
     """M: each wrong field is a 422 that points at it, and no job is made of it."""
@@ -122,7 +122,7 @@ async def test_wrong_wishes(
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"nonsense", b"\xff", b"5"])
-async def test_malformed_wishes(client: httpx.AsyncClient, content: bytes) -> None:
+async def test_malformed_options(client: httpx.AsyncClient, content: bytes) -> None:
     """M: what is no JSON object is refused."""
     path = await new_conversation(client)
     headers = {"content-type": "application/json"}
@@ -262,7 +262,7 @@ async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
         assert answer.json() == found
 
 
-async def test_a_receipt_on_the_wire(client: httpx.AsyncClient) -> None:
+async def test_a_receipt_as_json(client: httpx.AsyncClient) -> None:
     """E8: trigger, range, texts, numbers, model, prompt, cost and status are all told."""
     path = await long_talk(client, policy={"strategy": "tree_summary"})
     made = await compact(client, path)
@@ -398,7 +398,7 @@ async def test_undoing_at_once(client: httpx.AsyncClient) -> None:
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
 
 
-async def test_an_undo_while_a_model_thinks(client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
+async def test_an_undo_during_a_model_call(client: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
     """E6: the compaction that was planned before is 409, and leaves nothing behind."""
     path = await long_talk(client)
     first = await compact(client, path)

@@ -1,4 +1,4 @@
-"""Generated histories and rooms, and what must hold for what is shown of a history."""
+"""Generated histories and budgets, and the invariants of what is shown of a history."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> HistoryBudget:
-    """Draw rooms from far too small to vast; a policy's target may lie above the capacity."""
+def budgets(draw: st.DrawFn) -> HistoryBudget:
+    """Draw budgets from far too small to vast; a policy's target may lie above the capacity."""
     capacity = draw(st.integers(10, 6000))
     share = draw(st.integers(10, 99))
     return HistoryBudget(

@@ -103,7 +103,7 @@ def test_a_digest_takes_up_an_earlier_one() -> None:
     assert "shell ×2, 2 failed" in again[TOOLS]  # noqa: RUF001
 
 
-def test_a_foreign_summary_is_kept_as_it_is() -> None:
+def test_a_summary_that_is_no_digest_is_quoted() -> None:
     """E5: a model's earlier summary is quoted, and survives further digests."""
     first = extract([user("next")], "The user wants tea.\n## Files\n- not/a/file.py", ROOM)
     second = sections(extract([user("and then")], first, ROOM))
@@ -111,7 +111,7 @@ def test_a_foreign_summary_is_kept_as_it_is() -> None:
     assert "Files" not in second
 
 
-def test_the_oldest_requests_fold_into_a_count_first() -> None:
+def test_the_oldest_requests_are_counted_first() -> None:
     """E5: in a small room the newest requests stay and the others are counted."""
     messages = [user(f"request number {i} about something") for i in range(50)]
     found = sections(extract(messages, None, 900))[REQUESTS]
@@ -123,7 +123,7 @@ def test_the_oldest_requests_fold_into_a_count_first() -> None:
     assert kept[0] == f"({51 - len(kept) + 1} earlier not listed)"
 
 
-def test_growing_for_ever_stays_bounded() -> None:
+def test_repeated_digests_stay_bounded() -> None:
     """E5: two hundred digests on top of each other are no larger than one."""
     text = ""
     for i in range(200):
@@ -184,12 +184,12 @@ message = st.one_of(
 
 @given(st.lists(message), st.none() | words, st.integers(0, 2000))
 def test_digests_are_bounded_and_repeatable(
-    messages: list[Message], previous: str | None, room: int
+    messages: list[Message], previous: str | None, budget: int
 ) -> None:
     """E5, N8: never longer than allowed, and the same input gives the same text."""
-    text = extract(messages, previous, room)
-    assert len(text) <= room
-    assert extract(messages, previous, room) == text
+    text = extract(messages, previous, budget)
+    assert len(text) <= budget
+    assert extract(messages, previous, budget) == text
 
 
 @given(st.lists(message, max_size=10), st.lists(message, max_size=10))

@@ -354,7 +354,7 @@ CODES = [
 
 
 @pytest.mark.parametrize("provider", sorted(TOO_LONG))
-def test_too_long_is_recognised_however_it_is_said(provider: str) -> None:
+def test_overflow_errors_are_recognised_in_every_wording(provider: str) -> None:
     """E6: each provider's own words for an input larger than the window are understood."""
     text, limit = TOO_LONG[provider]
     assert is_context_overflow(text)
@@ -364,7 +364,7 @@ def test_too_long_is_recognised_however_it_is_said(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(OTHER))
-def test_other_limits_are_not_taken_for_it(provider: str) -> None:
+def test_other_limits_are_no_overflow(provider: str) -> None:
     """E6: limits of rate, spending, output, media and short fields are not an overflow."""
     text, status = OTHER[provider]
     assert not is_context_overflow(text, status)
@@ -421,7 +421,7 @@ def test_the_limit_may_be_a_field() -> None:
     assert token_limit_in(json.dumps({"error": error})) == 4096
 
 
-def test_a_quoted_request_says_nothing() -> None:
+def test_a_quoted_request_is_ignored() -> None:
     """E6: words in the part of an error that repeats the request are not the provider's."""
     error = {"detail": [{"loc": ["body"], "msg": "Field required", "input": "prompt is too long"}]}
     assert not is_context_overflow(error, 422)

@@ -40,14 +40,14 @@ def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
     assert spans_after_halving([history[0]], Span(2, 10)) is None
 
 
-def test_pins_survive_every_halved() -> None:
+def test_pins_survive_every_cut() -> None:
     """What is pinned stays in its place, and is no turn to drop (D8, E6)."""
     history = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
     assert spans_after_halving(history, None) == (Span(2, 3), Span(5, ENDLESS))
     assert spans_after_halving([history[1], history[6]], Span(1, 7)) is None
 
 
-def test_what_was_kept_in_the_range_goes_as_one_turn() -> None:
+def test_messages_kept_in_the_range_are_dropped_as_one_turn() -> None:
     """User messages kept inside the covered range are the oldest turn, however many (E6)."""
     kept = [entry(seq, U, 10) for seq in (2, 4, 6, 8)]
     history = [*kept, entry(11, U, 10), entry(12, A, 10)]
@@ -59,7 +59,7 @@ def test_what_was_kept_in_the_range_goes_as_one_turn() -> None:
 
 
 @given(histories())
-def test_emergencies_end_with_the_newest_ask_and_the_pins(history: list[Entry]) -> None:
+def test_the_newest_user_message_and_the_pins_are_never_dropped(history: list[Entry]) -> None:
     """Each emergency drops something, cuts no group, and the last leaves what must stay (E6)."""
     covered: Span | None = None
     pinned = pinned_seqs(history)
@@ -81,7 +81,7 @@ def test_emergencies_end_with_the_newest_ask_and_the_pins(history: list[Entry]) 
     )
 
 
-def test_the_last_results_give_way_before_their_call_goes() -> None:
+def test_the_last_results_are_cleared_before_their_call_is_dropped() -> None:
     """A model that sees its call does not make it again; what nobody may clear is not (D8, F3)."""
     turn = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 5_000), entry(4, T, 20)]
     assert clearable_through(turn, None) == 3

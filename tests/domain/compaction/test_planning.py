@@ -118,13 +118,15 @@ def history(count: int, tokens: int = 50) -> list[Entry]:
 def planned(
     policy: Policy,
     items: Sequence[Entry],
-    wish: CompactionOptions,
+    options: CompactionOptions,
     state: ConversationState | None = None,
     used: int = 0,
     limits: Limits = LIMITS,
 ) -> NoCompaction | CompactionPlan:
     """Return what would be compacted of these."""
-    return plan_compaction(items, state or ConversationState(), framed(policy, limits), used, wish)
+    return plan_compaction(
+        items, state or ConversationState(), framed(policy, limits), used, options
+    )
 
 
 # --- when it is worth it --------------------------------------------------------------------
@@ -133,11 +135,11 @@ def planned(
 @pytest.mark.parametrize("wish", [CompactionOptions(), FORCED])
 @pytest.mark.parametrize("name", StrategyName)
 def test_disabled_compaction_does_nothing_even_when_forced(
-    wish: CompactionOptions, name: StrategyName
+    options: CompactionOptions, name: StrategyName
 ) -> None:
     """`enabled: false` never compacts and says so, whatever the strategy (E1)."""
     policy = Policy(strategy=name, compaction=CompactionPolicy(enabled=False))
-    plan = planned(policy, history(60), wish, used=10**6)
+    plan = planned(policy, history(60), options, used=10**6)
     assert plan == NoCompaction("compaction is disabled")
 
 
@@ -147,14 +149,14 @@ def test_strategies_without_a_summary_never_compact(
     name: StrategyName, strategy: StrategyName | None
 ) -> None:
     """A sliding window or a full history stays so, forced or asked for another (D2, E7)."""
-    for wish in (CompactionOptions(strategy=strategy), replace(FORCED, strategy=strategy)):
-        plan = planned(Policy(strategy=name), history(60), wish, used=10**6)
+    for options in (CompactionOptions(strategy=strategy), replace(FORCED, strategy=strategy)):
+        plan = planned(Policy(strategy=name), history(60), options, used=10**6)
         assert isinstance(plan, NoCompaction)
         assert name in plan.reason
 
 
 @pytest.mark.parametrize("name", NEVER_COMPACTING)
-def test_one_call_cannot_ask_for_a_strategy_without_a_summary(name: StrategyName) -> None:
+def test_a_call_cannot_override_a_policy_that_never_compacts(name: StrategyName) -> None:
     """Asked of one compaction, such a strategy has nothing to do (D2, E7)."""
     plan = planned(Policy(), history(60), replace(FORCED, strategy=name))
     assert isinstance(plan, NoCompaction)
@@ -175,13 +177,13 @@ def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
     assert planned(Policy(), history(14), CompactionOptions()) == middle(6, 10, 200)
 
 
-def test_over_the_window_any_gain_is_worth_it() -> None:
+def test_over_the_window_any_gain_is_accepted() -> None:
     """What does not fit is compacted even if that frees little (C4, D7)."""
     assert planned(Policy(), history(13), CompactionOptions(), used=1001) == middle(6, 9, 150)
     assert isinstance(planned(Policy(), history(13), CompactionOptions(), used=1000), NoCompaction)
 
 
-def test_extending_needs_no_room_for_a_second_summary() -> None:
+def test_extending_reserves_no_tokens_for_a_second_summary() -> None:
     """A summary that is there already costs nothing more when its range grows (D6)."""
     shown = [item for item in history(18) if not 6 <= item.seq < 12]
     before = ConversationState(span=Span(6, 12), summary_tokens=90)
@@ -193,7 +195,7 @@ def test_extending_needs_no_room_for_a_second_summary() -> None:
 
 
 @given(entries(), st.sampled_from(COMPACTING), st.integers(0, 999))
-def test_automatic_plans_free_at_least_the_least_gain(
+def test_automatic_plans_free_at_least_min_gain(
     items: list[Entry], name: StrategyName, thousandths: int
 ) -> None:
     """What is run automatically frees `min_gain` beyond its first summary (D7)."""
@@ -215,7 +217,7 @@ def talked(turns: int) -> list[Entry]:
     return [entry(seq, U if seq % 2 else A, 50) for seq in range(1, 2 * turns + 1)]
 
 
-def test_a_strategy_may_be_asked_for_one_compaction() -> None:
+def test_one_compaction_may_use_another_strategy() -> None:
     """The strategy of the wish plans in the place of the policy's (E7)."""
     for name in COMPACTING:
         plan = planned(Policy(), talked(10), replace(FORCED, strategy=name))
@@ -226,7 +228,7 @@ def test_a_strategy_may_be_asked_for_one_compaction() -> None:
 
 
 @pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
-def test_a_deep_wish_goes_as_low_as_the_strategy_can(name: StrategyName) -> None:
+def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
     """A deep compaction leaves the last turns alone, where others stop at the target (E7)."""
     policy = Policy(strategy=name)
     assert planned(policy, talked(2), CompactionOptions(forced=True)) == NoCompaction(
@@ -258,7 +260,7 @@ def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: Strate
 
 
 @pytest.mark.parametrize("name", COMPACTING)
-def test_a_threshold_near_the_target_still_frees_the_least_gain(name: StrategyName) -> None:
+def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) -> None:
     """What is due just above the target goes as far below it as `min_gain` asks (D7)."""
     policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1))
     entries = [entry(seq, U if seq % 2 else A, 10) for seq in range(1, 53)]
@@ -272,11 +274,11 @@ def test_a_threshold_near_the_target_still_frees_the_least_gain(name: StrategyNa
 
 @pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
 @pytest.mark.parametrize("factor", [1.0, 1.25])
-def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float) -> None:
+def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> None:
     """A wished target is in the model's tokens, and stops a deep plan where it is met (E7)."""
     resolved, limits = framed(Policy(strategy=name), factor=factor), LIMITS
-    wish = replace(FORCED, target_tokens=600)
-    plan = plan_compaction(talked(10), ConversationState(), resolved, 0, wish)
+    options = replace(FORCED, target_tokens=600)
+    plan = plan_compaction(talked(10), ConversationState(), resolved, 0, options)
     assert isinstance(plan, CompactionPlan)
     reserve = summary_reserve(name, limits)
     if plan.chunks:  # a tree keeps room for the summaries that it makes
@@ -285,7 +287,7 @@ def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float)
     assert 600 - 100 * factor < left <= 600
     wide = replace(resolved, limits=replace(limits, total=5000), policy_limits=None)
     enough = plan_compaction(
-        talked(10), ConversationState(), wide, 0, replace(wish, target_tokens=4000)
+        talked(10), ConversationState(), wide, 0, replace(options, target_tokens=4000)
     )
     assert enough == NoCompaction("already within the target")
 
@@ -293,7 +295,7 @@ def test_target_tokens_take_the_targets_place(name: StrategyName, factor: float)
 # --- when it is due -------------------------------------------------------------------------
 
 
-def test_the_due_line_is_the_threshold_in_raw_tokens_of_history() -> None:
+def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None:
     """A head is over the line exactly when its payload reaches the strategy's trigger (C3, C5)."""
     resolved = framed(fixed=100)
     assert compaction_threshold(resolved) == CompactionThreshold(600, None)
@@ -312,7 +314,7 @@ def test_the_due_line_is_the_threshold_in_raw_tokens_of_history() -> None:
     st.integers(0, 400),
     st.integers(1000, 1100),
 )
-def test_the_due_line_says_what_the_payloads_usage_says(
+def test_the_threshold_agrees_with_the_usage_of_the_payload(
     tokens: int, hidden: int, summary: int, fixed: int, total: int
 ) -> None:
     """The line kept with the head and a build's own reading agree (C3)."""
@@ -325,7 +327,7 @@ def test_the_due_line_says_what_the_payloads_usage_says(
     assert compaction_threshold(resolved).reached(state) == limits.reached(used, 0.7)
 
 
-def test_too_many_messages_are_due_as_well() -> None:
+def test_too_many_messages_make_a_compaction_due() -> None:
     """`max_messages` counts what is shown, whatever its size (E6)."""
     resolved = framed(Policy(compaction=CompactionPolicy(max_messages=10)))
     line = compaction_threshold(resolved)
@@ -337,7 +339,7 @@ def test_too_many_messages_are_due_as_well() -> None:
     assert CompactionThreshold(5, 10).reached(ConversationState(tokens=5))
 
 
-def test_an_undone_head_waits_until_it_has_grown() -> None:
+def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
     """After an undo nothing is due until the log grew by its share of the window (decision 24)."""
     state = ConversationState(head_seq=40, tokens=900)
     wait = resume_at(state, LIMITS)
@@ -358,7 +360,7 @@ def test_an_undone_head_waits_until_it_has_grown() -> None:
         replace(framed(), policy_limits=None),
     ],
 )
-def test_what_runs_in_no_background_is_never_due(resolved: ResolvedSettings) -> None:
+def test_without_background_compactions_nothing_is_due(resolved: ResolvedSettings) -> None:
     """Disabled, manual or inline compaction, no trigger, no known window: no line (E1, C2, C3)."""
     assert compaction_threshold(resolved) == NO_THRESHOLD
     assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
@@ -382,23 +384,21 @@ def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: 
 
 
 @given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
-def test_the_largest_summaries_fit_what_is_kept_free_for_them(
-    total: int, name: StrategyName
-) -> None:
+def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName) -> None:
     """The room for a text leaves room for its label, and for those of a whole tree (D7)."""
     limits = replace(LIMITS, total=total, max_output_tokens=1)
-    rooms = [summary_text_limit(limits)]
+    budgets = [summary_text_limit(limits)]
     if name is StrategyName.TREE_SUMMARY:
-        rooms = [tree_node_text_limit(limits)] * (
+        budgets = [tree_node_text_limit(limits)] * (
             tree_text_limit(limits) // tree_node_text_limit(limits)
         )
-    summaries = tuple(summary_of(Span(i, i + 1), room) for i, room in enumerate(rooms, 1))
-    view = View(spans=spans_beside(Span(1, len(rooms) + 1)), summaries=summaries)
+    summaries = tuple(summary_of(Span(i, i + 1), room) for i, room in enumerate(budgets, 1))
+    view = View(spans=spans_beside(Span(1, len(budgets) + 1)), summaries=summaries)
     assert view_summary_tokens(view, third) <= summary_reserve(name, limits)
 
 
 @given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
-def test_rooms_are_in_raw_counts(total: int, margin: float, factor: float) -> None:
+def test_budgets_are_in_raw_counts(total: int, margin: float, factor: float) -> None:
     """A room corrected for the model's factor is within the capacity (decision 12, C4)."""
     limits = replace(LIMITS, total=total, max_output_tokens=100, margin=margin)
     room = history_budget(limits, Policy(), 7, 9, factor)
@@ -421,7 +421,7 @@ def coverings(draw: st.DrawFn) -> tuple[Span, Span, set[int]]:
 
 
 @given(coverings())
-def test_fresh_spans_are_what_no_summary_stands_for(
+def test_unsummarised_spans_are_those_without_a_summary(
     ranges: tuple[Span, Span, set[int]],
 ) -> None:
     """What is new and what was kept until now, each once, in no other order (N10, D8)."""
@@ -433,7 +433,7 @@ def test_fresh_spans_are_what_no_summary_stands_for(
     assert unsummarised_spans(hidden, None, released) == [hidden]
 
 
-def test_what_was_left_out_is_taken_into_the_next_summary() -> None:
+def test_the_next_summary_includes_what_was_left_out() -> None:
     """Messages hidden in a hurry are summarised once there is time for it (D6)."""
     assert unsummarised_spans(Span(1, 40), Span(1, 20), ()) == [Span(20, 40)]
     assert unsummarised_spans(Span(1, 40), Span(6, 20), (9,)) == [
@@ -486,7 +486,7 @@ def hiding(span: Span | None, *summarised: Span, kept: tuple[int, ...] = ()) -> 
         ),
     ],
 )
-def test_chunks_take_in_what_was_left_out_earlier(
+def test_chunks_include_what_was_left_out_earlier(
     plan: CompactionPlan, view: View, expected: list[Span]
 ) -> None:
     """A tree's new chunks follow its last summary, gaps from then on first (D3, D6, N10)."""
@@ -496,7 +496,7 @@ def test_chunks_take_in_what_was_left_out_earlier(
 # --- the view -------------------------------------------------------------------------------
 
 
-def test_views_of_a_head() -> None:
+def test_views_of_a_conversation_state() -> None:
     """A head without a compaction shows all; with one, its ends around the summary (D1, D6)."""
     assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
     active = hiding(Span(3, 9), Span(3, 9))
@@ -507,7 +507,7 @@ def test_views_of_a_head() -> None:
     assert not any(shown.shows(seq) for seq in range(3, 9))
 
 
-def test_a_heads_view_shows_what_was_pinned_since() -> None:
+def test_a_view_shows_messages_pinned_since() -> None:
     """What a head keeps is shown and not cleared, though the receipt says otherwise (D8)."""
     active = replace(hiding(Span(3, 9), Span(3, 9)), trimmed_through=12)
     shown = base_view(
@@ -518,7 +518,7 @@ def test_a_heads_view_shows_what_was_pinned_since() -> None:
     assert shown.summary_texts() == active.summary_texts()
 
 
-def test_the_summary_role_is_the_users_unless_asked_for() -> None:
+def test_the_summary_role_is_user_by_default() -> None:
     """A summary is untrusted text: a user message unless `summary_role` says system (D1, N13)."""
     for role in SummaryRole:
         view = base_view(
@@ -527,7 +527,7 @@ def test_the_summary_role_is_the_users_unless_asked_for() -> None:
         assert view.summary_as_system is (role is SummaryRole.SYSTEM)
 
 
-def test_a_head_whose_compaction_is_hidden_shows_its_log() -> None:
+def test_without_its_compaction_a_conversation_shows_its_log() -> None:
     """When the strategy changes nothing of the state is left but the log (D6, decision 16)."""
     state = ConversationState(
         head_seq=9,
@@ -628,7 +628,7 @@ def told_views(draw: st.DrawFn) -> View:
 
 
 @given(told_views())
-def test_a_note_counts_what_no_summary_tells_of(view: View) -> None:
+def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
     """The messages left out are exactly those hidden beside all summaries (N10, E6)."""
     gone = {seq for seq in range(1, 60) if not view.shows(seq)}
     gone -= {s for part in view.summaries for s in range(part.span.start, part.span.end)}
@@ -662,9 +662,7 @@ def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
 
 
 @given(entries(), st.data())
-def test_what_pins_gain_is_what_the_payload_shows_more(
-    log: list[Entry], data: st.DataObject
-) -> None:
+def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataObject) -> None:
     """The head's sums move by exactly what base view and entries show (D8, C1)."""
     seqs = st.integers(1, len(log))
     start, end = sorted((data.draw(seqs), data.draw(seqs)))
@@ -688,7 +686,7 @@ def test_what_pins_gain_is_what_the_payload_shows_more(
 # --- costs ----------------------------------------------------------------------------------
 
 
-def test_entries_cost_what_they_cost_there() -> None:
+def test_shown_entries_have_their_current_cost() -> None:
     """Cleared results cost their placeholder; kept ones cannot be cleared any more (F3, D8)."""
     log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
     view = replace(hiding(Span(1, 4), kept=(2,)), trimmed_through=4, untrimmed=(2,))
@@ -716,11 +714,11 @@ def test_the_cost_of_summaries_is_that_of_their_messages(
     assert view_summary_tokens(View(), third) == 0
 
 
-def test_a_situation_counts_payloads_of_any_view() -> None:
+def test_a_compaction_input_counts_payloads_of_any_view() -> None:
     """Before and after are counted alike, the factor and the fixed regions among them (E7, C1)."""
     talk = Talk(framed(fixed=40, factor=1.5), [])
     talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
-    now = talk.situation
+    now = talk.compaction_input
     assert now.state is talk.state
     assert now.shown == talk.log
     assert now.tokens_in(View()) == 60 + 542
@@ -734,7 +732,7 @@ def test_a_situation_counts_payloads_of_any_view() -> None:
 # --- the receipt ----------------------------------------------------------------------------
 
 
-def test_a_result_says_what_its_receipt_says() -> None:
+def test_a_result_agrees_with_its_receipt() -> None:
     """A caller is told the numbers of the receipt; a range only where a summary is (E7, E8)."""
     view = hiding(Span(2, 9), Span(2, 9))
     receipt = Compaction(
@@ -806,7 +804,7 @@ class Talk:
         return base_view(self.state, self.active, self.resolved.policy)
 
     @property
-    def situation(self) -> CompactionInput:
+    def compaction_input(self) -> CompactionInput:
         """What a compaction is planned on now."""
         settings = Settings()
         conversation = Conversation(
@@ -819,7 +817,7 @@ class Talk:
     @property
     def used(self) -> int:
         """The tokens of its payload."""
-        return self.situation.tokens_in(self.view)
+        return self.compaction_input.tokens_in(self.view)
 
     def grow(self, more: Sequence[Entry]) -> None:
         """Append a drawn history, its seqs following on."""
@@ -848,10 +846,10 @@ class Talk:
             hidden_messages=self.state.hidden_messages - messages,
         )
 
-    def plan(self, wish: CompactionOptions) -> NoCompaction | CompactionPlan:
+    def plan(self, options: CompactionOptions) -> NoCompaction | CompactionPlan:
         """Return what would be done now."""
-        now = self.situation
-        return plan_compaction(now.shown, self.state, self.resolved, self.used, wish)
+        now = self.compaction_input
+        return plan_compaction(now.shown, self.state, self.resolved, self.used, options)
 
     def apply(self, plan: CompactionPlan) -> View:
         """Carry a plan out, and return the view that the receipt would hold."""
@@ -941,7 +939,7 @@ def pins(talk: Talk) -> st.SearchStrategy[list[int]]:
 
 def least_shown(talk: Talk) -> set[int]:
     """Return the seqs that the strategy must keep of what is shown now, apart from pins (D7)."""
-    policy, shown, covered = talk.resolved.policy, talk.situation.shown, talk.state.span
+    policy, shown, covered = talk.resolved.policy, talk.compaction_input.shown, talk.state.span
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
     state = [item for item in shown if covered is not None and item.seq < covered.start]
     starts = [index for index, item in enumerate(tail) if index == 0 or item.role is U]
@@ -964,17 +962,17 @@ def least_shown(talk: Talk) -> set[int]:
     return {item.seq for item in left}
 
 
-def advance(talk: Talk, wish: CompactionOptions) -> None:
+def advance(talk: Talk, options: CompactionOptions) -> None:
     """Compact as wished, and check what was promised of it."""
-    plan = talk.plan(wish)
+    plan = talk.plan(options)
     if isinstance(plan, NoCompaction):
         return
     before, least = talk.view, least_shown(talk)
     after = talk.apply(plan)
     check_view(talk, before, after)
-    if not wish.forced:
+    if not options.forced:
         check_usage(talk, least)
-    again = talk.plan(wish)
+    again = talk.plan(options)
     assert isinstance(again, NoCompaction), (plan, again)
 
 
@@ -1026,17 +1024,17 @@ WISHES = PLAIN_WISHES | st.sampled_from(COMPACTING).map(lambda name: replace(FOR
 
 @given(talks(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_compactions_in_a_row_keep_what_they_promise(talk: Talk, data: st.DataObject) -> None:
+def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObject) -> None:
     """Each comes to rest at once, reaches its target, and shows every pin (D7, D8, N10)."""
-    wishes = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_WISHES
+    options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_WISHES
     for _ in range(data.draw(st.integers(1, 5))):
-        advance(talk, data.draw(wishes))
+        advance(talk, data.draw(options_list))
         if data.draw(st.booleans()):
             talk.repin(data.draw(pins(talk)))
         talk.grow(data.draw(entries(6)))
 
 
-def test_own_tools_count_where_texts_may_name_them() -> None:
+def test_agent_tools_count_where_texts_may_name_them() -> None:
     """L1, C1: what was cut or cleared brings tools into the payload, and they take room."""
     auto, none = framed(agent_tools="auto"), framed(agent_tools="none")
     cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))

@@ -41,7 +41,7 @@ from app.domain.conversations.turns import (
     pinned_seqs,
 )
 from app.domain.conversations.view import Span, Summary, View, spans_beside
-from tests.domain.compaction.generated import A, T, U, pinned_histories, rooms
+from tests.domain.compaction.generated import A, T, U, budgets, pinned_histories
 from tests.domain.histories import entries
 
 SANDWICH = STRATEGIES[StrategyName.SANDWICH]
@@ -145,14 +145,14 @@ def test_name_trigger_and_preserved_ranges_are_inspectable(
     assert strategy.trigger(other) == (0.6 if trigger == 0.8 else trigger)
 
 
-@given(pinned_histories(), policies(), rooms(), st.sampled_from(StrategyName), st.booleans())
+@given(pinned_histories(), policies(), budgets(), st.sampled_from(StrategyName), st.booleans())
 def test_planners_are_pure(
-    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName, deep: bool
+    history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
     """A planner gives the same plan again and leaves its history alone (D)."""
     before = list(history)
-    first = STRATEGIES[name].plan(history, None, room, policy, deep=deep)
-    assert STRATEGIES[name].plan(tuple(history), None, room, policy, deep=deep) == first
+    first = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
+    assert STRATEGIES[name].plan(tuple(history), None, budget, policy, deep=deep) == first
     assert history == before
 
 
@@ -168,22 +168,22 @@ def test_an_empty_history_needs_no_plan(name: StrategyName, covered: Span | None
 @given(
     pinned_histories(),
     policies(),
-    rooms(),
+    budgets(),
     COMPACTING,
     st.booleans(),
     st.integers(0, MAX_FAILURES),
 )
-def test_what_a_plan_says_is_what_it_does(
+def test_a_plan_matches_its_result(
     history: list[Entry],
     policy: Policy,
-    room: HistoryBudget,
+    budget: HistoryBudget,
     name: StrategyName,
     deep: bool,
     failures: int,
 ) -> None:
     """Ranges are cut between call groups, and free exactly what they hide or clear (A4, N10)."""
     plan: Plan | None = STRATEGIES[name].plan(
-        history, None, room, policy, deep=deep, failures=failures
+        history, None, budget, policy, deep=deep, failures=failures
     )
     while isinstance(plan, CompactionPlan):
         left, _ = applied(history, None, plan)
@@ -201,12 +201,12 @@ def test_what_a_plan_says_is_what_it_does(
         plan = plan.fallback
 
 
-@given(pinned_histories(), policies(), rooms(), COMPACTING, st.booleans())
-def test_no_call_is_ever_parted_from_its_results(
-    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName, deep: bool
+@given(pinned_histories(), policies(), budgets(), COMPACTING, st.booleans())
+def test_calls_are_never_separated_from_their_results(
+    history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
 ) -> None:
     """Of every call group all is shown or nothing, and the last one always is (A4, D8)."""
-    plan = STRATEGIES[name].plan(history, None, room, policy, deep=deep)
+    plan = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
     assume(isinstance(plan, CompactionPlan))
     assert isinstance(plan, CompactionPlan)
     left = {item.seq for item in applied(history, None, plan)[0]}
@@ -220,7 +220,7 @@ def test_no_call_is_ever_parted_from_its_results(
     pinned_histories(),
     st.lists(entries(4), max_size=4),
     policies(),
-    rooms(),
+    budgets(),
     COMPACTING,
     st.booleans(),
 )
@@ -228,7 +228,7 @@ def test_pins_are_never_hidden_nor_cleared(
     history: list[Entry],
     later: list[list[Entry]],
     policy: Policy,
-    room: HistoryBudget,
+    budget: HistoryBudget,
     name: StrategyName,
     deep: bool,
 ) -> None:
@@ -239,7 +239,7 @@ def test_pins_are_never_hidden_nor_cleared(
     for more in [[], *later]:
         history = grown(history, more, head_seq)
         head_seq += len(more)
-        plan = STRATEGIES[name].plan(history, covered, room, policy, deep=deep)
+        plan = STRATEGIES[name].plan(history, covered, budget, policy, deep=deep)
         if isinstance(plan, CompactionPlan):
             history, covered = applied(history, covered, plan)
         shown = {item.seq: item for item in history}
@@ -249,7 +249,7 @@ def test_pins_are_never_hidden_nor_cleared(
 @given(
     pinned_histories(),
     policies(),
-    rooms(),
+    budgets(),
     COMPACTING,
     st.booleans(),
     st.integers(0, MAX_FAILURES),
@@ -257,36 +257,36 @@ def test_pins_are_never_hidden_nor_cleared(
 def test_planning_again_after_applying_does_nothing(
     history: list[Entry],
     policy: Policy,
-    room: HistoryBudget,
+    budget: HistoryBudget,
     name: StrategyName,
     deep: bool,
     failures: int,
 ) -> None:
     """Right after a plan is applied there is nothing to do, explicitly asked or not (D7)."""
     strategy = STRATEGIES[name]
-    plan = strategy.plan(history, None, room, policy, deep=deep, failures=failures)
+    plan = strategy.plan(history, None, budget, policy, deep=deep, failures=failures)
     if isinstance(plan, CompactionPlan):
         left, covered = applied(history, None, plan)
-        again = strategy.plan(left, covered, room, policy, deep=deep, failures=failures)
+        again = strategy.plan(left, covered, budget, policy, deep=deep, failures=failures)
         assert isinstance(again, NoCompaction), (plan, again)
         if deep:
-            assert isinstance(strategy.plan(left, covered, room, policy), NoCompaction)
+            assert isinstance(strategy.plan(left, covered, budget, policy), NoCompaction)
 
 
 @given(
     pinned_histories(),
     st.lists(entries(4), min_size=1, max_size=4),
     policies(),
-    rooms(),
+    budgets(),
     COMPACTING,
     st.lists(st.booleans(), min_size=5, max_size=5),
     st.sets(st.integers(1, 40)),
 )
-def test_ranges_only_grow_and_come_to_rest_each_time(
+def test_ranges_only_grow_and_replanning_is_idempotent(
     history: list[Entry],
     later: list[list[Entry]],
     policy: Policy,
-    room: HistoryBudget,
+    budget: HistoryBudget,
     name: StrategyName,
     deep: list[bool],
     unpinned: set[int],
@@ -297,7 +297,7 @@ def test_ranges_only_grow_and_come_to_rest_each_time(
     for more, is_deep in zip([[], *later], deep, strict=False):
         history = grown(history, more, head_seq)
         head_seq += len(more)
-        plan = STRATEGIES[name].plan(history, covered, room, policy, deep=is_deep)
+        plan = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
         if isinstance(plan, CompactionPlan):
             if covered is not None and plan.hidden is not None:
                 assert plan.hidden.start <= covered.start
@@ -306,39 +306,39 @@ def test_ranges_only_grow_and_come_to_rest_each_time(
                 assert stayed >= {item.seq for item in history if covered.holds(item.seq)}
             assert bool(plan.released) <= (covered is not None)
             history, covered = applied(history, covered, plan)
-            again = STRATEGIES[name].plan(history, covered, room, policy, deep=is_deep)
+            again = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
             assert isinstance(again, NoCompaction), (plan, again)
         history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
 
 
-@given(entries(), policies(st.just(False)), rooms(), COMPACTING, st.integers(0, 4000))
-def test_more_room_never_keeps_less(
-    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName, more: int
+@given(entries(), policies(st.just(False)), budgets(), COMPACTING, st.integers(0, 4000))
+def test_a_larger_budget_never_keeps_less(
+    history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, more: int
 ) -> None:
     """With more room every message that stayed still stays, and no more results go (D7)."""
-    wide = replace(room, capacity=room.capacity + more, target=room.target + more)
-    narrow_plan = STRATEGIES[name].plan(history, None, room, policy)
+    wide = replace(budget, capacity=budget.capacity + more, target=budget.target + more)
+    narrow_plan = STRATEGIES[name].plan(history, None, budget, policy)
     wide_plan = STRATEGIES[name].plan(history, None, wide, policy)
     if not isinstance(narrow_plan, CompactionPlan) or not isinstance(wide_plan, CompactionPlan):
         return
     narrow, _ = applied(history, None, narrow_plan)
-    if not room.fits(trimmed_cost(narrow)):
+    if not budget.fits(trimmed_cost(narrow)):
         return  # only cleared: hiding would have lost the newest message
     cheap = {item.seq: item.tokens for item in applied(history, None, wide_plan)[0]}
     assert all(item.tokens <= cheap[item.seq] for item in narrow)
 
 
-@given(pinned_histories(), policies(), rooms(), COMPACTING)
+@given(pinned_histories(), policies(), budgets(), COMPACTING)
 def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
-    history: list[Entry], policy: Policy, room: HistoryBudget, name: StrategyName
+    history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName
 ) -> None:
     """After a plan the view is within its target, or shows what has to stay alone (D7)."""
-    plan = STRATEGIES[name].plan(history, None, room, policy)
+    plan = STRATEGIES[name].plan(history, None, budget, policy)
     if not isinstance(plan, CompactionPlan) or plan.hidden is None:
         return
     left, _ = applied(history, None, plan)
-    assert room.fits(trimmed_cost(left)), "a plan leaves what fits"
-    if room.meets_target(cost(left)):
+    assert budget.fits(trimmed_cost(left)), "a plan leaves what fits"
+    if budget.meets_target(cost(left)):
         return
     turns = [index for index, item in enumerate(history) if index == 0 or item.role is U]
     groups = call_groups(history)
@@ -359,7 +359,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
     loose = [item for item in left if item.seq not in stays]
     assert not loose or policy.preserve_user_messages
     assert all(item.role is U for item in loose)
-    assert cost(loose) <= max(room.history_target // 2, 0)
+    assert cost(loose) <= max(budget.history_target // 2, 0)
 
 
 # --- what stays inside a hidden range -------------------------------------------------------
@@ -378,20 +378,20 @@ def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
 def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     """The newest user messages that fit half of the history's target stay (D8)."""
     history = history_of([U, A] * 10)
-    room = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
+    budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
-    plan = RETAIN.plan(history, None, room, policy, deep=True)
+    plan = RETAIN.plan(history, None, budget, policy, deep=True)
     assert plan == CompactionPlan(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17))
     assert isinstance(
-        RETAIN.plan(*applied(history, None, plan), room, policy, deep=True), NoCompaction
+        RETAIN.plan(*applied(history, None, plan), budget, policy, deep=True), NoCompaction
     )
-    plan = RETAIN.plan(history, None, room, policy)
+    plan = RETAIN.plan(history, None, budget, policy)
     assert plan == CompactionPlan(("retain_summary",), 110, Span(1, 17), kept=(7, 9, 11, 13, 15))
 
 
-def test_user_messages_kept_before_make_way_for_newer_ones() -> None:
+def test_newer_user_messages_replace_those_kept_before() -> None:
     """What was kept and no longer has to be is hidden with the rest, and named (D8)."""
-    room = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
+    budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
     history, covered = applied(
         history_of([U, A] * 10),
@@ -399,13 +399,13 @@ def test_user_messages_kept_before_make_way_for_newer_ones() -> None:
         CompactionPlan(("retain_summary",), 130, Span(1, 19), kept=(9, 11, 13, 15, 17)),
     )
     history = grown(history, history_of([U, A]), 20)
-    plan = RETAIN.plan(history, covered, room, policy, deep=True)
+    plan = RETAIN.plan(history, covered, budget, policy, deep=True)
     assert plan == CompactionPlan(
         ("retain_summary",), 20, Span(1, 21), kept=(11, 13, 15, 17, 19), released=(9,)
     )
 
 
-def test_preserved_user_messages_are_given_up_before_nothing_fits() -> None:
+def test_preserved_user_messages_are_hidden_before_nothing_fits() -> None:
     """They are preserved messages: where they do not fit beside the last group they go (C4)."""
     history = [entry(1, U, 40), entry(2, A, 10), entry(3, U, 30), entry(4, A, 90)]
     policy = Policy(preserve_user_messages=True, compaction=CompactionPolicy(retain_last_turns=0))
@@ -453,8 +453,8 @@ def test_sandwich_summarises_the_middle_only() -> None:
 @pytest.mark.parametrize(("target", "end"), [(0, 16), (100, 16), (109, 16), (110, 15), (190, 7)])
 def test_a_sandwich_keeps_as_much_of_its_end_as_fits(target: int, end: int) -> None:
     """The preserved bottom is the least; the target decides how much more stays (D1, D7)."""
-    room = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
-    plan = SANDWICH.plan(history_of([U] * 20), None, room, Policy())
+    budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
+    plan = SANDWICH.plan(history_of([U] * 20), None, budget, Policy())
     assert plan == CompactionPlan(("sandwich",), (end - 6) * 10, Span(6, end))
 
 
@@ -484,12 +484,12 @@ def test_a_sandwich_without_a_top_does_not_get_one() -> None:
     assert plan == CompactionPlan(("sandwich",), 150, Span(1, 45))
 
 
-@given(entries(), policies(st.just(False)), rooms())
+@given(entries(), policies(st.just(False)), budgets())
 def test_preserved_ends_shrink_only_when_nothing_else_fits(
-    history: list[Entry], policy: Policy, room: HistoryBudget
+    history: list[Entry], policy: Policy, budget: HistoryBudget
 ) -> None:
     """At least the preserved messages stay, unless even trimmed they are too large (D1, C4)."""
-    plan = SANDWICH.plan(history, None, room, policy)
+    plan = SANDWICH.plan(history, None, budget, policy)
     if not isinstance(plan, CompactionPlan):
         return
     kept, _ = applied(history, None, plan)
@@ -499,18 +499,18 @@ def test_preserved_ends_shrink_only_when_nothing_else_fits(
         least_top = group_boundary_after(history, top)
         least_bottom = group_boundary_before(history, len(history) - bottom)
         least = [*history[:least_top], *history[max(least_top, least_bottom) :]]
-        assert not room.fits(trimmed_cost(least))
+        assert not budget.fits(trimmed_cost(least))
     else:
         assert all(item in kept for item in must_stay)
 
 
-@given(pinned_histories(), policies(), rooms())
+@given(pinned_histories(), policies(), budgets())
 def test_sliding_window_shows_exactly_the_last_n(
-    history: list[Entry], policy: Policy, room: HistoryBudget
+    history: list[Entry], policy: Policy, budget: HistoryBudget
 ) -> None:
     """The last N messages are shown, grown to a call group and no further, and pins (D2, D8)."""
     last = policy.sliding_window.keep_last_n
-    plan = SLIDING.plan(history, None, room, policy)
+    plan = SLIDING.plan(history, None, budget, policy)
     pinned = pinned_seqs(history)
     if isinstance(plan, NoCompaction):
         least = group_boundary_before(history, len(history) - last)
@@ -523,15 +523,15 @@ def test_sliding_window_shows_exactly_the_last_n(
     assert all(item.role is T for item in tail[1 : len(tail) - last + 1])
     assert plan.kept == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
     kept = [item for item in history if item.seq in plan.kept]
-    assert isinstance(SLIDING.plan([*kept, *tail], None, room, policy), NoCompaction)
+    assert isinstance(SLIDING.plan([*kept, *tail], None, budget, policy), NoCompaction)
 
 
-@given(entries(), policies(), rooms(), st.none() | st.just(Span(1, 3)), st.booleans())
+@given(entries(), policies(), budgets(), st.none() | st.just(Span(1, 3)), st.booleans())
 def test_full_history_never_plans_anything(
-    history: list[Entry], policy: Policy, room: HistoryBudget, covered: Span | None, deep: bool
+    history: list[Entry], policy: Policy, budget: HistoryBudget, covered: Span | None, deep: bool
 ) -> None:
     """Whatever the room, full history keeps everything (D2)."""
-    assert isinstance(FULL.plan(history, covered, room, policy, deep=deep), NoCompaction)
+    assert isinstance(FULL.plan(history, covered, budget, policy, deep=deep), NoCompaction)
 
 
 # --- retain summary -------------------------------------------------------------------------
@@ -564,17 +564,17 @@ def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
 def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
     """The last turns are the least; the target decides how many more stay (D4, D7)."""
     history = history_of([U, A, T, A, U, A, A, U, A, A, T])
-    room = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
-    plan = RETAIN.plan(history, None, room, Policy())
+    budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
+    plan = RETAIN.plan(history, None, budget, Policy())
     assert plan == CompactionPlan(("retain_summary",), (end - 1) * 10, Span(1, end))
 
 
-@given(pinned_histories(), rooms(), policies(), st.booleans())
+@given(pinned_histories(), budgets(), policies(), st.booleans())
 def test_retain_always_keeps_the_last_turns(
-    history: list[Entry], room: HistoryBudget, policy: Policy, deep: bool
+    history: list[Entry], budget: HistoryBudget, policy: Policy, deep: bool
 ) -> None:
     """The last turns stay whatever the target; a deep plan summarises all else (D4)."""
-    plan = RETAIN.plan(history, None, room, policy, deep=deep)
+    plan = RETAIN.plan(history, None, budget, policy, deep=deep)
     turns, last = [i for i in history if i.role is U], policy.compaction.retain_last_turns
     if isinstance(plan, CompactionPlan) and not plan.shrunk and 0 < last <= len(turns):
         tail = {item.seq for item in history if item.seq >= turns[-last].seq}
@@ -588,14 +588,14 @@ def test_retain_always_keeps_the_last_turns(
     pinned_histories(),
     st.lists(entries(4), max_size=3),
     policies(st.just(False)),
-    rooms(),
+    budgets(),
     COMPACTING,
 )
 def test_a_plan_hides_no_more_than_it_must(
     history: list[Entry],
     later: list[list[Entry]],
     policy: Policy,
-    room: HistoryBudget,
+    budget: HistoryBudget,
     name: StrategyName,
 ) -> None:
     """What stays uses three quarters of the target, or one group more would exceed it (D7)."""
@@ -604,19 +604,19 @@ def test_a_plan_hides_no_more_than_it_must(
     for more in [[], *later]:
         history = grown(history, more, head_seq)
         head_seq += len(more)
-        plan = STRATEGIES[name].plan(history, covered, room, policy)
+        plan = STRATEGIES[name].plan(history, covered, budget, policy)
         if not isinstance(plan, CompactionPlan):
             continue
         left, after = applied(history, covered, plan)
         if plan.hidden is None:
             # Only clearing: without the last result that was cleared the target was not reached.
             (last,) = (item for item in history if item.seq == plan.trimmed_through)
-            assert cost(left) + last.tokens - last.trimmed_tokens > room.history_target
+            assert cost(left) + last.tokens - last.trimmed_tokens > budget.history_target
         elif not plan.shrunk and not plan.trimmed_through and not plan.released:
             gone = [item for item in history if item.seq not in {kept.seq for kept in left}]
             newest = [gone[start:end] for start, end in call_groups(gone)][-1]
-            fills = cost(left) >= 0.75 * room.history_target
-            assert fills or cost(left) + cost(newest) > room.history_target, (plan, newest)
+            fills = cost(left) >= 0.75 * budget.history_target
+            assert fills or cost(left) + cost(newest) > budget.history_target, (plan, newest)
         history, covered = left, after
 
 
@@ -626,8 +626,8 @@ def test_a_plan_hides_no_more_than_it_must(
 def test_tree_keeps_the_longest_tail_within_the_target() -> None:
     """Whole turns stay as long as they fit the target beside the summaries (D3)."""
     history = history_of([U, A, A] * 6)
-    room = HistoryBudget(capacity=1000, target=100, fixed=20, summary=10)
-    plan = TREE.plan(history, None, room, Policy(tree_summary=TreeSummaryPolicy(4)))
+    budget = HistoryBudget(capacity=1000, target=100, fixed=20, summary=10)
+    plan = TREE.plan(history, None, budget, Policy(tree_summary=TreeSummaryPolicy(4)))
     chunks = (Span(1, 5), Span(5, 9), Span(9, 13))
     assert plan == CompactionPlan(("tree_summary",), 120, Span(1, 13), chunks=chunks)
     assert isinstance(TREE.plan(history, None, VAST, Policy()), NoCompaction)
@@ -636,8 +636,8 @@ def test_tree_keeps_the_longest_tail_within_the_target() -> None:
 def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
     """A turn larger than the target is cut between its call groups (N4)."""
     history = history_of([U, A, U, A, T, A, T, A, T])
-    room = HistoryBudget(capacity=1000, target=50, fixed=0, summary=0)
-    plan = TREE.plan(history, None, room, Policy())
+    budget = HistoryBudget(capacity=1000, target=50, fixed=0, summary=0)
+    plan = TREE.plan(history, None, budget, Policy())
     assert plan == CompactionPlan(("tree_summary",), 50, Span(1, 6), chunks=(Span(1, 6),))
 
 
@@ -681,17 +681,21 @@ def test_a_tree_leaves_what_stands_before_its_range() -> None:
 def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
     """An unpinned message waits until something new is summarised, and hurries it (D3, D8)."""
     history = [entry(3, A, 60), entry(9, U, 10), entry(10, A, 10)]
-    room = HistoryBudget(capacity=100, target=50, fixed=0, summary=0)
-    plan = TREE.plan(history, Span(1, 9), room, Policy())
+    budget = HistoryBudget(capacity=100, target=50, fixed=0, summary=0)
+    plan = TREE.plan(history, Span(1, 9), budget, Policy())
     assert plan == CompactionPlan(
         ("tree_summary",), 70, Span(1, 10), chunks=(Span(9, 10),), released=(3,)
     )
-    assert isinstance(TREE.plan(history[:2], Span(1, 9), room, Policy()), NoCompaction)
+    assert isinstance(TREE.plan(history[:2], Span(1, 9), budget, Policy()), NoCompaction)
 
 
-@given(pinned_histories(), st.lists(entries(4), max_size=4), policies(), rooms(), st.booleans())
+@given(pinned_histories(), st.lists(entries(4), max_size=4), policies(), budgets(), st.booleans())
 def test_chunks_hold_each_newly_hidden_message_once(
-    history: list[Entry], later: list[list[Entry]], policy: Policy, room: HistoryBudget, deep: bool
+    history: list[Entry],
+    later: list[list[Entry]],
+    policy: Policy,
+    budget: HistoryBudget,
+    deep: bool,
 ) -> None:
     """Chunks adjoin, are cut between call groups, and take in all that is new (D3, N10)."""
     covered: Span | None = None
@@ -699,7 +703,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
     for more in [[], *later]:
         history = grown(history, more, head_seq)
         head_seq += len(more)
-        plan = TREE.plan(history, covered, room, policy, deep=deep)
+        plan = TREE.plan(history, covered, budget, policy, deep=deep)
         if not isinstance(plan, CompactionPlan):
             continue
         assert plan.hidden is not None
@@ -736,7 +740,7 @@ def nodes(*levels: int, tokens: int = 10) -> list[Summary]:
 
 
 @pytest.mark.parametrize(
-    ("levels", "most_tokens", "fold"),
+    ("levels", "max_tokens", "merge"),
     [
         ((), 0, None),
         ((1, 1), 100, None),
@@ -751,11 +755,11 @@ def nodes(*levels: int, tokens: int = 10) -> list[Summary]:
         ((4, 3, 2, 1), 10, None),
     ],
 )
-def test_the_lowest_full_level_folds_and_then_what_is_too_much(
-    levels: tuple[int, ...], most_tokens: int, fold: tuple[int, int] | None
+def test_the_lowest_full_level_is_merged_first(
+    levels: tuple[int, ...], max_tokens: int, merge: tuple[int, int] | None
 ) -> None:
-    """A level with enough summaries folds its oldest; too many tokens fold a level whole (D3)."""
-    assert next_merge(nodes(*levels), 3, 3, most_tokens) == fold
+    """A level with enough summaries merges its oldest; too many tokens merge a whole level."""
+    assert next_merge(nodes(*levels), 3, 3, max_tokens) == merge
 
 
 @given(
@@ -764,8 +768,8 @@ def test_the_lowest_full_level_folds_and_then_what_is_too_much(
     st.integers(1, 6),
     st.integers(20, 400),
 )
-def test_a_tree_only_adds_and_folds(
-    chunks: list[int], levels: int, fanout: int, most_tokens: int
+def test_a_tree_only_adds_and_merges(
+    chunks: list[int], levels: int, fanout: int, max_tokens: int
 ) -> None:
     """Spans adjoin, levels never rise towards newer nodes, and nothing is summarised twice (D3).
 
@@ -783,7 +787,7 @@ def test_a_tree_only_adds_and_folds(
         add(Summary(Span(end, end + size), "", 20), len(tree))
         end += size
         for _ in range(1000):
-            if (fold := next_merge(tree, levels, fanout, most_tokens)) is None:
+            if (fold := next_merge(tree, levels, fanout, max_tokens)) is None:
                 break
             parts = tree[slice(*fold)]
             assert len(parts) > 1
@@ -800,7 +804,7 @@ def test_a_tree_only_adds_and_folds(
         assert all(a.level >= b.level for a, b in pairwise(tree))
         assert max(summarised.values()) == 1
         counts = [node.level for node in tree]
-        assert sum(node.tokens for node in tree) <= most_tokens or len(set(counts)) == len(counts)
+        assert sum(node.tokens for node in tree) <= max_tokens or len(set(counts)) == len(counts)
         assert all(counts.count(level) < max(fanout, 2) for level in counts if level < levels)
 
 
@@ -819,8 +823,8 @@ def toolish(groups: int, tokens: int = 1000) -> list[Entry]:
 def test_a_chain_clears_no_more_than_it_needs() -> None:
     """Old results are cleared until the target is met, then nothing else is done (D5)."""
     history = toolish(8, 300)
-    room = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
-    assert CHAIN.plan(history, None, room, Policy()) == CompactionPlan(
+    budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
+    assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
         ("clear_tool_results",), 440, trimmed_through=7, summarises=False
     )
 
@@ -828,8 +832,8 @@ def test_a_chain_clears_no_more_than_it_needs() -> None:
 def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
     """The second step runs only over the target; truncation waits for its failure (D5, E9)."""
     history = toolish(8, 300)
-    room = HistoryBudget(capacity=10_000, target=2300, fixed=0, summary=0)
-    plan = CHAIN.plan(history, None, room, Policy())
+    budget = HistoryBudget(capacity=10_000, target=2300, fixed=0, summary=0)
+    plan = CHAIN.plan(history, None, budget, Policy())
     assert isinstance(plan, CompactionPlan)
     assert plan.steps == ("clear_tool_results", "summarize")
     assert plan.hidden == Span(1, 17)
@@ -840,15 +844,15 @@ def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
     )
 
 
-def test_a_chain_passes_over_excluded_results() -> None:
+def test_a_chain_does_not_clear_excluded_results() -> None:
     """Newer results give way in their place; summaries take them in like others (D5, F3)."""
     history = toolish(8, 300)
     history[2] = entry(3, T, 300, excluded=True)
-    room = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
-    assert CHAIN.plan(history, None, room, Policy()) == CompactionPlan(
+    budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
+    assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
         ("clear_tool_results",), 440, trimmed_through=11, summarises=False
     )
-    plan = CHAIN.plan(history, None, replace(room, target=2300), Policy())
+    plan = CHAIN.plan(history, None, replace(budget, target=2300), Policy())
     assert isinstance(plan, CompactionPlan)
     assert (plan.hidden, plan.kept) == (Span(1, 17), ())
 
@@ -856,27 +860,27 @@ def test_a_chain_passes_over_excluded_results() -> None:
 def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
     """With `tool_output.enabled` false the step is none, whoever asks (F1, D5)."""
     policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
-    room = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
+    budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     for deep in (False, True):
-        plan = CHAIN.plan(toolish(8, 300), None, room, policy, deep=deep)
+        plan = CHAIN.plan(toolish(8, 300), None, budget, policy, deep=deep)
         assert isinstance(plan, CompactionPlan)
         assert plan.steps == ("summarize",)
         assert plan.trimmed_through == 0
     only = replace(policy, chain=(CLEAR,))
-    assert CHAIN.plan(toolish(8, 300), None, room, only) == NoCompaction(
+    assert CHAIN.plan(toolish(8, 300), None, budget, only) == NoCompaction(
         "no step of the chain frees more"
     )
 
 
 def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
     """What to do without a summary is what the rest of the chain does, be it nothing (E9)."""
-    room = HistoryBudget(capacity=10_000, target=2000, fixed=0, summary=0)
-    plan = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(CLEAR, SUMMARIZE)))
+    budget = HistoryBudget(capacity=10_000, target=2000, fixed=0, summary=0)
+    plan = CHAIN.plan(toolish(8, 300), None, budget, Policy(chain=(CLEAR, SUMMARIZE)))
     assert isinstance(plan, CompactionPlan)
     assert plan.fallback is not None
     assert plan.fallback.steps == ("clear_tool_results",)
     assert plan.fallback.hidden is None
-    alone = CHAIN.plan(toolish(8, 300), None, room, Policy(chain=(SUMMARIZE,)))
+    alone = CHAIN.plan(toolish(8, 300), None, budget, Policy(chain=(SUMMARIZE,)))
     assert isinstance(alone, CompactionPlan)
     assert alone.steps == ("summarize",)
     assert alone.fallback is None
@@ -885,10 +889,10 @@ def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
 def test_a_chain_that_failed_too_often_truncates_first() -> None:
     """After failures in a row nothing is asked of the model, unless somebody insists (D5, E9)."""
     history = history_of([U, A] * 20)
-    room = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
-    plan = CHAIN.plan(history, None, room, Policy(), failures=MAX_FAILURES)
+    budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
+    plan = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES)
     assert plan == CompactionPlan(("truncate",), 300, Span(1, 31), summarises=False, drops=True)
-    asked = CHAIN.plan(history, None, room, Policy(), failures=MAX_FAILURES, deep=True)
+    asked = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES, deep=True)
     assert isinstance(asked, CompactionPlan)
     assert asked.steps == ("summarize",)
     assert asked.hidden == Span(1, 39)
@@ -896,12 +900,12 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
 
 def test_a_chain_cuts_inside_long_turns() -> None:
     """A long turn is cut down to the target; a short one stays while it fits (D5, N4)."""
-    room = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
+    budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     short = [*history_of([U, A]), *(entry(3 + i, (U, A)[i > 0], 30) for i in range(6))]
-    plan = CHAIN.plan(short, None, room, Policy())
+    plan = CHAIN.plan(short, None, budget, Policy())
     assert isinstance(plan, CompactionPlan)
     assert plan.hidden == Span(1, 3)
-    plan = CHAIN.plan(history_of([U] + [A] * 29), None, room, Policy())
+    plan = CHAIN.plan(history_of([U] + [A] * 29), None, budget, Policy())
     assert isinstance(plan, CompactionPlan)
     assert plan.hidden == Span(1, 21)
 
@@ -924,16 +928,16 @@ def test_a_deep_chain_goes_as_low_as_it_can() -> None:
 @given(
     pinned_histories(),
     policies(),
-    rooms(),
+    budgets(),
     st.booleans(),
     st.integers(0, MAX_FAILURES),
 )
 def test_a_chain_runs_its_own_steps_alone(
-    history: list[Entry], policy: Policy, room: HistoryBudget, deep: bool, failures: int
+    history: list[Entry], policy: Policy, budget: HistoryBudget, deep: bool, failures: int
 ) -> None:
     """Only steps of the policy run, each once; a history within the target is left alone (D5)."""
-    plan = CHAIN.plan(history, None, room, policy, deep=deep, failures=failures)
-    if not deep and room.meets_target(cost(history)):
+    plan = CHAIN.plan(history, None, budget, policy, deep=deep, failures=failures)
+    if not deep and budget.meets_target(cost(history)):
         assert isinstance(plan, NoCompaction)
     if not isinstance(plan, CompactionPlan):
         return

@@ -148,7 +148,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("tag", HOSTILE)
-def test_our_tags_in_a_transcript_are_made_harmless(tag: str) -> None:
+def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
     """E12: no spacing, case or invisible character lets a transcript close its frame."""
     safe = escape_tags(f"a {tag} b")
     assert "<" not in safe
@@ -202,7 +202,7 @@ def test_the_default_prompt_asks_for_the_four_things() -> None:
     assert "<retain>" not in body
 
 
-def test_prompt_directives_and_instructions_are_taken_up() -> None:
+def test_the_prompt_includes_directives_and_instructions() -> None:
     """E1, E3, E7: a prompt replaces the default, directives are bullets, instructions come last."""
     ask = SummaryRequest("Only numbers.", ("keep prices", "keep dates"), instructions="be brief")
     body = request(ask=ask)
@@ -211,7 +211,7 @@ def test_prompt_directives_and_instructions_are_taken_up() -> None:
     assert body.index("keep dates") < body.index("be brief") < body.index("<summary>")
 
 
-def test_retain_is_asked_for_only_when_wanted() -> None:
+def test_retain_is_requested_only_when_wanted() -> None:
     """E3: a retain prompt or retain directives alone ask for the retain tag."""
     assert "Keep refs\n- and ids" in request(
         ask=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
@@ -220,7 +220,7 @@ def test_retain_is_asked_for_only_when_wanted() -> None:
     assert not SummaryRequest().wants_retain
 
 
-def test_an_earlier_summary_and_strictness_are_said() -> None:
+def test_the_prompt_includes_an_earlier_summary_and_strictness() -> None:
     """E3, E5: folding carries the earlier summary; the second attempt says what went wrong."""
     assert "<earlier_summary>\nold news\n</earlier_summary>" in request(previous="old news")
     assert "could not be used" in request(strict=True)
@@ -253,7 +253,7 @@ def test_summaries_of_parts_are_named_as_such() -> None:
     assert "stands a transcript" in request()
 
 
-def test_the_prompt_hash_follows_what_is_asked() -> None:
+def test_the_prompt_hash_depends_on_the_request() -> None:
     """E8: receipts tell prompts apart, and the same prompt is recognised."""
     assert prompt_hash(SummaryRequest()) == prompt_hash(SummaryRequest())
     assert prompt_hash(SummaryRequest()) != prompt_hash(SummaryRequest(directives=("x",)))

@@ -80,18 +80,18 @@ def test_a_preview_is_a_beginning_a_note_and_an_end(
 @given(
     PARTS, st.integers(MIN_SHORTENED_TOKENS, 2000), st.integers(1, 5000), st.sampled_from([0, 1])
 )
-def test_a_short_costs_no_more_than_it_may(
-    parts: list[Part], most_tokens: int, most_bytes: int, counter: int
+def test_a_shortened_message_is_within_its_limit(
+    parts: list[Part], max_tokens: int, max_bytes: int, counter: int
 ) -> None:
     """The cost of a short is that of its preview, and within what it may be."""
     count = (by_bytes, by_words)[counter]
     message = clean(Message(Role.ASSISTANT, tuple(parts)))
-    short = shortened_to(message, 7, "m1", most_tokens, most_bytes, count)
+    short = shortened_to(message, 7, "m1", max_tokens, max_bytes, count)
     if short is None:
         return
-    assert short.seq == 7 and short.tokens <= most_tokens
-    assert short.head_bytes + short.tail_bytes <= most_bytes
-    assert short == shortened_to(message, 7, "m1", most_tokens, most_bytes, count)
+    assert short.seq == 7 and short.tokens <= max_tokens
+    assert short.head_bytes + short.tail_bytes <= max_bytes
+    assert short == shortened_to(message, 7, "m1", max_tokens, max_bytes, count)
     assert shortened_preview(message, short, "m1").message != message
 
 
@@ -119,7 +119,7 @@ def test_only_what_cannot_fit_is_oversized(sizes: list[tuple[Role, int]], left: 
 
 
 @given(SIZES, st.integers(0, 20_000))
-def test_leveled_entries_fit(sizes: list[tuple[Role, int]], left: int) -> None:
+def test_the_largest_texts_fit_after_shortening(sizes: list[tuple[Role, int]], left: int) -> None:
     """Leveled texts take what is left, and none gives way that is smaller than the others."""
     entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
     costs = limits_of_largest(entries, left)

@@ -79,7 +79,7 @@ def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, b
     assert min_cleared_tokens(ToolOutputPolicy(), window) == budget // 4
 
 
-def test_a_budget_of_ones_own_is_taken_as_it_is() -> None:
+def test_an_explicit_budget_is_used_as_it_is() -> None:
     """Whatever the window; the batch follows it unless that is given as well (F3)."""
     policy = ToolOutputPolicy(context_budget_tokens=1_000)
     assert tool_output_budget(policy, 10**6) == 1_000
@@ -90,7 +90,7 @@ def test_a_budget_of_ones_own_is_taken_as_it_is() -> None:
 # --- the plan -------------------------------------------------------------------------------
 
 
-def test_the_oldest_give_way_until_the_rest_is_within_the_budget() -> None:
+def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() -> None:
     """Newest kept; what is cleared already is no output any more (F3, S1)."""
     history = talk(400, 300, 200, 100)
     assert isinstance(plan_clearing(history, View(), 1_000, 0), NoCompaction)
@@ -139,7 +139,7 @@ def test_output_that_stays_does_not_break_every_prefix() -> None:
     assert (enough.trimmed_through, enough.freed_tokens) == (7, 440)
 
 
-def test_pins_exclusions_and_kept_results_are_passed_over() -> None:
+def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
     """They stay whole although newer results give way (D8, F3)."""
     history = pinned_at(talk(*[300] * 6), [4])  # the call: its result is protected as well
     names = {3: "read", 5: "read", 7: "keep", 9: "read", 11: "keep", 13: "read"}
@@ -201,7 +201,7 @@ def scenes(draw: st.DrawFn) -> tuple[list[Entry], View]:
 
 
 @given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
-def test_a_clearing_does_what_it_says(
+def test_a_clearing_matches_its_plan(
     scene: tuple[list[Entry], View], budget: int, least: int
 ) -> None:
     """Within the budget whenever enough may go, in batches, results alone, newest kept (F3, D8)."""
@@ -259,7 +259,7 @@ def test_more_budget_never_clears_more(
 
 
 @given(scenes(), st.integers(0, 3_000), st.integers(0, 1_500))
-def test_what_a_window_sums_up_is_what_planning_sees(
+def test_cached_sums_agree_with_planning(
     scene: tuple[list[Entry], View], budget: int, least: int
 ) -> None:
     """Each result counts whole until it is a placeholder, and never again after (F3)."""

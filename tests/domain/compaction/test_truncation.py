@@ -24,8 +24,8 @@ from tests.domain.compaction.generated import (
     U,
     assert_spans_show,
     assert_whole_groups,
+    budgets,
     histories,
-    rooms,
     shown_by,
 )
 
@@ -46,7 +46,7 @@ def cost(history: Sequence[Entry], trimmed_through: int) -> int:
     )
 
 
-def room_of(capacity: int, target: int | None = None) -> HistoryBudget:
+def budget_of(capacity: int, target: int | None = None) -> HistoryBudget:
     """Return a room for history alone."""
     return HistoryBudget(capacity, capacity // 2 if target is None else target, 0, 0)
 
@@ -61,36 +61,36 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
         entry(5, A, 50),
         entry(6, T, 1000),
     ]
-    assert truncate(history, 0, room_of(3300)) == Truncation(0, None, ())
-    assert truncate(history, 0, room_of(1400, 1380)) == Truncation(3, None, (RESULTS_CLEARED,))
-    assert truncate(history, 0, room_of(1300)) == Truncation(
+    assert truncate(history, 0, budget_of(3300)) == Truncation(0, None, ())
+    assert truncate(history, 0, budget_of(1400, 1380)) == Truncation(3, None, (RESULTS_CLEARED,))
+    assert truncate(history, 0, budget_of(1300)) == Truncation(
         3, (Span(4, ENDLESS),), (RESULTS_CLEARED, EMERGENCY_CUT)
     )
-    assert truncate(history, 0, room_of(1100)) == Truncation(
+    assert truncate(history, 0, budget_of(1100)) == Truncation(
         6, None, (RESULTS_CLEARED, ALL_RESULTS_CLEARED)
     )
-    assert truncate(history, 0, room_of(240)) == Truncation(6, (Span(4, ENDLESS),), ORDER)
+    assert truncate(history, 0, budget_of(240)) == Truncation(6, (Span(4, ENDLESS),), ORDER)
     newest = Truncation(3, (Span(4, 5), Span(7, ENDLESS)), (RESULTS_CLEARED, EMERGENCY_CUT))
-    assert truncate(history, 0, room_of(110)) == newest
-    assert truncate(history, 0, room_of(99)) is None
+    assert truncate(history, 0, budget_of(110)) == newest
+    assert truncate(history, 0, budget_of(99)) is None
 
 
-def test_a_result_that_is_too_much_by_itself_costs_nobody_a_turn() -> None:
+def test_a_result_too_large_by_itself_drops_no_turn() -> None:
     """Where no dropping would help it gives way first, and what it answers stays (C4, E6)."""
     history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
-    assert truncate(history, 0, room_of(12_000)) == Truncation(3, None, (ALL_RESULTS_CLEARED,))
+    assert truncate(history, 0, budget_of(12_000)) == Truncation(3, None, (ALL_RESULTS_CLEARED,))
     talked = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
     asked = [*talked, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
-    assert truncate(asked, 0, room_of(12_000)) == Truncation(23, None, (ALL_RESULTS_CLEARED,))
-    assert truncate(asked, 0, room_of(20_100)) == Truncation(
+    assert truncate(asked, 0, budget_of(12_000)) == Truncation(23, None, (ALL_RESULTS_CLEARED,))
+    assert truncate(asked, 0, budget_of(20_100)) == Truncation(
         0, (Span(21, ENDLESS),), (EMERGENCY_CUT,)
     )
 
 
-def test_the_newest_ask_stays_when_its_turn_is_cut() -> None:
+def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
     """Inside a single turn the oldest call groups go, never the words they answer (E6)."""
     calls = [entry(seq, (T, A)[seq % 2 == 0], 100) for seq in range(2, 22)]
-    fitted = truncate([entry(1, U, 50), *calls], 0, room_of(700))
+    fitted = truncate([entry(1, U, 50), *calls], 0, budget_of(700))
     assert fitted is not None
     kept = kept_of([entry(1, U, 50), *calls], fitted)
     assert [item.seq for item in kept][:1] == [1]
@@ -107,34 +107,34 @@ def test_a_gap_in_the_history_stays_a_gap() -> None:
         entry(20, U, 10),
         entry(21, A, 10),
     ]
-    fitted = truncate(history, 0, room_of(60))
+    fitted = truncate(history, 0, budget_of(60))
     assert fitted is not None
     assert fitted.shown == (Span(3, 4), Span(20, ENDLESS))
 
 
-@given(histories(), rooms(), st.integers(0, 40))
+@given(histories(), budgets(), st.integers(0, 40))
 def test_the_result_fits_or_there_is_none(
-    history: list[Entry], room: HistoryBudget, trimmed_through: int
+    history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
     """What comes back is within capacity; None only if the newest ask and the pins are not (C4)."""
-    fitted = truncate(history, trimmed_through, room)
+    fitted = truncate(history, trimmed_through, budget)
     newest = next((item for item in reversed(history) if item.role is U), None)
     if fitted is None:
         pinned = pinned_seqs(history)
         least = sum(item.tokens for item in history if item is newest or item.seq in pinned)
-        assert newest is None or not room.fits(least)
+        assert newest is None or not budget.fits(least)
         return
     kept = kept_of(history, fitted)
-    assert room.fits(cost(kept, fitted.trimmed_through))
+    assert budget.fits(cost(kept, fitted.trimmed_through))
     assert fitted.trimmed_through >= trimmed_through
 
 
-@given(histories(), rooms(), st.integers(0, 40))
+@given(histories(), budgets(), st.integers(0, 40))
 def test_spans_show_an_end_of_the_history_and_the_pins(
-    history: list[Entry], room: HistoryBudget, trimmed_through: int
+    history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
     """Beside pins a suffix is shown, cut between call groups, or the newest ask (A4, D8, E6)."""
-    fitted = truncate(history, trimmed_through, room)
+    fitted = truncate(history, trimmed_through, budget)
     if fitted is None or fitted.shown is None:
         return
     kept, pinned = kept_of(history, fitted), pinned_seqs(history)
@@ -149,12 +149,12 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
     assert_spans_show(fitted.shown, history, kept)
 
 
-@given(histories(), rooms(), st.integers(0, 40))
+@given(histories(), budgets(), st.integers(0, 40))
 def test_steps_are_named_in_order_and_truly(
-    history: list[Entry], room: HistoryBudget, trimmed_through: int
+    history: list[Entry], budget: HistoryBudget, trimmed_through: int
 ) -> None:
     """Each step that ran is named once, in its order, and none that did nothing (C4)."""
-    fitted = truncate(history, trimmed_through, room)
+    fitted = truncate(history, trimmed_through, budget)
     if fitted is None:
         return
     assert list(fitted.steps) == sorted(fitted.steps, key=ORDER.index)
@@ -168,18 +168,20 @@ def test_steps_are_named_in_order_and_truly(
     left = kept_of(newly, fitted)
     whole = [i.seq for i in left if i.role is T and i.seq in protected]
     assert fitted.untrimmed == tuple(whole)
-    if room.fits(cost(history, trimmed_through)):
+    if budget.fits(cost(history, trimmed_through)):
         assert fitted == Truncation(trimmed_through, None, ())
 
 
-@given(histories(), rooms(), st.integers(0, 4000))
-def test_more_room_never_keeps_less(history: list[Entry], room: HistoryBudget, more: int) -> None:
+@given(histories(), budgets(), st.integers(0, 4000))
+def test_a_larger_budget_never_keeps_less(
+    history: list[Entry], budget: HistoryBudget, more: int
+) -> None:
     """With more room no fewer messages stay, but where the newest result itself has room now (C4).
 
     And no result is trimmed but to keep more.
     """
-    wide = HistoryBudget(room.capacity + more, room.target + more, room.fixed, room.summary)
-    narrow_fit, wide_fit = truncate(history, 0, room), truncate(history, 0, wide)
+    wide = HistoryBudget(budget.capacity + more, budget.target + more, budget.fixed, budget.summary)
+    narrow_fit, wide_fit = truncate(history, 0, budget), truncate(history, 0, wide)
     if narrow_fit is None:
         return
     assert wide_fit is not None
@@ -191,25 +193,25 @@ def test_more_room_never_keeps_less(history: list[Entry], room: HistoryBudget, m
         assert all(seq > wide_fit.trimmed_through for seq in whole)
 
 
-@given(histories(), rooms())
-def test_user_text_is_never_trimmed(history: list[Entry], room: HistoryBudget) -> None:
+@given(histories(), budgets())
+def test_user_text_is_never_trimmed(history: list[Entry], budget: HistoryBudget) -> None:
     """Only tool results give way to placeholders; what stays of a user is whole (decision 14)."""
-    fitted = truncate(history, 0, room)
+    fitted = truncate(history, 0, budget)
     if fitted is None:
         return
     spoken = [item for item in kept_of(history, fitted) if item.role is not T]
     assert cost(spoken, fitted.trimmed_through) == sum(item.tokens for item in spoken)
 
 
-@given(histories(), rooms())
-def test_fitting_again_changes_nothing(history: list[Entry], room: HistoryBudget) -> None:
+@given(histories(), budgets())
+def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryBudget) -> None:
     """What was made to fit is left alone by the next build (D7)."""
-    fitted = truncate(history, 0, room)
+    fitted = truncate(history, 0, budget)
     if fitted is None:
         return
     kept = kept_of(history, fitted)
     if kept:
-        assert truncate(kept, fitted.trimmed_through, room) == Truncation(
+        assert truncate(kept, fitted.trimmed_through, budget) == Truncation(
             fitted.trimmed_through, None, ()
         )
 
@@ -225,12 +227,12 @@ def test_excluded_results_are_dropped_but_never_trimmed() -> None:
         entry(6, A, 10),
         entry(7, T, 200),
     ]
-    fitted = truncate(history, 0, room_of(1400))
+    fitted = truncate(history, 0, budget_of(1400))
     assert fitted == Truncation(5, None, (RESULTS_CLEARED,), untrimmed=(3,))
-    fitted = truncate(history, 0, room_of(700))
+    fitted = truncate(history, 0, budget_of(700))
     assert fitted == Truncation(5, (Span(1, 2), Span(4, ENDLESS)), (RESULTS_CLEARED, EMERGENCY_CUT))
     last = [*history[:2], history[2]]
-    fitted = truncate(last, 0, room_of(900))
+    fitted = truncate(last, 0, budget_of(900))
     assert fitted == Truncation(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY_CUT,))
 
 
@@ -239,21 +241,21 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
     roles = [(U, 100), (A, 50), (T, 400), (T, 300), (U, 100), (A, 50), (T, 1000)]
     history = [entry(seq, role, size, seq == 3) for seq, (role, size) in enumerate(roles, 1)]
     half = (RESULTS_CLEARED, EMERGENCY_CUT)
-    assert truncate(history, 0, room_of(1900)) == Truncation(
+    assert truncate(history, 0, budget_of(1900)) == Truncation(
         0, (Span(2, ENDLESS),), (EMERGENCY_CUT,)
     )
-    fitted = truncate(history, 0, room_of(1850))
+    fitted = truncate(history, 0, budget_of(1850))
     assert fitted == Truncation(7, None, (ALL_RESULTS_CLEARED,), untrimmed=(3, 4))
-    fitted = truncate(history, 0, room_of(1000))
+    fitted = truncate(history, 0, budget_of(1000))
     assert fitted == Truncation(
         7, (Span(2, ENDLESS),), (ALL_RESULTS_CLEARED, EMERGENCY_CUT), untrimmed=(3, 4)
     )
     for capacity in (979, 850):
-        fitted = truncate(history, 0, room_of(capacity))
+        fitted = truncate(history, 0, budget_of(capacity))
         assert fitted == Truncation(0, (Span(2, 6), Span(8, ENDLESS)), (EMERGENCY_CUT,))
-    assert truncate(history, 0, room_of(849)) is None
+    assert truncate(history, 0, budget_of(849)) is None
     older = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 500), *history[4:]]
-    fitted = truncate(older, 0, room_of(1300))
+    fitted = truncate(older, 0, budget_of(1300))
     assert fitted is not None
     assert fitted.steps in (half, half[:1])
 
@@ -261,14 +263,14 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
 def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
     """Where the view hides all that follows, only what is still to come is shown (E6)."""
     history = [entry(4, U, 10), entry(6, A, 100, pinned=True)]
-    fitted = truncate([entry(3, A, 900), *history], 0, room_of(200), Span(1, 9))
+    fitted = truncate([entry(3, A, 900), *history], 0, budget_of(200), Span(1, 9))
     assert fitted is not None
     assert fitted.shown == (Span(4, 5), Span(6, 7), Span(9, ENDLESS))
 
 
-def test_room_for_a_note_is_kept_only_where_something_is_left_out() -> None:
+def test_tokens_for_a_note_are_reserved_only_where_something_is_dropped() -> None:
     """The note that tells of dropped messages is part of what has to fit (C4)."""
     history = [entry(1, U, 60), entry(2, U, 30), entry(3, U, 10)]
-    assert truncate_with_note(history, 0, room_of(100), 50) == Truncation(0, None, ())
-    fitted = truncate_with_note(history, 0, room_of(80), 50)
+    assert truncate_with_note(history, 0, budget_of(100), 50) == Truncation(0, None, ())
+    fitted = truncate_with_note(history, 0, budget_of(80), 50)
     assert fitted == Truncation(0, (Span(3, ENDLESS),), (EMERGENCY_CUT,))

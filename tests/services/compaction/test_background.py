@@ -79,7 +79,7 @@ async def let_rest(url: str, cid: str) -> None:
 # --- becoming due ---------------------------------------------------------------------------
 
 
-async def test_an_append_that_crosses_the_line_makes_it_due_once(harness: Harness) -> None:
+async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) -> None:
     """The batch makes it due, one event `due` says so, and one worker can claim it (E6)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 680)
@@ -107,7 +107,7 @@ async def test_an_append_that_crosses_the_line_makes_it_due_once(harness: Harnes
         ("chain", {}, 0.8),
     ],
 )
-async def test_each_strategy_has_its_line(
+async def test_each_strategy_has_its_threshold(
     harness: Harness, strategy: str, leaves: Mapping[str, Any], share: float
 ) -> None:
     """It is due where the append answers the pressure `due` (C3)."""
@@ -146,7 +146,7 @@ async def test_what_is_not_automatic_is_never_due(harness: Harness, leaves: dict
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_a_process_that_knows_nothing_makes_it_due_too(harness: Harness) -> None:
+async def test_a_process_without_a_cache_makes_it_due_too(harness: Harness) -> None:
     """The first append of a new process crosses the line as any other does."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 690)
@@ -292,7 +292,7 @@ async def test_what_is_not_due_any_more_is_left_alone(harness: Harness) -> None:
     assert harness.gateway.calls == []
 
 
-async def test_below_the_least_gain_it_is_left_to_grow(harness: Harness) -> None:
+async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
     """What would free too little is not tried again until the log grew by 5 % (D7, E9)."""
     own = policy(1100, 100, compaction={"min_gain": 0.6})
     cid = await harness.conversation(own)
@@ -310,7 +310,7 @@ async def test_below_the_least_gain_it_is_left_to_grow(harness: Harness) -> None
     assert "failed" not in await kinds(harness, cid)
 
 
-async def test_a_summary_that_frees_nothing_is_left_to_grow(harness: Harness) -> None:
+async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: Harness) -> None:
     """A model that answers at length is not asked again at once (D7, E9)."""
     harness.gateway.replies = ["<summary>" + "🫠" * 100 + "</summary>"]
     sizes = {"preserve_top": 3, "preserve_bottom": 3}
@@ -338,7 +338,7 @@ async def test_nothing_is_done_for_what_is_gone(harness: Harness) -> None:
     assert harness.gateway.calls == []
 
 
-async def test_deleted_while_the_model_thinks(harness: Harness) -> None:
+async def test_a_conversation_deleted_during_the_model_call(harness: Harness) -> None:
     """The work ends without a trace (A7)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -382,7 +382,7 @@ async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
     assert not await is_due(harness, cid)
 
 
-async def test_a_view_that_changed_meanwhile_is_looked_at_again(harness: Harness) -> None:
+async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) -> None:
     """An undo while the model thinks wins; it stays due, and the next look settles it (E6)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)
@@ -408,7 +408,9 @@ async def test_a_view_that_changed_meanwhile_is_looked_at_again(harness: Harness
 # --- failing --------------------------------------------------------------------------------
 
 
-async def test_a_failing_model_rests_longer_each_time(harness: Harness, database_url: str) -> None:
+async def test_each_failure_pauses_compactions_for_longer(
+    harness: Harness, database_url: str
+) -> None:
     """30 s, then doubling, up to an hour; counted and told; the view as it was (E9)."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
@@ -440,7 +442,7 @@ async def test_a_failing_model_rests_longer_each_time(harness: Harness, database
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_while_it_rests_no_model_is_called(harness: Harness, database_url: str) -> None:
+async def test_no_model_is_called_during_a_pause(harness: Harness, database_url: str) -> None:
     """Neither builds nor a worker woken too early ask again; what is built says so (E9)."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
@@ -463,7 +465,7 @@ async def test_while_it_rests_no_model_is_called(harness: Harness, database_url:
     assert len(harness.gateway.calls) == 1
 
 
-async def test_a_build_that_failed_rests_as_well(harness: Harness, database_url: str) -> None:
+async def test_a_failed_build_pauses_compactions(harness: Harness, database_url: str) -> None:
     """Builds come often: after one failed the next do not call the model (E9)."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
@@ -480,7 +482,7 @@ async def test_a_build_that_failed_rests_as_well(harness: Harness, database_url:
 
 
 @pytest.mark.parametrize("way", ["background", "forced"])
-async def test_success_ends_the_rest(harness: Harness, database_url: str, way: str) -> None:
+async def test_success_ends_the_pause(harness: Harness, database_url: str, way: str) -> None:
     """A compaction that succeeds forgets the failures, a forced one at any time (E9)."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(1100, 100))
@@ -497,7 +499,7 @@ async def test_success_ends_the_rest(harness: Harness, database_url: str, way: s
     assert state.compaction_id is not None
 
 
-async def test_a_policy_that_names_a_forbidden_model_rests(
+async def test_a_policy_with_a_forbidden_model_pauses_compactions(
     harness: Harness, database_url: str
 ) -> None:
     """A model that is allowed no longer fails as one that is down, not for ever (E5, E9)."""
@@ -517,7 +519,7 @@ async def test_a_policy_that_names_a_forbidden_model_rests(
 # --- inside the build -----------------------------------------------------------------------
 
 
-async def test_inline_compacts_in_the_build_at_the_due_line(harness: Harness) -> None:
+async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harness) -> None:
     """Mode inline is never due; the build at the line compacts before it answers (E6)."""
     own = policy(1100, 100, compaction={"mode": "inline"})
     cid = await harness.conversation(own)
@@ -607,7 +609,7 @@ async def test_a_job_ends_with_its_result(harness: Harness) -> None:
     assert len(harness.gateway.calls) == calls
 
 
-async def test_a_job_that_does_nothing_says_why(harness: Harness) -> None:
+async def test_a_job_that_does_nothing_has_a_reason(harness: Harness) -> None:
     """It is done, not failed (E7)."""
     cid = await harness.conversation(policy(20_000, strategy="full_history"))
     await harness.talk(cid, 10)
@@ -619,7 +621,7 @@ async def test_a_job_that_does_nothing_says_why(harness: Harness) -> None:
     assert told["reason"] == "full_history never compacts"
 
 
-async def test_a_job_that_fails_says_why(harness: Harness) -> None:
+async def test_a_failed_job_has_its_error(harness: Harness) -> None:
     """The error is what the request would have got; the state is unchanged; no storm (E9)."""
     harness.gateway.replies = [DOWN]
     cid = await harness.conversation(policy(20_000))

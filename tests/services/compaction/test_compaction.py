@@ -62,7 +62,7 @@ async def receipt(harness: Harness, cid: str) -> Compaction:
     return found
 
 
-async def test_a_forced_compaction_tells_what_it_did(harness: Harness) -> None:
+async def test_a_forced_compaction_returns_its_result(harness: Harness) -> None:
     """Tokens and messages before and after are those of the builds around it (E7, E8)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
@@ -183,7 +183,7 @@ async def test_a_failing_model_leaves_the_state_as_it_was(harness: Harness, fail
         ({"strategy": "sliding_window"}, "sliding_window"),
     ],
 )
-async def test_what_never_compacts_says_why(
+async def test_a_strategy_that_never_compacts_returns_a_reason(
     harness: Harness, leaves: dict[str, Any], word: str
 ) -> None:
     """A forced call on a policy that never compacts answers false with the reason (E1, D2)."""
@@ -249,7 +249,7 @@ async def test_the_state_is_the_active_summary(harness: Harness) -> None:
 # --- at once --------------------------------------------------------------------------------
 
 
-async def test_appends_and_builds_go_on_while_the_model_thinks(harness: Harness) -> None:
+async def test_appends_and_builds_go_on_during_a_model_call(harness: Harness) -> None:
     """A running compaction blocks neither appends nor builds, and is applied afterwards (E11)."""
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
@@ -348,13 +348,13 @@ async def test_any_log_compacted_at_any_time_builds_on(
 # --- condensing -----------------------------------------------------------------------------
 
 
-async def test_long_spans_are_condensed_a_page_at_a_time(harness: Harness) -> None:
+async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
     """Memory does not grow with the range: each page carries on the summary before it (E5)."""
     harness.gateway.replies = ["<summary>page one</summary>", "<summary>page two</summary>"]
     cid = await harness.conversation(policy(100_000))
     await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES)))
     await harness.append(cid, *(says(f"answer {n}") for n in range(3)))
-    effort = harness.summariser.start_run(TENANT)
+    run = harness.summariser.start_run(TENANT)
     made = await summarise_paged(
         harness.database,
         harness.summariser,
@@ -364,10 +364,10 @@ async def test_long_spans_are_condensed_a_page_at_a_time(harness: Harness) -> No
         SummaryRequest(),
         SUMMARISER,
         200,
-        effort,
+        run,
     )
     assert made.text == "page two"
-    assert effort.calls == len(harness.gateway.calls) == 2
+    assert run.calls == len(harness.gateway.calls) == 2
     assert "before all" in harness.gateway.calls[0].messages[-1]["content"]
     assert "page one" in harness.gateway.calls[1].messages[-1]["content"]
     assert "answer 2" in harness.gateway.calls[1].messages[-1]["content"]

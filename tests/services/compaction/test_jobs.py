@@ -204,7 +204,7 @@ async def test_waiting_has_an_end(watched: Watched, conversation_id: str) -> Non
     assert caught.value.facts["retry_after"] > 0
 
 
-async def test_an_unknown_conversation_is_nobodys(watched: Watched) -> None:
+async def test_an_unknown_conversation_can_be_leased(watched: Watched) -> None:
     """Who waits for a conversation that is not there finds that out by himself, at once."""
     async with asyncio.timeout(5), Leases(watched, new_id).wait(new_id(), 60):
         pass

@@ -105,7 +105,7 @@ async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
     assert await page(harness, cid, 2, ids[4]) == []
 
 
-async def test_a_receipt_says_everything(harness: Harness) -> None:
+async def test_a_receipt_is_complete(harness: Harness) -> None:
     """What was asked and answered, what it took, before and after; and it never changes (E8)."""
     cid = await harness.conversation(policy(20_000), SECTIONS, TOOLS)
     await harness.talk(cid, 10)
@@ -309,7 +309,7 @@ async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
     assert len(after.messages) == len(before.messages) + 20
 
 
-async def test_an_undo_rests_automatic_compaction(harness: Harness) -> None:
+async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
     """It comes back when the log has grown by 5 % of the window, not before (decision 24)."""
     cid = await harness.conversation(policy(1100, 100))
     await fill(harness, cid, 705)

@@ -154,7 +154,7 @@ async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
     assert "the goal is tea" in asked(harness)[2] and "more was said" in asked(harness)[2]
 
 
-async def test_without_a_retain_asked_for_there_is_none(harness: Harness) -> None:
+async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
     """Retain comes only if asked for, and one that was there goes into the summary (E1, E4)."""
     harness.gateway.replies = [BOTH, "<summary>what was said</summary>"]
     own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
@@ -219,7 +219,7 @@ async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
     assert hidden == Span(1, 27)
 
 
-async def test_a_tree_folds_full_levels(harness: Harness) -> None:
+async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     """When a level has enough nodes they are summarised into one; nodes link to sources (D3)."""
     harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
     cid = await harness.conversation(tree(2, 3))
@@ -293,7 +293,7 @@ async def test_a_model_that_fails_at_the_first_chunk_changes_nothing(harness: Ha
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_a_tree_that_cannot_fold_stays_as_it_is(harness: Harness) -> None:
+async def test_a_tree_that_cannot_merge_stays_as_it_is(harness: Harness) -> None:
     """A fold that fails is done next time; the chunks' summaries are applied (D3, E9)."""
     harness.gateway.replies = [*(f"<summary>node {n}</summary>" for n in range(2)), DOWN]
     cid = await harness.conversation(tree(2, 2))
@@ -434,7 +434,7 @@ async def test_a_chain_that_truncates_first_lacks_no_summary(
     assert build["degraded"] == []
 
 
-async def test_a_tree_that_ends_early_says_so(harness: Harness) -> None:
+async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
     """A tree whose model fails on the way keeps what it has, and names what is missing (E9)."""
     harness.gateway.replies = ["<summary>a part</summary>", DOWN]
     cid = await harness.conversation(tree(4, 2, 2100))
@@ -515,7 +515,7 @@ async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str
 
 @pytest.mark.parametrize("own", COMPACTING)
 @pytest.mark.parametrize("wanted", COMPACTING)
-async def test_one_call_brings_its_own_strategy(harness: Harness, own: str, wanted: str) -> None:
+async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted: str) -> None:
     """A call's strategy works on a fresh log and over any summary; nothing goes untold (E7).
 
     The state stays valid for the policy's strategy, which goes on from it (D6).
@@ -564,7 +564,7 @@ async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> N
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 @pytest.mark.parametrize("share", [None, 0.7])
-async def test_a_dry_run_tells_what_happens_then(
+async def test_a_dry_run_predicts_the_compaction(
     harness: Harness, strategy: str, share: float | None
 ) -> None:
     """A preview has the range, steps and counts of the compaction; tokens at most (E7).
@@ -598,7 +598,7 @@ async def test_a_dry_run_tells_what_happens_then(
         assert made.after_tokens <= shown.after_tokens
 
 
-async def test_a_dry_run_knows_of_the_summary_that_stays(harness: Harness) -> None:
+async def test_a_dry_run_counts_the_summary_that_stays(harness: Harness) -> None:
     """Where only results are cleared, the preview counts the summary that is there (E7, D5)."""
     cid = await harness.conversation(chain(4100), tools=TOOLS)
     await harness.talk(cid, 8)
@@ -876,7 +876,7 @@ class Story:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_whatever_happens_to_a_conversation_its_payloads_hold(
+async def test_payloads_stay_valid_after_any_operations(
     harness: Harness,
     operations: list[Any],
     strategy: str,

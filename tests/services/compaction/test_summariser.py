@@ -388,7 +388,7 @@ async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
 # --- several summaries into one -------------------------------------------------------------
 
 
-async def test_summaries_are_folded_into_one() -> None:
+async def test_summaries_are_merged_into_one() -> None:
     """D3: the model is told what it is given, oldest first; no retain is asked for."""
     gateway = ScriptedGateway(GOOD)
     subject = summariser(gateway)
@@ -404,7 +404,7 @@ async def test_summaries_are_folded_into_one() -> None:
     assert "<retain>" not in shown
 
 
-async def test_digests_are_folded_without_a_model() -> None:
+async def test_digests_are_merged_without_a_model() -> None:
     """D3, E5: several extracts become one that holds what each of them held."""
     subject = summariser(ScriptedGateway(""))
     effort = subject.start_run("tenant")
@@ -422,7 +422,7 @@ async def test_digests_are_folded_without_a_model() -> None:
 # --- folding --------------------------------------------------------------------------------
 
 
-async def test_large_input_is_chunked_between_messages_and_folded() -> None:
+async def test_large_input_is_chunked_between_messages_and_merged() -> None:
     """E5: each message goes out once and whole; each summary is carried into the next call."""
     numbers = iter(range(100))
     gateway = ScriptedGateway(lambda _: f"<summary>summary {next(numbers)}</summary>")
@@ -490,7 +490,7 @@ async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
         Completion(GOOD, "tool_calls", 1, 1, True),
     ],
 )
-async def test_a_bad_answer_is_asked_for_once_more(bad: str | Completion) -> None:
+async def test_a_bad_answer_is_requested_once_more(bad: str | Completion) -> None:
     """E3: one stricter retry, then SERVICE_UNAVAILABLE."""
     gateway = ScriptedGateway(bad, GOOD)
     assert (await run(gateway)).text == "short"
@@ -533,7 +533,7 @@ async def test_pauses_grow() -> None:
 
 
 @pytest.mark.parametrize(("asked", "models"), [(3, ["main", "main"]), (90, ["main", "spare"])])
-async def test_a_short_wish_to_wait_is_granted(asked: int, models: list[str]) -> None:
+async def test_a_short_retry_after_is_honoured(asked: int, models: list[str]) -> None:
     """E9: a provider that names a pause gets it, or is left for the next model."""
     sleep = Sleeper()
     gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
@@ -544,7 +544,7 @@ async def test_a_short_wish_to_wait_is_granted(asked: int, models: list[str]) ->
 
 
 @pytest.mark.parametrize("reason", ["timeout", "refused", "authentication"])
-async def test_what_will_not_change_is_not_tried_again(reason: str) -> None:
+async def test_permanent_errors_are_not_retried(reason: str) -> None:
     """E9: no second try on the same model after a timeout, a refusal or a bad key."""
     gateway = ScriptedGateway(down(reason))
     with pytest.raises(ServiceUnavailable) as failure:
@@ -553,7 +553,7 @@ async def test_what_will_not_change_is_not_tried_again(reason: str) -> None:
     assert gateway.models == ["main", "spare", "last"]
 
 
-async def test_cx_nt3_without_fallbacks_the_failure_is_the_callers() -> None:
+async def test_without_fallbacks_the_failure_is_raised() -> None:
     """CX-NT3: SERVICE_UNAVAILABLE, and nothing is returned that could change a state."""
     gateway = ScriptedGateway(down("timeout"))
     with pytest.raises(ServiceUnavailable):
@@ -561,7 +561,7 @@ async def test_cx_nt3_without_fallbacks_the_failure_is_the_callers() -> None:
     assert len(gateway.calls) == 1
 
 
-async def test_instructions_that_fill_the_window_are_no_endless_loop() -> None:
+async def test_instructions_that_fill_the_window_are_refused() -> None:
     """E9: a window too small for the prompt fails over, then fails."""
     gateway = ScriptedGateway(GOOD)
     tiny = model("main", 300)
@@ -612,7 +612,7 @@ async def test_six_failures_end_all_calls_of_a_compaction() -> None:
     assert effort.calls == len(gateway.calls) == 8
 
 
-async def test_a_model_given_up_is_not_asked_again() -> None:
+async def test_a_failed_model_is_not_called_again() -> None:
     """E9: what one page learned of a provider, the next page knows."""
     gateway = ScriptedGateway(down("timeout"), GOOD)
     subject = summariser(gateway)
@@ -635,7 +635,7 @@ class SlowGateway(ScriptedGateway):
         return await super().complete(call)
 
 
-async def test_a_deadline_ends_the_whole_effort() -> None:
+async def test_a_deadline_ends_the_whole_run() -> None:
     """E9: calls get what is left of the time; past the deadline none is made."""
     clock = [0.0]
     gateway = SlowGateway(clock, 4.0, GOOD)
@@ -667,7 +667,7 @@ async def test_no_pause_goes_beyond_the_deadline() -> None:
     assert (len(gateway.calls), sleep.pauses) == (1, [])
 
 
-async def test_an_open_circuit_means_the_fallback_at_once() -> None:
+async def test_an_open_circuit_uses_the_fallback_at_once() -> None:
     """E9: a call that was not made counts neither as a call nor as a failure."""
     gateway = ScriptedGateway(down("circuit_open", retry_after=30), GOOD)
     made = await run(gateway)
@@ -675,7 +675,7 @@ async def test_an_open_circuit_means_the_fallback_at_once() -> None:
     assert (made.effort.calls, made.effort.failures) == (1, 0)
 
 
-async def test_a_spent_tenant_is_not_helped_by_other_models() -> None:
+async def test_no_other_model_is_called_after_the_spend_guard() -> None:
     """E9: the spend guard ends the effort, whichever models are left."""
     gateway = ScriptedGateway(down("spend_guard", retry_after=1200), GOOD)
     with pytest.raises(ServiceUnavailable) as failure:
@@ -684,7 +684,7 @@ async def test_a_spent_tenant_is_not_helped_by_other_models() -> None:
     assert gateway.models == ["main"]
 
 
-async def test_other_work_goes_on_while_a_model_thinks() -> None:
+async def test_other_work_goes_on_during_a_model_call() -> None:
     """E11: waiting for a model holds nothing up."""
     released = asyncio.Event()
 
@@ -707,19 +707,22 @@ async def test_other_work_goes_on_while_a_model_thinks() -> None:
 
 
 @given(st.lists(st.text(max_size=400), max_size=20), st.integers(64, 500))
-def test_chunks_fit_and_use_every_piece_once(pieces: list[str], room: int) -> None:
+def test_chunks_fit_and_use_every_piece_once(pieces: list[str], budget: int) -> None:
     """E5: chunks stay inside the room, and together they hold every piece in order."""
     tokenizer = QuarterTokenizer()
     rest, chunks = list(pieces), []
     while rest:
-        chunk, rest = take_chunk(rest, room, tokenizer)
-        assert tokenizer.count(chunk) <= room
+        chunk, rest = take_chunk(rest, budget, tokenizer)
+        assert tokenizer.count(chunk) <= budget
         chunks.append(chunk)
-    if all(tokenizer.count(piece) + 2 <= room for piece in pieces):
+    if all(tokenizer.count(piece) + 2 <= budget for piece in pieces):
         assert "\n\n".join(chunks) == "\n\n".join(pieces)
 
 
 @given(st.text(min_size=1), st.integers(1, 30), st.integers(40, 300))
-def test_a_cut_text_fits(text: str, times: int, room: int) -> None:
+def test_a_cut_text_fits(text: str, times: int, budget: int) -> None:
     """E5: a cut message is inside its room, whatever it is."""
-    assert QuarterTokenizer().count(cut_middle(text * times * 40, room, QuarterTokenizer())) <= room
+    assert (
+        QuarterTokenizer().count(cut_middle(text * times * 40, budget, QuarterTokenizer()))
+        <= budget
+    )

@@ -38,23 +38,23 @@ async def no_sleep(_: float) -> None:
 
 @dataclass
 class Bench:
-    """A summariser with the real gateway, and what its one effort took."""
+    """A summariser with the real gateway, and its one run."""
 
     gateway: LiteLLMGateway
     settings: SummariserSettings = SETTINGS
     breaker_failures: int = 100
-    effort: SummariserRun | None = None
+    run: SummariserRun | None = None
 
     async def summarise(
         self, messages: Sequence[Message] | None = None, **changes: object
     ) -> SummaryResult:
-        """Summarise within the same effort each time."""
+        """Summarise within the same run each time."""
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
         breaker = CircuitBreaker(self.gateway, self.breaker_failures, 30)
         summariser = Summariser(breaker, MODELS, TOKENIZER, settings, no_sleep)
-        self.effort = self.effort or summariser.start_run("tenant")
+        self.run = self.run or summariser.start_run("tenant")
         return await summariser.summarise(
-            messages or talk(), None, SummaryRequest(), MAIN, 500, self.effort
+            messages or talk(), None, SummaryRequest(), MAIN, 500, self.run
         )
 
     async def reason(self, **changes: object) -> str:
@@ -146,8 +146,8 @@ async def test_each_failure_ends_as_service_unavailable(
     fake_llm.always(behaviour)
     assert await bench.reason() == reason
     assert fake_llm.calls == calls
-    assert bench.effort is not None
-    assert (bench.effort.calls, bench.effort.failures) == (calls, calls)
+    assert bench.run is not None
+    assert (bench.run.calls, bench.run.failures) == (calls, calls)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ async def test_each_failure_ends_as_service_unavailable(
         fake.tool_call(),
     ],
 )
-async def test_a_passing_failure_is_got_over(
+async def test_a_temporary_failure_is_retried(
     fake_llm: FakeLLM, bench: Bench, behaviour: fake.Behaviour
 ) -> None:
     """E3, E9: after one failure the second call gives the summary."""
@@ -181,7 +181,7 @@ async def test_a_slow_model_costs_its_timeout(fake_llm: FakeLLM, bench: Bench) -
     fake_llm.always(fake.slow(released))
     assert await bench.reason(timeout_seconds=0.2) == "timeout"
     assert fake_llm.calls == 2
-    bench.effort = None
+    bench.run = None
     changes = {"deadline_seconds": 0.3, "fallback_models": (SPARE,)}
     assert await bench.reason(**changes) == "timeout"
     assert fake_llm.calls == 3
@@ -206,8 +206,8 @@ async def test_no_call_storm(fake_llm: FakeLLM, bench: Bench, behaviour: fake.Be
     for _ in range(5):
         await bench.reason(attempts=9, fallback_models=fallbacks)
     assert fake_llm.calls <= MAX_FAILED_CALLS
-    assert bench.effort is not None
-    assert bench.effort.calls == fake_llm.calls
+    assert bench.run is not None
+    assert bench.run.calls == fake_llm.calls
 
 
 async def test_the_fallback_answers_for_a_model_that_is_down(
@@ -219,11 +219,11 @@ async def test_the_fallback_answers_for_a_model_that_is_down(
     )
     await bench.summarise(fallback_models=(SPARE,))
     assert [request.body["model"] for request in fake_llm.requests] == ["main", "main", "spare"]
-    assert bench.effort is not None
-    assert (bench.effort.model, bench.effort.failures) == (SPARE, 2)
+    assert bench.run is not None
+    assert (bench.run.model, bench.run.failures) == (SPARE, 2)
 
 
-async def test_too_long_for_the_model_is_asked_in_smaller_chunks(
+async def test_input_too_long_for_the_model_is_sent_in_smaller_chunks(
     fake_llm: FakeLLM, bench: Bench
 ) -> None:
     """E5, E6: the provider's own words for an overflow halve the chunk."""
@@ -241,7 +241,7 @@ async def test_injections_stay_inside_their_frame(fake_llm: FakeLLM, bench: Benc
     fake_llm.always(fake.echo(lambda request: request.text.split("---")[1]))
     assert await bench.reason() == "bad_answer"
     fake_llm.always(fake.answer())
-    bench.effort = None
+    bench.run = None
     made = await bench.summarise([user(hostile), *talk()])
     text = fake_llm.requests[-1].text
     assert text.count("</conversation>") == 1
@@ -258,9 +258,9 @@ async def test_an_open_circuit_keeps_calls_from_the_server(fake_llm: FakeLLM, be
     summariser = Summariser(breaker, MODELS, TOKENIZER, settings, no_sleep)
     failures = []
     for _ in range(4):
-        effort = summariser.start_run("tenant")
+        run = summariser.start_run("tenant")
         with pytest.raises(ServiceUnavailable) as failure:
-            await summariser.summarise(talk(), None, SummaryRequest(), MAIN, 500, effort)
+            await summariser.summarise(talk(), None, SummaryRequest(), MAIN, 500, run)
         failures.append(failure.value.facts)
     assert {facts["reason"] for facts in failures} == {"circuit_open"}
     assert all(facts["retry_after"] > 0 for facts in failures)
@@ -290,7 +290,7 @@ async def test_the_service_spends_no_more_than_it_may(
     assert fake_llm.calls == 2
 
 
-async def test_the_service_leaves_a_broken_model_alone(
+async def test_the_service_stops_calling_a_broken_model(
     with_model: Settings, fake_llm: FakeLLM
 ) -> None:
     """E9: breaker settings reach the gateway; calls refused by it are not counted as spent."""
@@ -323,9 +323,7 @@ async def test_secret_settings_reach_the_summariser(
         assert all(word in text for word in shown)
 
 
-async def test_other_work_goes_on_while_a_slow_model_thinks(
-    fake_llm: FakeLLM, bench: Bench
-) -> None:
+async def test_other_work_goes_on_during_a_slow_model_call(fake_llm: FakeLLM, bench: Bench) -> None:
     """E11: a summary in flight holds no other one up."""
     released, arrived = Event(), Event()
     await bench.summarise()

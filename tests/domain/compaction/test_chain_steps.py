@@ -38,7 +38,7 @@ def signals() -> st.SearchStrategy[ConversationSignals]:
     return st.builds(ConversationSignals, share, share, share, st.floats(0, 500), st.integers(0, 9))
 
 
-def test_signals_say_what_a_history_is_made_of() -> None:
+def test_signals_describe_a_history() -> None:
     """Tool output, its largest piece, calls and turns are measured in shares and means (D5)."""
     history = [
         entry(1, U, 100),
@@ -74,7 +74,7 @@ def test_shares_are_shares(history: list[Entry], failures: int) -> None:
     assert found.failures == failures
 
 
-def test_nothing_stands_out_and_nothing_is_changed() -> None:
+def test_an_ordinary_history_leaves_the_steps_unchanged() -> None:
     """The policy's own order runs at its usual depth (D5)."""
     for steps in (ALL, (TRUNCATE, CLEAR), (SUMMARIZE,)):
         assert plan_steps(steps, MIXED) == tuple(PlannedStep(name) for name in steps)
@@ -129,7 +129,7 @@ def test_long_turns_are_cut_inside() -> None:
 
 
 @given(st.lists(st.sampled_from(ChainStep), min_size=1, unique=True), signals())
-def test_no_step_is_invented_or_lost_but_clearing(
+def test_steps_are_only_reordered_or_lose_clearing(
     steps: list[ChainStep], found: ConversationSignals
 ) -> None:
     """Only order and depth change; clearing alone may be left out; something always runs (D5)."""
