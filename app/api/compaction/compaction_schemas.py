@@ -1,4 +1,4 @@
-"""Compactions on the wire: what is asked, and the receipts (E7, E8)."""
+"""Schemas of compactions: the request and the receipts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.domain.conversations.compaction_receipt import Trigger
 
 
 class CompactionRequest(Asked):
-    """A compaction now, whatever the pressure."""
+    """A compaction now, however full the window is."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"instructions": "Keep every file path.", "dry_run": True}]}
@@ -27,24 +27,24 @@ class CompactionRequest(Asked):
         default=None, description="Model that summarises; must be an allowed one."
     )
     instructions: str | None = Field(
-        default=None, max_length=32_000, description="What this summary in particular should keep."
+        default=None, max_length=32_000, description="What this summary should keep."
     )
     target_tokens: Tokens | None = Field(
         default=None,
         description="Tokens of the payload to aim for; by default `compaction.target` of the"
         " effective window or, within it already, as few as the strategy can.",
     )
-    dry_run: bool = Field(default=False, description="Only show what would be done.")
+    dry_run: bool = Field(default=False, description="Only return what would be done.")
 
 
 class MadeSummary(Answered):
     """A summary that a compaction made or shows."""
 
-    summary_range: list[int] = Field(description="Seqs it stands for, the end excluded.")
-    level: int = Field(description="1: of messages; above: of summaries one level below.")
+    summary_range: list[int] = Field(description="Seqs that it stands for, the end excluded.")
+    level: int = Field(description="1: of messages; higher: of summaries one level below.")
     text: str = Field(description="Its text.")
     tokens: int = Field(description="Tokens of the message that shows it.")
-    sources: list[list[int]] = Field(description="The ranges it was made of.")
+    sources: list[list[int]] = Field(description="The ranges that it was made from.")
 
 
 _SUMMARY: dict[str, Any] = {
@@ -95,40 +95,40 @@ class Receipt(Answered):
     compaction_id: str = Field(description="Its id.")
     parent_id: str | None = Field(description="The compaction that was active before.")
     status: Literal["active", "superseded", "undone"] = Field(
-        description="`active`: the context shows it; `superseded`: a later one or a change of"
-        " policy took its place."
+        description="`active`: the context shows it; `superseded`: a later compaction or a"
+        " change of policy replaced it."
     )
-    trigger: Trigger = Field(description="What made it run.")
+    trigger: Trigger = Field(description="Why it ran.")
     strategy: StrategyName = Field(description="The strategy that planned it.")
-    strategies_run: list[str] = Field(description="What ran, in order.")
+    strategies_run: list[str] = Field(description="The steps that ran, in order.")
     hidden_range: list[int] = Field(
-        description="Seqs it is about, the end excluded; its messages can be read in full."
+        description="Seqs that it hides, the end excluded; their messages can be read in full."
     )
     kept: list[int] = Field(description="Seqs in the range that stay verbatim.")
     cleared_through: int = Field(
         description="Tool results up to this seq are placeholders; 0 for none."
     )
-    summary: str | None = Field(description="What stands for the range; null when nothing does.")
-    retain: str | None = Field(description="What was asked to be kept word for word.")
-    note: str | None = Field(description="What the context says of messages left out.")
+    summary: str | None = Field(description="The text that stands for the range; null without one.")
+    retain: str | None = Field(description="Text that was requested to be kept verbatim.")
+    note: str | None = Field(description="The note in the context about messages left out.")
     summaries: list[MadeSummary] = Field(description="The summaries the context shows, in order.")
     made: list[MadeSummary] = Field(
-        description="The summaries this compaction made; a tree may have folded some of them away."
+        description="The summaries that this compaction made; a tree may have merged some of them."
     )
     before_tokens: int = Field(description="Tokens of the payload before.")
     after_tokens: int = Field(description="Tokens of the payload after.")
     before_msg_count: int = Field(description="Messages of the payload before.")
     after_msg_count: int = Field(description="Messages of the payload after.")
-    summary_tokens: int = Field(description="Tokens of all that stands for the range.")
+    summary_tokens: int = Field(description="Tokens of the messages that stand for the range.")
     model: str | None = Field(description="Model that summarised; null when none was needed.")
-    prompt_hash: str | None = Field(description="Tells apart what the model was asked.")
-    calls: int = Field(description="Calls of a model, failed ones too.")
-    input_tokens: int = Field(description="Input tokens of the calls, as the provider counts.")
+    prompt_hash: str | None = Field(description="Hash of the prompt without the conversation.")
+    calls: int = Field(description="Calls of a model, failed ones included.")
+    input_tokens: int = Field(description="Input tokens of the calls, as the provider counts them.")
     output_tokens: int = Field(description="Output tokens of the calls.")
     cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
     duration_ms: int = Field(description="How long it took.")
     degraded: list[str] = Field(
-        description="What it had to do without, as `summariser_unavailable`."
+        description="What was not available, such as `summariser_unavailable`."
     )
     created_at: datetime = Field(description="When it was applied.")
     undone_at: datetime | None = Field(description="When it was undone.")

@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/compact` and `/compactions`: compacting, receipts, undo (E7, E8)."""
+"""`/v1/conversations/{id}/compact` and `/compactions`: compactions, their receipts, undo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.api.compaction.compaction_schemas import CompactionRequest, Receipt, ReceiptPage
 from app.api.compaction.job_schemas import Job
-from app.api.compaction.jobs import shown as shown_job
+from app.api.compaction.jobs import job_json
 from app.api.conversations.message_schemas import MessagePage
 from app.api.conversations.messages import transcript
 from app.api.http import cursors
@@ -77,25 +77,25 @@ async def compact(
     conversation_id: ConversationPath,
     body: CompactionRequest | None = None,
     wait: Annotated[
-        bool, Query(description="false: answer at once with a job, which a worker does.")
+        bool, Query(description="false: return a job at once, which a worker runs.")
     ] = True,
 ) -> Response:
-    """Compact what the strategy allows, whatever the pressure; `compacted` tells if it did.
+    """Compact what the strategy allows, however full the window is; see `compacted` in the result.
 
-    Waits for a compaction that is running. `503` when the model fails: then the context is as
-    it was. The log never changes.
+    Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
+    log never changes.
     """
     known_id = conversation_id_from(conversation_id)
-    ask = CompactRequest()
-    if body is not None:
-        ask = CompactRequest(
-            body.model, body.instructions, body.strategy, body.target_tokens, body.dry_run
+    options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
+    if wait or options.dry_run:
+        return Json(
+            await services(request).compaction.compact(tenant_of(request), known_id, options)
         )
-    if wait or ask.dry_run:
-        return Json(await services(request).compaction.compact(tenant_of(request), known_id, ask))
-    services(request).compaction.check(ask)
-    job = await services(request).jobs.start(tenant_of(request), known_id, "compact", ask.as_json())
-    return Json(shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
+    services(request).compaction.check(options)
+    job = await services(request).jobs.start(
+        tenant_of(request), known_id, "compact", options.as_json()
+    )
+    return Json(job_json(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
 
 @page_router.get(
@@ -132,7 +132,7 @@ async def list_compactions(
 async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
 ) -> Response:
-    """Return one receipt: what was hidden, what stands for it, and what that took."""
+    """Return one receipt: what was hidden, what stands for it, and what it cost."""
     known_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
     return Json(
@@ -154,7 +154,7 @@ async def expand_compaction(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Return the original messages of the range a compaction is about, in log order."""
+    """Return the original messages of the range that a compaction hides, in log order."""
     known_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
     after_seq = 0
@@ -180,8 +180,8 @@ async def undo_compaction(
 ) -> Response:
     """Show again what was shown before the newest active compaction, byte for byte.
 
-    Only that one can be undone, else `409`. Until the log has grown by 5 % of the window it is
-    not compacted again by itself, as long as it fits.
+    Another one is `409`. The conversation is not compacted automatically until the log has grown
+    by 5 % of the window, as long as it fits.
     """
     known_id = conversation_id_from(conversation_id)
     receipt_id = _compaction_id_from(compaction_id)
@@ -191,7 +191,7 @@ async def undo_compaction(
 
 
 def _compaction_id_from(text: str) -> str:
-    """Return the id of a path in its one spelling; what is no UUID is found nowhere."""
+    """Return the id of a path in lower case; raises NotFound for what is no UUID."""
     if not UUID.fullmatch(text):
         raise NotFound(f"No compaction {text!r}", {"compaction_id": text})
     return text.lower()
@@ -199,36 +199,19 @@ def _compaction_id_from(text: str) -> str:
 
 def _item(found: receipts.Receipt) -> dict[str, Any]:
     receipt, view = found.compaction, found.compaction.view
-    return {
-        "compaction_id": receipt.compaction_id,
-        "parent_id": receipt.parent_id,
+    other = {
         "status": found.status,
-        "trigger": receipt.trigger,
-        "strategy": receipt.strategy,
-        "strategies_run": receipt.strategies_run,
         "hidden_range": _range(receipt.span),
         "kept": view.kept,
         "cleared_through": view.trimmed_through,
-        "summary": receipt.summary,
         "retain": view.retain,
         "note": view.note,
         "summaries": [_summary(summary) for summary in view.summaries],
         "made": [_summary(summary) for summary in receipt.made],
-        "before_tokens": receipt.before_tokens,
-        "after_tokens": receipt.after_tokens,
-        "before_msg_count": receipt.before_msg_count,
-        "after_msg_count": receipt.after_msg_count,
-        "summary_tokens": receipt.summary_tokens,
-        "model": receipt.model,
-        "prompt_hash": receipt.prompt_hash,
-        "calls": receipt.calls,
-        "input_tokens": receipt.input_tokens,
-        "output_tokens": receipt.output_tokens,
-        "cost_usd": receipt.cost_usd,
-        "duration_ms": receipt.duration_ms,
-        "degraded": receipt.degraded,
-        "created_at": receipt.created_at,
-        "undone_at": receipt.undone_at,
+    }
+    return {
+        name: other[name] if name in other else getattr(receipt, name)
+        for name in Receipt.model_fields
     }
 
 

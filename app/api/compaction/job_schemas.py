@@ -1,4 +1,4 @@
-"""Jobs on the wire."""
+"""Schemas of jobs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ JOB: dict[str, Any] = {
 
 
 class Job(Answered):
-    """Work in the background, and what came of it."""
+    """Work in the background, and its result."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [JOB]})
 
     job_id: str = Field(description="Id of the job.")
-    conversation_id: str = Field(description="The conversation it works on.")
-    kind: str = Field(description="What it does.")
+    conversation_id: str = Field(description="The conversation that it works on.")
+    kind: str = Field(description="What kind of work it is.")
     status: Literal["queued", "running", "done", "failed"] = Field(
-        description="How far it has come; `done` and `failed` are final."
+        description="`done` and `failed` are final."
     )
-    result: CompactResult | None = Field(description="What came of it; null until it is done.")
+    result: CompactResult | None = Field(description="Its result; null until it is done.")
     error: ProblemAnswer | None = Field(description="Why it failed; null unless it did.")
-    created_at: datetime = Field(description="When it was asked for.")
+    created_at: datetime = Field(description="When it was requested.")
     updated_at: datetime = Field(description="When its status last changed.")

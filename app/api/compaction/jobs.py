@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}`: how far background work has come (E6)."""
+"""`/v1/jobs/{id}`: the state of work in the background. [compaction.jobs]"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(route_class=WireRoute, tags=["compactions"])
 JobPath = Annotated[
     str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])
 ]
-# Of two kinds with one code, the first in the table is the one that services raise.
+# Of two errors with one code, the first in the table is the one that services raise.
 _STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATUS.items()])}
 
 
@@ -33,32 +33,32 @@ _STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATU
     responses=errors.problems_of(NotFound, ServiceUnavailable),
 )
 async def get_job(request: Request, job_id: JobPath) -> Response:
-    """Return how far a job has come, and its result or its error once it has ended."""
+    """Return the status of a job, and its result or its error once it has ended."""
     if not UUID.fullmatch(job_id):
         raise NotFound(f"No job {job_id}", {"job_id": job_id})
-    return Json(shown(await services(request).jobs.get(tenant_of(request), job_id.lower())))
+    return Json(job_json(await services(request).jobs.get(tenant_of(request), job_id.lower())))
 
 
-_NEWER: dict[str, Any] = {"estimated": False, "degraded": []}
-"""What results of the release before do not say yet."""
+_NEW_FIELDS: dict[str, Any] = {"estimated": False, "degraded": []}
+"""Fields that stored results of the release before do not have."""
 
 
-def shown(job: Job) -> dict[str, Any]:
-    """Return a job as it is answered; its error as the problem that a request would have got."""
+def job_json(job: Job) -> dict[str, Any]:
+    """Return a job as JSON; its error is the problem that a request would have returned."""
     return {
         "job_id": job.job_id,
         "conversation_id": job.conversation_id,
         "kind": job.kind,
         "status": job.status,
-        "result": _NEWER | json_text.loads(job.result) if job.result else None,
+        "result": _NEW_FIELDS | json_text.loads(job.result) if job.result else None,
         "error": _problem(json_text.loads(job.error)) if job.error else None,
         "created_at": job.created_at,
         "updated_at": job.updated_at,
     }
 
 
-def _problem(told: dict[str, Any]) -> dict[str, Any]:
-    code, detail = told.pop("code"), told.pop("detail")
-    answer = errors.problem(_STATUS_OF_CODE.get(code, 500), code, detail, facts=told)
+def _problem(facts: dict[str, Any]) -> dict[str, Any]:
+    code, detail = facts.pop("code"), facts.pop("detail")
+    answer = errors.problem(_STATUS_OF_CODE.get(code, 500), code, detail, facts=facts)
     problem: dict[str, Any] = json_text.loads(bytes(answer.body))
     return problem

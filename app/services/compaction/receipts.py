@@ -1,4 +1,4 @@
-"""Receipts of compactions: read, expanded to the original messages, undone (E8, decision 24)."""
+"""Receipts of compactions: read, expanded to the original messages, undone. [compaction.undo]"""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from app.services.prompt.settings_resolver import SettingsResolver
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A receipt with what has become of it: active, superseded or undone."""
+    """A receipt with its status: active, superseded or undone."""
 
     compaction: Compaction
     status: str
 
 
 class ReceiptService:
-    """Reads what compactions did, and takes the newest one back."""
+    """Reads receipts, and undoes the newest compaction."""
 
     def __init__(
         self, database: Database, resolver: SettingsResolver, active: ActiveWindows
     ) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._active = active
 
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
-        """Return why the last compaction failed, None since one has succeeded (E9)."""
+        """Return why the last compaction failed, None if one has succeeded since."""
         async with self._database.session() as records:
             await self._conversation(records, tenant_id, conversation_id)
             return await records.jobs.find_failure(conversation_id)
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
-        """Return the active summary and its range of seqs, None when there is none (D6)."""
+        """Return the active summary and its range of seqs, None without one."""
         async with self._database.session() as records:
-            found = await self._conversation(records, tenant_id, conversation_id)
-        found = await self._active.settled(tenant_id, found)
-        if found.state.compaction_id is None:
+            conversation = await self._conversation(records, tenant_id, conversation_id)
+        conversation = await self._active.settled(tenant_id, conversation)
+        if conversation.state.compaction_id is None:
             return None
         async with self._database.session() as records:
             receipt = await records.contexts.find_compaction(
-                conversation_id, found.state.compaction_id
+                conversation_id, conversation.state.compaction_id
             )
         if receipt is None or receipt.created_at is None or receipt.summary is None:
             return None
-        if receipt.policy_strategy != self._frames.policy_of(found).strategy:
+        if receipt.policy_strategy != self._resolver.policy_of(conversation).strategy:
             return None
         return ContextState(
             strategy=receipt.strategy,
@@ -75,18 +75,20 @@ class ReceiptService:
     ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         async with self._database.session() as records:
-            found = await self._conversation(records, tenant_id, conversation_id)
+            conversation = await self._conversation(records, tenant_id, conversation_id)
             page = await records.contexts.compactions(
                 conversation_id, limit, before, Bound(read.max_bytes)
             )
-        return Page((_with_status(found, receipt) for receipt in page), has_more=page.has_more)
+        return Page(
+            (_with_status(conversation, receipt) for receipt in page), has_more=page.has_more
+        )
 
     async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Return one receipt; raises NotFound."""
         async with self._database.session() as records:
-            found = await self._conversation(records, tenant_id, conversation_id)
+            conversation = await self._conversation(records, tenant_id, conversation_id)
             receipt = await _receipt(records, conversation_id, compaction_id)
-        return _with_status(found, receipt)
+        return _with_status(conversation, receipt)
 
     async def expand(
         self,
@@ -97,29 +99,29 @@ class ReceiptService:
         limit: int,
         read: Read = UNLIMITED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
-        """Return the original messages of a receipt's range, those after a seq (E8).
+        """Return the original messages of a receipt's range, those after a seq.
 
-        What was not in the active window then was no part of it.
+        Messages outside the active window of that time are not part of it.
         """
         async with self._database.session() as records:
-            found = await self._conversation(records, tenant_id, conversation_id)
+            conversation = await self._conversation(records, tenant_id, conversation_id)
             receipt = await _receipt(records, conversation_id, compaction_id)
         spans = overlap((receipt.span,), receipt.view.window)
         ahead = [
             (max(after_seq, span.start - 1), span.end)
-            for span in spans_through(spans, found.state.head_seq)
+            for span in spans_through(spans, conversation.state.head_seq)
             if span.end - 1 > after_seq
         ]
         page = Page[StoredMessage]()
         for place, (first, end) in enumerate(ahead, start=1):
-            some = await self._some(conversation_id, first, end, limit - len(page), page, read)
-            has_more = some.has_more or place < len(ahead)
-            page = Page((*page, *some), has_more=has_more)
-            if some.has_more or len(page) == limit:
+            more = await self._page_of(conversation_id, first, end, limit - len(page), page, read)
+            has_more = more.has_more or place < len(ahead)
+            page = Page((*page, *more), has_more=has_more)
+            if more.has_more or len(page) == limit:
                 break
-        return found, page
+        return conversation, page
 
-    async def _some(
+    async def _page_of(
         self,
         conversation_id: str,
         first: int,
@@ -130,53 +132,55 @@ class ReceiptService:
     ) -> Page[StoredMessage]:
         """Return more messages for a page, as many as its bytes allow."""
 
-        async def ask(bound: Bound) -> Page[StoredMessage]:
+        async def read_page(bound: Bound) -> Page[StoredMessage]:
             async with self._database.session() as records:
                 return await records.log.page(conversation_id, first, end, "asc", limit, bound)
 
         if not page:
-            return await read.page(ask)
-        held = sum(message.byte_size for message in page)
-        return await ask(Bound(max(0, read.max_bytes - held), whole_first=False))
+            return await read.page(read_page)
+        size = sum(message.byte_size for message in page)
+        return await read_page(Bound(max(0, read.max_bytes - size), whole_first=False))
 
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
-        """Show again what was shown before the newest compaction; the log never moved.
+        """Show what was shown before the newest compaction.
 
-        Automatic compaction, and clearing, then rest until the log has grown (decision 24).
-        Raises Conflict for a compaction that is not the active one.
+        Automatic compaction and clearing are suspended until the log has grown. Raises Conflict
+        for a compaction that is not the active one. [compaction.undo-suspends]
         """
         async with self._database.transaction() as records:
-            found = await records.log.lock(tenant_id, conversation_id, self._frames.default_model)
-            if found is None:
+            conversation = await records.log.lock(
+                tenant_id, conversation_id, self._resolver.default_model
+            )
+            if conversation is None:
                 raise NotFound.conversation(conversation_id)
             receipt = await _receipt(records, conversation_id, compaction_id)
-            if found.state.compaction_id != compaction_id:
+            if conversation.state.compaction_id != compaction_id:
                 raise Conflict(
                     "Only the newest active compaction can be undone",
-                    {"active": found.state.compaction_id},
+                    {"active": conversation.state.compaction_id},
                 )
-            await self._show_before(records, found, receipt)
+            await self._show_before(records, conversation, receipt)
             await records.contexts.mark_undone(conversation_id, compaction_id)
-            told = json_text.dumps({"compaction_id": compaction_id})
-            await records.events.add(conversation_id, EventType.UNDONE, told)
+            data = json_text.dumps({"compaction_id": compaction_id})
+            await records.events.add(conversation_id, EventType.UNDONE, data)
         return await self.get(tenant_id, conversation_id, compaction_id)
 
     async def _show_before(
         self, records: Repositories, conversation: Conversation, receipt: Compaction
     ) -> None:
-        """Put the view of a receipt's parent back, with the pins that were set since (D8)."""
+        """Show the view of a receipt's parent, with the pins that were set since."""
         conversation_id, state = conversation.conversation_id, conversation.state
         parent = None
         if receipt.parent_id is not None:
             parent = await records.contexts.find_compaction(conversation_id, receipt.parent_id)
-        resolved = await self._frames.of(conversation)
+        resolved = await self._resolver.of(conversation)
         kept: tuple[int, ...] = ()
         if parent is not None:
             pinned = await records.contexts.pinned(conversation_id)
             kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
         before = replace(conversation, state=replace(state, kept=kept))
-        shown = await shown_of(records, self._frames, before, parent)
+        shown = await shown_of(records, self._resolver, before, parent)
         limits = resolved.policy_limits
         applied = await records.contexts.show(
             conversation_id,
@@ -185,13 +189,13 @@ class ReceiptService:
             cause="undone",
             resume_at=resume_at(state, limits) if limits is not None else state.tokens + 1,
         )
-        assert applied, "the head is locked, and the view shows every pin"
+        assert applied, "the conversation is locked, and the view shows every pin"
 
     async def _conversation(
         self, records: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation:
         found = await records.conversations.find(
-            tenant_id, conversation_id, self._frames.default_model
+            tenant_id, conversation_id, self._resolver.default_model
         )
         if found is None:
             raise NotFound.conversation(conversation_id)
