@@ -23,11 +23,11 @@ class CompactResult:
     before_msg_count: int
     after_msg_count: int
     strategies_run: tuple[str, ...]
-    summary_range: tuple[int, int] | None
-    model: str | None
-    summary_tokens: int
-    cost_usd: float | None
-    duration_ms: int
+    summary_range: tuple[int, int] | None = None
+    model: str | None = None
+    summary_tokens: int = 0
+    cost_usd: float | None = None
+    duration_ms: int = 0
     estimated: bool = False
     degraded: tuple[str, ...] = ()
 

@@ -142,9 +142,4 @@ def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -
         before_msg_count=messages,
         after_msg_count=messages,
         strategies_run=steps,
-        summary_range=None,
-        model=None,
-        summary_tokens=0,
-        cost_usd=None,
-        duration_ms=0,
     )

@@ -132,7 +132,7 @@ def planned(
 # --- when it is worth it --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wish", [CompactionOptions(), FORCED])
+@pytest.mark.parametrize("options", [CompactionOptions(), FORCED])
 @pytest.mark.parametrize("name", StrategyName)
 def test_disabled_compaction_does_nothing_even_when_forced(
     options: CompactionOptions, name: StrategyName
