@@ -39,7 +39,6 @@ from app.services.common.read_permits import Reads
 from app.services.common.tenant_shares import Shares
 from app.services.compaction.jobs import JobService
 from app.services.compaction.receipts import ReceiptService
-from app.services.compaction.runs import CompactRequest
 from app.services.conversations.agents import AgentService
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import NewConversation

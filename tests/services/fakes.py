@@ -21,18 +21,22 @@ from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
-from app.domain.compaction.planning import CompactResult
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.results import CompactResult
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import Cursor
 from app.domain.formats import parse_tool
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.compaction.compaction import CompactionService, CompactRequest
+from app.services.compaction.background import BackgroundCompactions
+from app.services.compaction.compaction import CompactionService
 from app.services.compaction.leases import Leases
 from app.services.compaction.receipts import ReceiptService
-from app.services.compaction.summariser import Summariser, SummariserSettings
+from app.services.compaction.runner import CompactionRunner
+from app.services.compaction.runs import CompactRequest
+from app.services.compaction.summariser import Summariser
+from app.services.compaction.summariser_run import SummariserSettings
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.appended_messages import Appended
@@ -278,15 +282,16 @@ class Harness:
             self.summariser.check_model,
         )
         self.leases = Leases(self.database, new_id)
-        self.compaction = CompactionService(
+        runner = CompactionRunner(
             self.database,
             self.resolver,
             self.summariser,
-            self.leases,
             self.active,
             new_id,
             self.clock.now_ms,
         )
+        self.compaction = CompactionService(runner, self.leases)
+        self.background = BackgroundCompactions(runner)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
         self.pins = PinService(self.database, self.resolver, self.active)
         self.context = self.cold()
@@ -371,7 +376,7 @@ class Harness:
         """Do what a worker does that looks at the conversation, unless another compacts it."""
         async with self.leases.held(conversation_id) as is_mine:
             if is_mine:
-                await self.compaction.work(TENANT, conversation_id, job_id)
+                await self.background.work(TENANT, conversation_id, job_id)
 
     async def compact(self, conversation_id: str, **ask: Any) -> CompactResult:
         """Compact now, as asked."""

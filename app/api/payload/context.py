@@ -32,7 +32,7 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.compaction.overflow_errors import overflow_in
+from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import DYNAMIC_KINDS, section_from
 from app.services.payload.pipeline.state import KnownPayload
@@ -174,7 +174,7 @@ async def overflow(
     known_id = conversation_id_from(conversation_id)
     ask = _DEFAULT
     if body is not None:
-        if body.error is not None and not overflow_in(body.error):
+        if body.error is not None and not is_context_overflow(body.error):
             raise ValidationError.at(
                 "/error", "This error does not mean that the input is too long"
             )

@@ -21,7 +21,8 @@ from app.domain.compaction.summary_budget import (
     tree_node_text_limit,
 )
 from app.domain.compaction.views import agent_tools_tokens, shown_entries, view_summary_tokens
-from app.domain.conversations.records import Compaction, Conversation, ConversationState, Trigger
+from app.domain.conversations.compaction_receipt import Compaction, Trigger
+from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import WHOLE, Span, View, overlap
 from app.domain.models.budget import Limits

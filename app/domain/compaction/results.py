@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.conversations.records import Compaction
+from app.domain.conversations.compaction_receipt import Compaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.plans import HistoryBudget
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
-from app.domain.conversations.records import Compaction
+from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.models.budget import Limits
 
 MIN_SUMMARY_TOKENS = 64

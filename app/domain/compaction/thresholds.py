@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from app.domain.common.policy import CompactionMode
-from app.domain.conversations.records import ConversationState
+from app.domain.conversations.conversation import ConversationState
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import ResolvedSettings
 

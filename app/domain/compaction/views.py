@@ -12,7 +12,7 @@ from dataclasses import replace
 from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, SummaryRole
 from app.domain.compaction.plans import CompactionPlan
-from app.domain.conversations.records import ConversationState
+from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import (
     SUMMARY_PREFIX,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
-from app.domain.compaction.text_shortening import preview_of
+from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import TRIMMED_TOKENS
 from app.domain.conversations.view import ShortenedMessage, View
@@ -249,11 +249,11 @@ class Assembler(ABC):
     def _shortened(self, row: LogRow, short: ShortenedMessage) -> Message:
         """Return a message with the middle of its texts left out (rule 5)."""
         message, ref = row.message(), message_ref(row.id, row.seq)
-        preview = preview_of(message, short, ref)
+        preview = shortened_preview(message, short, ref)
         if all(name in self.tools for name in preview.mentions):
             self.mentions.update(preview.mentions)
             return preview.message
-        return preview_of(message, short, ref, named=False).message
+        return shortened_preview(message, short, ref, named=False).message
 
     def _in_format(self, row: LogRow, message: Message, format: FormatName) -> Message:
         """Return a message with the reasoning that came in the Chat format as this one has it."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.compaction.text_shortening import SHORTENED
+from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.view import View, minus, view_from
@@ -196,7 +196,7 @@ def _view_change(old: View, new: View) -> str | None:
     if (old.trimmed_through, old.untrimmed) != (new.trimmed_through, new.untrimmed):
         return "tool_results_cleared"
     if old.shortened != new.shortened:
-        return SHORTENED
+        return MESSAGES_SHORTENED
     return None
 
 

@@ -16,8 +16,8 @@ from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.results import result_of
 from app.domain.compaction.thresholds import compaction_threshold, resume_at
 from app.domain.compaction.views import kept_seqs, shown_entries, view_summary_tokens
+from app.domain.conversations.compaction_receipt import Compaction, Trigger, VisibleState
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import Compaction, Trigger, VisibleState
 from app.domain.conversations.view import Span
 from app.services.compaction.runs import CompactionRun, ExecutedPlan
 from app.services.ports import Database

@@ -18,7 +18,7 @@ from app.domain.common.errors import (
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.thresholds import compaction_threshold, resume_at
-from app.domain.conversations.records import Trigger
+from app.domain.conversations.compaction_receipt import Trigger
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest, request_from
 from app.services.prompt.budget_status import is_due_as_reported

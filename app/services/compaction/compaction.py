@@ -15,7 +15,8 @@ from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationErr
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
 from app.domain.compaction.results import CompactionPending, CompactResult, result_of
-from app.domain.conversations.records import ConversationState, Trigger
+from app.domain.conversations.compaction_receipt import Trigger
+from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span, View
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.leases import Leases

@@ -11,7 +11,7 @@ from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summary_budget import summary_text_limit, tree_node_text_limit
 from app.domain.compaction.views import summary_message_tokens
-from app.domain.conversations.records import Trigger
+from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.view import Span, Summary, overlap
 from app.services.compaction.paged_summarisation import summarise_paged
 from app.services.compaction.runs import (

@@ -17,7 +17,7 @@ from app.domain.compaction.views import (
     with_shortened,
     without_compaction,
 )
-from app.domain.conversations.records import Conversation
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings

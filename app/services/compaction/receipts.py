@@ -10,8 +10,10 @@ from app.domain.common.pages import Bound, Page
 from app.domain.compaction.results import ContextState
 from app.domain.compaction.thresholds import resume_at
 from app.domain.compaction.views import kept_seqs, kept_with_pins
+from app.domain.conversations.compaction_receipt import Compaction, Failure
+from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import Compaction, Conversation, Failure, StoredMessage
+from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows, shown_of

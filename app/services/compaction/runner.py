@@ -10,8 +10,8 @@ from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationErr
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import NoCompaction
 from app.domain.compaction.results import CompactResult, result_of
+from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.events import EventType
-from app.domain.conversations.records import Trigger
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.applying import CompactionStore
 from app.services.compaction.dry_runs import DRY_RUN, estimated_result

@@ -18,7 +18,7 @@ from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.summary_budget import summary_reserve
 from app.domain.compaction.thresholds import compaction_threshold
 from app.domain.compaction.views import view_after
-from app.domain.conversations.records import Trigger
+from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.turns import never_cleared
 from app.domain.conversations.view import Span, Summary, View
 from app.services.compaction.summariser_run import SummariserRun

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from app.domain.compaction.planning import as_shown, base_view, summary_cost
+from app.domain.compaction.views import base_view, shown_entries, view_summary_tokens
 from app.domain.conversations.active_window import (
     OUT_OF_DATE,
     ActiveWindow,
@@ -165,11 +165,11 @@ async def shown_of(
     entries: list[Entry] = []
     for span in spans_through(view.spans, state.head_seq):
         entries += await records.log.entries(conversation.conversation_id, span.start, span.end)
-    left = as_shown(entries, view)
+    left = shown_entries(entries, view)
     return VisibleState(
         view,
         receipt.compaction_id,
-        summary_cost(view, resolver.counter(conversation.counter)),
+        view_summary_tokens(view, resolver.counter(conversation.counter)),
         state.tokens - sum(entry.tokens for entry in left),
         state.head_seq - len(left),
         tuple(filter(view.shows, state.kept)),

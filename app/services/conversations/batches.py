@@ -15,7 +15,7 @@ from app.domain.common.errors import (
 )
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
-from app.domain.compaction.planning import NO_THRESHOLD, CompactionThreshold
+from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
 from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
 from app.domain.formats import FORMATS, as_given, gather
 from app.domain.tool_output.blobs import Blob, StoredChunk

@@ -16,7 +16,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.common.pages import Page
-from app.domain.compaction.planning import CompactionThreshold, compaction_threshold
+from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log.batch import batch_shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ValidationError
-from app.domain.compaction.planning import base_view, newly_kept
+from app.domain.compaction.views import base_view, kept_with_pins
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.services.common.lookup import lock_conversation
@@ -52,7 +52,7 @@ class PinService:
                 )
             if receipt is not None:
                 view = base_view(found.state, receipt.view, self._resolver.policy_of(found))
-                kept, tokens, messages = newly_kept(view, found.state.kept, around)
+                kept, tokens, messages = kept_with_pins(view, found.state.kept, around)
                 if kept != found.state.kept:
                     await records.contexts.keep(conversation_id, kept, tokens, messages)
             event = json_text.dumps({"seqs": seqs})

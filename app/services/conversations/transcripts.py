@@ -17,7 +17,7 @@ from app.domain.common.ids import ConversationId
 from app.domain.common.messages import Role
 from app.domain.common.pages import Bound, Page
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.planning import base_view
+from app.domain.compaction.views import base_view
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.stored_message import StoredMessage

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.domain.common.errors import Conflict, NotFound
-from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.results import CompactResult
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.epoch import choose_epoch

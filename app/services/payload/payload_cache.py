@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from cachetools import LRUCache
 
-from app.domain.compaction.tool_result_clearing import output_tokens
+from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import View
@@ -49,7 +49,7 @@ class CachedPayload:
         self.assembler.add(row)
         item = entry(row.seq, row.role, row.tokens)
         self.entries.append(item)
-        self.output_tokens += output_tokens(item, self.view)
+        self.output_tokens += tool_output_tokens(item, self.view)
 
 
 class PayloadCache:

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 from app.domain.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.results import CompactResult
 from app.domain.conversations.search.recall import Recalled
 from app.domain.prompt.agent_tools import (
     MAX_BYTES,
@@ -37,7 +37,8 @@ from app.domain.prompt.agent_tools import (
 from app.domain.tool_output.blobs import encode
 from app.domain.tool_output.grep import GrepMatch, GrepResult
 from app.domain.tool_output.slices import Bytes, Lines
-from app.services.compaction.compaction import CompactionService, CompactRequest
+from app.services.compaction.compaction import CompactionService
+from app.services.compaction.runs import CompactRequest
 from app.services.conversations.search import SearchService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.tool_output.blobs import BlobService

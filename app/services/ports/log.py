@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.compaction.planning import CompactionThreshold
+from app.domain.compaction.thresholds import CompactionThreshold
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.events import Cursor, EventPage
 from app.domain.conversations.log.batch import BatchShape

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.domain.common.errors import ContextError
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.planning import own_mentions, own_tools_cost
+from app.domain.compaction.views import agent_tools_tokens, mentioned_agent_tools
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, overlap
 from app.domain.conversations.visibility import last_from
@@ -85,8 +85,10 @@ def usage_of(resolved: ResolvedSettings, conversation: Conversation, shown: int)
     """Return the usage of a build that shows so many tokens of the log, its notes included."""
     state = conversation.state
     if resolved.limits is None:
-        return resolved.usage(shown, state.summary_tokens, own_tools_cost(resolved, state))
-    return noted(resolved, resolved.limits, shown, state.summary_tokens, own_mentions(state))
+        return resolved.usage(shown, state.summary_tokens, agent_tools_tokens(resolved, state))
+    return noted(
+        resolved, resolved.limits, shown, state.summary_tokens, mentioned_agent_tools(state)
+    )
 
 
 @dataclass(frozen=True, slots=True)

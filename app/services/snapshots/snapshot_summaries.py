@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message, Role, Text
-from app.domain.compaction.extractive import recap
-from app.domain.compaction.summaries import SummaryRequest
+from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
 from app.domain.snapshots.snapshots import (
@@ -82,10 +82,10 @@ class SnapshotSummaries:
         ends = _pages((last.conversation_id, span) for span in last.spans[-1:])
         opening, closing = await self._read(*begins[0]), await self._read(*ends[-1])
         messages = sum(window.part.message_count for window in windows)
-        return recap(messages, len(windows), opening, closing)
+        return extract_snapshot_summary(messages, len(windows), opening, closing)
 
     async def _told(self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str) -> str:
-        effort = self._summariser.effort(tenant_id)
+        effort = self._summariser.start_run(tenant_id)
         ask = SummaryRequest(prompt=SUMMARY_PROMPT)
         said: str | None = None
         batch: list[Message] = []
@@ -99,12 +99,12 @@ class SnapshotSummaries:
                     SUMMARY_TOKENS,
                     effort,
                     is_end=False,
-                    least_chars=MIN_SUMMARY_CHARS,
+                    min_chars=MIN_SUMMARY_CHARS,
                 )
                 said = result.text
             batch = messages
         result = await self._summariser.summarise(
-            batch, said, ask, model, SUMMARY_TOKENS, effort, least_chars=MIN_SUMMARY_CHARS
+            batch, said, ask, model, SUMMARY_TOKENS, effort, min_chars=MIN_SUMMARY_CHARS
         )
         return result.text
 

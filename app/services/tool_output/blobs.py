@@ -24,7 +24,7 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, Gone, NotFound, PayloadTooLarge, ServiceUnavailable
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy
-from app.domain.compaction.text_shortening import text_of
+from app.domain.compaction.reduction.text_shortening import readable_text
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log.row import parse_stored
@@ -544,4 +544,4 @@ def _blob_of(message: StoredMessage) -> str | None:
 
 def _bytes_of(message: StoredMessage) -> bytes:
     stored = parse_stored(message.body.encode(), FormatName(message.format))
-    return output_text(stored) if stored.role is Role.TOOL else text_of(stored)
+    return output_text(stored) if stored.role is Role.TOOL else readable_text(stored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from app.domain.compaction.text_shortening import READERS, short_for
+from app.domain.compaction.reduction.text_shortening import READER_TOOLS, shortened_to
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import ShortenedMessage
 from app.domain.models.budget import Limits
@@ -44,7 +44,7 @@ def _shorts(
 ) -> list[ShortenedMessage]:
     most_bytes = resolved.policy.tool_output.max_message_bytes
     found = (
-        short_for(
+        shortened_to(
             row.message(),
             row.seq,
             message_ref(row.id, row.seq),
@@ -59,7 +59,7 @@ def _shorts(
 
 def reader_tokens(resolved: ResolvedSettings, offered: Sequence[str] = ()) -> int:
     """Return what the tools that read the rest of a message cost beside those offered already."""
-    missing = (name for name in resolved.agent_tools(READERS) if name not in offered)
+    missing = (name for name in resolved.agent_tools(READER_TOOLS) if name not in offered)
     return resolved.extra_tokens(tuple(missing))
 
 

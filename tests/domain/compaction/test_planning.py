@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.common.ids import ConversationId
 from app.domain.common.messages import Role
 from app.domain.common.policy import (
     ChainStep,
@@ -62,7 +63,9 @@ from app.domain.compaction.views import (
     with_omission_note,
     without_compaction,
 )
-from app.domain.conversations.records import Compaction, Conversation, ConversationState, Settings
+from app.domain.conversations.compaction_receipt import Compaction
+from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.settings import StoredSettings
 from app.domain.conversations.turns import (
     Entry,
     entry,
@@ -806,9 +809,9 @@ class Talk:
     @property
     def compaction_input(self) -> CompactionInput:
         """What a compaction is planned on now."""
-        settings = Settings()
+        settings = StoredSettings()
         conversation = Conversation(
-            "c", None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
+            ConversationId("c"), None, "tokenizer", settings, settings, "{}", NOW, NOW, self.state
         )
         view = self.view
         shown = tuple(item for item in self.log if view.shows(item.seq))

@@ -19,9 +19,10 @@ from app.domain.common.policy import (
     SlidingWindowPolicy,
     StrategyName,
 )
-from app.domain.compaction.planning import summary_cost, view_after, with_note
-from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget, SlidingCut
-from app.domain.compaction.truncation import truncate
+from app.domain.compaction.plans import CompactionPlan, HistoryBudget, SlidingCut
+from app.domain.compaction.reduction.truncation import truncate
+from app.domain.compaction.strategies import STRATEGIES
+from app.domain.compaction.views import view_after, view_summary_tokens, with_omission_note
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, is_group_boundary, pinned_seqs
 from app.domain.conversations.view import (
@@ -152,13 +153,13 @@ def compacted(draw: st.DrawFn, plan: CompactionPlan, history: Sequence[Entry]) -
 def fitted(view: View, history: Sequence[Entry], room: HistoryBudget) -> View:
     """Return a view made to fit as a build does it, or as it is where nothing fits."""
     shown = [item for item in history if view.shows(item.seq)]
-    room = replace(room, summary=summary_cost(view, third))
+    room = replace(room, summary=view_summary_tokens(view, third))
     found = truncate(shown, view.trimmed_through, room, view.hidden)
     if found is None:
         return view
     untrimmed = {*view.untrimmed, *found.untrimmed}
     view = replace(view, trimmed_through=found.trimmed_through, untrimmed=tuple(sorted(untrimmed)))
-    return view if found.shown is None else with_note(replace(view, spans=found.shown))
+    return view if found.shown is None else with_omission_note(replace(view, spans=found.shown))
 
 
 @st.composite

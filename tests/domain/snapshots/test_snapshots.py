@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Role, Text, ToolCall
-from app.domain.compaction.extractive import recap
+from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.log.draft import draft
 from app.domain.conversations.view import Span, count_in, spans_of
@@ -324,15 +324,15 @@ def test_a_recap_says_what_is_there_asked_answered_and_open() -> None:
     answered = Message(Role.ASSISTANT, (Text("The night train is booked. Anything else?"),))
     calling = Message(Role.ASSISTANT, (ToolCall("c", "hotels", "{}"),))
     more = Message(Role.USER, (Text("And a hotel"),))
-    assert recap(1, 1, [asked], [asked]) == (
+    assert extract_snapshot_summary(1, 1, [asked], [asked]) == (
         "A window of 1 message of 1 conversation. Asked was “Book a train to Bergen”. "
         "The last request is not answered yet."
     )
-    assert recap(42, 2, [asked, answered], [answered, more, calling]) == (
+    assert extract_snapshot_summary(42, 2, [asked, answered], [answered, more, calling]) == (
         "A window of 42 messages of 2 conversations. "
         "First asked was “Book a train to Bergen”, last “And a hotel”. "
         "The last answer began “The night train is booked”. Open is the result of hotels."
     )
-    assert recap(3, 1, [], []) == (
+    assert extract_snapshot_summary(3, 1, [], []) == (
         "A window of 3 messages of 1 conversation. Nothing was asked in it."
     )

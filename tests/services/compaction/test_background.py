@@ -12,11 +12,12 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
-from app.domain.conversations.records import Job
+from app.domain.conversations.job import Job
 from app.services.compaction.jobs import JobService
 from app.services.compaction.leases import Leases
 from app.services.compaction.runs import CompactRequest
-from app.services.conversations.log import Append, Appended
+from app.services.conversations.appended_messages import Appended
+from app.services.conversations.batches import Append
 from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,

@@ -13,7 +13,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summaries.prompt import SummaryRequest
-from app.domain.conversations.records import Compaction
+from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.paged_summarisation import PAGE_MESSAGES, summarise_paged

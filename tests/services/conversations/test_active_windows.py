@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, ValidationError
-from app.domain.compaction.summaries import Completion, ModelCall
+from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span
 from app.domain.prompt.resolved_settings import RequestSettings

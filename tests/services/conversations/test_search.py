@@ -14,7 +14,7 @@ from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationErr
 from app.domain.common.messages import FormatName
 from app.domain.conversations.search.recall import MAX_RECALLED, Recalled
 from app.domain.conversations.stored_message import StoredMessage
-from app.services.compaction.compaction import CompactRequest
+from app.services.compaction.runs import CompactRequest
 from app.services.conversations import search
 from app.services.conversations.search import SearchService
 from app.worker import Worker
@@ -265,7 +265,7 @@ async def test_the_worker_indexes_and_does_not_fail_for_it(
 
     async def work(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
         assert not done
-        await harness.compaction.work(tenant_id, conversation_id, job_id)
+        await harness.background.work(tenant_id, conversation_id, job_id)
 
     async with harness.database.session() as records:
         await records.jobs.add(TENANT, planted, new_id(), "compact", CompactRequest().as_json())

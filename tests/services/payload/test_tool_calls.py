@@ -20,7 +20,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.common.messages import FormatName
-from app.domain.compaction.planning import CompactResult
+from app.domain.compaction.results import CompactResult
 from app.domain.conversations.search.recall import MAX_RECALLED, Recalled
 from app.domain.formats import ToolDefinition
 from app.domain.prompt.agent_tools import MAX_BYTES
@@ -28,7 +28,7 @@ from app.domain.prompt.tool_deferral import Found
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.grep import GrepMatch, GrepResult
 from app.domain.tool_output.slices import Bytes, Lines
-from app.services.compaction.compaction import CompactRequest
+from app.services.compaction.runs import CompactRequest
 from app.services.payload.tool_calls import Answered, ToolCallService
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"

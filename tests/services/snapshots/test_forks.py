@@ -31,7 +31,7 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.common.messages import FormatName
-from app.domain.compaction.planning import as_shown, base_view
+from app.domain.compaction.views import base_view, shown_entries
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.settings import StoredSettings
 from app.domain.conversations.view import Span, spans_through
@@ -463,8 +463,8 @@ async def check_sums(harness: Harness, cid: str) -> None:
     assert state.outside_tokens == state.tokens - sum(item.tokens for item in inside)
     assert state.outside_messages == state.head_seq - len(inside)
     view = base_view(state, receipt.view if receipt else None, harness.resolver.policy_of(found))
-    assert state.shown_tokens == sum(item.tokens for item in as_shown(entries, view))
-    assert state.shown_messages == len(as_shown(entries, view))
+    assert state.shown_tokens == sum(item.tokens for item in shown_entries(entries, view))
+    assert state.shown_messages == len(shown_entries(entries, view))
     for item in pinned:
         if state.window.holds(item.seq):
             assert view.shows(item.seq)

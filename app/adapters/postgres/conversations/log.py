@@ -36,7 +36,7 @@ from app.adapters.postgres.tool_output.blobs import append_parameters
 from app.domain.common import json_text
 from app.domain.common.messages import Role
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.compaction.planning import CompactionThreshold
+from app.domain.compaction.thresholds import CompactionThreshold
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.batch import BatchShape, Times, batch_times
 from app.domain.conversations.log.draft import Draft

@@ -11,7 +11,7 @@ from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS
 from app.adapters.postgres.payload.compactions import CompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
-from app.domain.compaction.planning import kept_of
+from app.domain.compaction.views import kept_seqs
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span, View, view_from
@@ -173,7 +173,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             top_start=top_start,
             top_end=hidden.start,
             tail_start=hidden.end,
-            kept=list(kept_of(view)),
+            kept=list(kept_seqs(view)),
             trimmed_through=view.trimmed_through,
             frame=epoch.start_json,
             sections_hash=epoch.sections_hash,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.strategies import NoCompaction
-from app.domain.compaction.tool_result_clearing import (
-    clear_at_least,
+from app.domain.compaction.plans import NoCompaction
+from app.domain.compaction.reduction.tool_result_clearing import (
     excluded_seqs,
+    min_cleared_tokens,
     plan_clearing,
-    tool_budget,
+    tool_output_budget,
 )
 from app.domain.conversations.view import Span, spans_through
 from app.domain.models.budget import Limits, Pressure, read_pressure
@@ -24,11 +24,11 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     policy = resolved.policy.tool_output
     if not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY:
         return state
-    budget = tool_budget(policy, limits.total)
+    budget = tool_output_budget(policy, limits.total)
     if state.output_tokens <= budget or _is_suspended(state, limits):
         return state
     state = await find_excluded(deps, state)
-    min_cleared = clear_at_least(policy, limits.total)
+    min_cleared = min_cleared_tokens(policy, limits.total)
     plan = plan_clearing(state.planned, state.view, budget, min_cleared)
     if isinstance(plan, NoCompaction):
         return state

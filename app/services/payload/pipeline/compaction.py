@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.policy import CompactionMode
-from app.domain.compaction.planning import CompactionPending
-from app.domain.compaction.strategies import STRATEGIES, NoCompaction
+from app.domain.compaction.plans import NoCompaction
+from app.domain.compaction.results import CompactionPending
+from app.domain.compaction.strategies import STRATEGIES
 from app.domain.models.budget import Pressure, read_pressure
 from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.state import BuildState

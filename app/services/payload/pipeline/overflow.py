@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from app.domain.common.errors import Conflict, ContextOverflow
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.overflow_recovery import view_after_overflow
-from app.domain.compaction.planning import CompactionInput, CompactResult, shorten
-from app.domain.compaction.text_shortening import MIN_TOKENS, max_text
+from app.domain.compaction.planning import CompactionInput
+from app.domain.compaction.reduction.overflow_recovery import view_after_overflow
+from app.domain.compaction.reduction.text_shortening import MIN_SHORTENED_TOKENS, largest_text
+from app.domain.compaction.results import CompactResult
+from app.domain.compaction.views import with_shortened
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import View
 from app.domain.models.budget import Limits, Usage, measure
@@ -87,7 +89,7 @@ async def _smaller_view(
     """
     max_tokens = _max_tokens_after(cut, state.limits)
     shown = state.shown
-    largest = max_text(shown)
+    largest = largest_text(shown)
     if largest is not None and 2 * largest.tokens > sum(item.tokens for item in shown):
         view = await _halve(deps, state, largest, cut, max_tokens)
         if view is not None:
@@ -106,10 +108,10 @@ async def _halve(
 ) -> View | None:
     """Return the view with half of a text, None where the text is short or that is too much."""
     policy = state.resolved.policy.messages
-    if largest.tokens < 2 * MIN_TOKENS or not policy.offload_oversized:
+    if largest.tokens < 2 * MIN_SHORTENED_TOKENS or not policy.offload_oversized:
         return None
     shorts = await shortened_messages(deps, state, {largest.seq: largest.tokens // 2})
-    view = shorten(state.view, shorts)
+    view = with_shortened(state.view, shorts)
     return view if shorts and cut.tokens_in(view) <= max_tokens else None
 
 

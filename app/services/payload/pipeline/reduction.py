@@ -7,23 +7,19 @@ from dataclasses import dataclass, replace
 
 from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.planning import (
-    NOTE_TOKENS,
-    fresh_spans,
-    shown_cost,
-    summary_room,
-    view_after,
-    with_note,
-)
-from app.domain.compaction.strategies import STRATEGIES, CompactionPlan, HistoryBudget
-from app.domain.compaction.summaries import SummaryRequest
-from app.domain.compaction.truncation import (
-    EMERGENCY,
-    TRIMMED,
+from app.domain.compaction.planning import unsummarised_spans
+from app.domain.compaction.plans import CompactionPlan, HistoryBudget
+from app.domain.compaction.reduction.truncation import (
+    EMERGENCY_CUT,
+    RESULTS_CLEARED,
     Truncation,
-    newest_request,
+    newest_user_message,
     truncate_with_note,
 )
+from app.domain.compaction.strategies import STRATEGIES
+from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summary_budget import NOTE_TOKENS, summary_text_limit
+from app.domain.compaction.views import summary_message_tokens, view_after, with_omission_note
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
 from app.services.compaction.paged_summarisation import summarise_paged
@@ -34,7 +30,7 @@ from app.services.payload.pipeline.notes import with_notes
 from app.services.payload.pipeline.overflow import refusal
 from app.services.payload.pipeline.rendering import render_view
 from app.services.payload.pipeline.shortening import (
-    history_budget,
+    remaining_budget,
     shorten_largest,
     shorten_oversized,
 )
@@ -104,13 +100,13 @@ async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: in
         short = await shorten_largest(deps, state, state.planned, overshoot, only_large=True)
         return _Reduction(short) if short is not None else _Reduction(state, state.shown)
     state = (await find_excluded(deps, state)).without_rendered()
-    budget = history_budget(state, overshoot)
+    budget = remaining_budget(state, overshoot)
     plan = STRATEGIES[policy.strategy].plan(
         state.shown, state.view.hidden, budget, policy, failures=0
     )
     if isinstance(plan, CompactionPlan):
         state = await _apply(deps, state, plan)
-        budget = history_budget(state, overshoot)
+        budget = remaining_budget(state, overshoot)
     truncation = _truncation(state, budget)
     if truncation is None:
         short = await shorten_largest(deps, state, _never_dropped(state), overshoot)
@@ -138,14 +134,14 @@ def _truncate(state: BuildState, truncation: Truncation) -> BuildState:
     untrimmed = tuple(sorted(seq for seq in state.never_cleared if seq <= through))
     view = replace(state.view, trimmed_through=through, untrimmed=untrimmed)
     if truncation.shown is not None:
-        view = with_note(replace(view, spans=overlap(truncation.shown, view.window)))
+        view = with_omission_note(replace(view, spans=overlap(truncation.shown, view.window)))
     return state.degrade(*truncation.steps).narrowed(view)
 
 
 def _never_dropped(state: BuildState) -> list[Entry]:
     """Return the entries that no reduction drops: the newest user message and the pins."""
     shown = state.shown
-    newest, pins = newest_request(shown), state.pins
+    newest, pins = newest_user_message(shown), state.pins
     return [item for item in shown if item is newest or item.seq in pins]
 
 
@@ -161,19 +157,19 @@ async def _show_newest_only(
         return refused
     left = [item for item in log if item is newest or item.pinned]
     spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in left], window)
-    view = with_note(replace(state.view, spans=spans))
+    view = with_omission_note(replace(state.view, spans=spans))
     reduced = replace(state.without_rendered(), view=view, entries=left)
     if not _holds(reduced, overshoot):
         reduced = await shorten_largest(deps, reduced, reduced.shown, overshoot) or reduced
     if _holds(reduced, overshoot):
-        return _Reduction(reduced.degrade(EMERGENCY))
+        return _Reduction(reduced.degrade(EMERGENCY_CUT))
     return replace(refused, state=state.degrade(*reduced.degraded))
 
 
 def _holds(state: BuildState, overshoot: int) -> bool:
     """Whether the view fits, by the counts of its entries."""
-    budget = replace(history_budget(state, overshoot), summary=state.summary_tokens)
-    return budget.holds(sum(item.tokens for item in state.shown))
+    budget = replace(remaining_budget(state, overshoot), summary=state.summary_tokens)
+    return budget.fits(sum(item.tokens for item in state.shown))
 
 
 async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> BuildState:
@@ -186,18 +182,20 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
             deps.database,
             deps.summariser,
             state.attempt.conversation_id,
-            fresh_spans(span, view.summarised, plan.released, view.window),
+            unsummarised_spans(span, view.summarised, plan.released, view.window),
             "\n\n".join(summary.text for summary in summaries) or None,
             SummaryRequest(),
             None,
-            summary_room(state.limits),
-            deps.summariser.effort(state.attempt.tenant_id),
+            summary_text_limit(state.limits),
+            deps.summariser.start_run(state.attempt.tenant_id),
             kept_seqs=frozenset(plan.kept),
         )
-        summaries = (Summary(span, result.text, shown_cost(result.text, resolved.count)),)
+        summaries = (
+            Summary(span, result.text, summary_message_tokens(result.text, resolved.count)),
+        )
         state = state.degrade("extractive_summary")
         if plan.shrunk:
             state = state.degrade("preserved_ranges_summarised")
     if plan.trimmed_through > view.trimmed_through:
-        state = state.degrade(TRIMMED)
+        state = state.degrade(RESULTS_CLEARED)
     return state.narrowed(view_after(view, plan, summaries, view.retain, state.never_cleared))

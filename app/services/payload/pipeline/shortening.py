@@ -7,9 +7,13 @@ from dataclasses import replace
 
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.planning import NOTE_TOKENS, reserve_for, room_for
-from app.domain.compaction.strategies import HistoryBudget
-from app.domain.compaction.text_shortening import SHORTENED, leveled, oversized
+from app.domain.compaction.plans import HistoryBudget
+from app.domain.compaction.reduction.text_shortening import (
+    MESSAGES_SHORTENED,
+    limits_of_largest,
+    limits_of_oversized,
+)
+from app.domain.compaction.summary_budget import NOTE_TOKENS, history_budget, summary_reserve
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ShortenedMessage
 from app.services.payload.pipeline.dependencies import BuildDependencies
@@ -17,12 +21,12 @@ from app.services.payload.pipeline.state import BuildState
 from app.services.tool_output.text_shortening import reader_tokens, shorts_for
 
 
-def history_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
+def remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
     """Return what the history may cost, `overshoot` tokens less than the window leaves."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
-    reserve = max(reserve_for(StrategyName.SANDWICH, limits), summary)
+    reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
     fixed = resolved.raw_fixed.fixed + state.extra_tools + state.extra_system
-    budget = room_for(limits, resolved.policy, fixed, reserve, resolved.factor)
+    budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
     return replace(budget, capacity=budget.capacity - overshoot, summary_now=summary)
 
 
@@ -33,9 +37,9 @@ async def shorten_oversized(deps: BuildDependencies, state: BuildState) -> Build
     """
     if state.fits:
         return state
-    budget = history_budget(state, reader_tokens(state.resolved, state.tools.extra))
+    budget = remaining_budget(state, reader_tokens(state.resolved, state.tools.extra))
     left = budget.capacity - budget.fixed - budget.summary
-    return await _shorten(deps, state, oversized(state.planned, left)) or state
+    return await _shorten(deps, state, limits_of_oversized(state.planned, left)) or state
 
 
 async def shorten_largest(
@@ -50,14 +54,14 @@ async def shorten_largest(
 
     With `only_large`, messages of less than half of the available tokens stay as they are.
     """
-    budget = history_budget(state, overshoot)
+    budget = remaining_budget(state, overshoot)
     left = budget.capacity - budget.fixed - state.summary_tokens
     left -= NOTE_TOKENS + reader_tokens(state.resolved, state.tools.extra)
     movable = None
     if only_large:
         short = {item.seq for item in state.view.shortened}
         movable = {item.seq for item in entries if 2 * item.tokens > left} | short
-    return await _shorten(deps, state, leveled(entries, left, movable))
+    return await _shorten(deps, state, limits_of_largest(entries, left, movable))
 
 
 async def _shorten(
@@ -67,7 +71,7 @@ async def _shorten(
     if not costs or not state.resolved.policy.messages.offload_oversized:
         return None
     shorts = await shortened_messages(deps, state, costs)
-    return state.degrade(SHORTENED).shortened(shorts) if shorts else None
+    return state.degrade(MESSAGES_SHORTENED).shortened(shorts) if shorts else None
 
 
 async def shortened_messages(

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
-from app.domain.compaction.planning import (
-    CompactResult,
-    as_shortened,
-    as_shown,
-    own_tools_cost,
-    shorten,
-    summary_cost,
+from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
+from app.domain.compaction.results import CompactResult
+from app.domain.compaction.views import (
+    agent_tools_tokens,
+    shortened_entries,
+    shown_entries,
+    view_summary_tokens,
+    with_shortened,
 )
-from app.domain.compaction.tool_result_clearing import output_tokens
 from app.domain.conversations.epoch import ContextRead
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
@@ -152,11 +152,13 @@ class BuildState:
     def narrowed(self, view: View) -> BuildState:
         """Show another view, which shows no message that this one hides."""
         entries = [item for item in self.entries if view.shows(item.seq)]
-        return replace(self, rendered=None, items=None, view=shorten(view, ()), entries=entries)
+        return replace(
+            self, rendered=None, items=None, view=with_shortened(view, ()), entries=entries
+        )
 
     def shortened(self, shorts: Sequence[ShortenedMessage]) -> BuildState:
         """Show less of these messages."""
-        return replace(self, rendered=None, items=None, view=shorten(self.view, shorts))
+        return replace(self, rendered=None, items=None, view=with_shortened(self.view, shorts))
 
     def without_reasoning(self) -> BuildState:
         """Leave out the reasoning before this build."""
@@ -178,7 +180,7 @@ class BuildState:
             entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
             for item in self.entries
         ]
-        return [*as_shortened(marked, self.view)]
+        return [*shortened_entries(marked, self.view)]
 
     @property
     def pins(self) -> frozenset[int]:
@@ -189,7 +191,7 @@ class BuildState:
     @property
     def shown(self) -> list[Entry]:
         """The planned entries at their cost in this view."""
-        return as_shown(self.planned, self.view)
+        return shown_entries(self.planned, self.view)
 
     @property
     def never_cleared(self) -> frozenset[int]:
@@ -201,7 +203,7 @@ class BuildState:
         """The tokens of shown tool output, without placeholders."""
         if self.rendered is not None:
             return self.rendered.output_tokens
-        return sum(output_tokens(item, self.view) for item in self.entries)
+        return sum(tool_output_tokens(item, self.view) for item in self.entries)
 
     # --- dynamic text ---------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class BuildState:
     @property
     def summary_tokens(self) -> int:
         """Tokens of the view's summaries and note, before the factor."""
-        return summary_cost(self.view, self.resolved.count)
+        return view_summary_tokens(self.view, self.resolved.count)
 
     @property
     def extra_tools(self) -> int:
@@ -254,7 +256,7 @@ class BuildState:
         if self.items is not None:
             conversation, summary = self.items.tokens, self.items.summary_tokens
         else:
-            conversation = sum(item.tokens for item in as_shown(self.entries, self.view))
+            conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens
         return resolved.usage(conversation, summary, self.extra_tools, self.extra_system)
 
@@ -264,6 +266,6 @@ class BuildState:
         resolved, state = self.resolved, self.read.conversation.state
         if resolved.is_reduction:
             return resolved.usage(
-                state.shown_tokens, state.summary_tokens, own_tools_cost(resolved, state)
+                state.shown_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
             )
         return self.usage

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.policy import DynamicPosition, StrategyName
-from app.domain.compaction.planning import base_view, room_for
-from app.domain.compaction.strategies import STRATEGIES, SlidingCut
-from app.domain.compaction.text_shortening import SHORTENED
-from app.domain.compaction.truncation import TRIMMED
+from app.domain.compaction.plans import SlidingCut
+from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
+from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
+from app.domain.compaction.strategies import STRATEGIES
+from app.domain.compaction.summary_budget import history_budget
+from app.domain.compaction.views import base_view
 from app.domain.conversations.epoch import ContextRead, Epoch
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
@@ -40,7 +42,7 @@ async def choose_view(deps: BuildDependencies, loaded: Loaded) -> BuildState:
         if start is not None and _keeps_sliding_window(loaded):
             view = replace(view, spans=start.view.spans)
     if view.shortened:
-        degraded = (*degraded, SHORTENED)
+        degraded = (*degraded, MESSAGES_SHORTENED)
     state = _initial_state(loaded, read, view).degrade(*degraded)
     state = await _choose_tools(deps, state, kept)
     state = await _with_entries(deps, loaded, state)
@@ -71,7 +73,7 @@ def _keeps_sliding_window(loaded: Loaded) -> bool:
         last is not None
         and start is not None
         and loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-        and state.view_cause == TRIMMED
+        and state.view_cause == RESULTS_CLEARED
         and view_holds(last, start, loaded.resolved, loaded.limits, state.view_version - 1)
         and not start.degraded
         and all(map(start.view.shows, read.pins))
@@ -187,7 +189,7 @@ def _covers(available: Sequence[Span], wanted: Sequence[Span]) -> bool:
 def _slide(state: BuildState) -> BuildState:
     """Move the view to the last N messages."""
     resolved, policy = state.resolved, state.resolved.policy
-    room = room_for(state.limits, policy, resolved.raw_fixed.fixed, 0, resolved.factor)
+    room = history_budget(state.limits, policy, resolved.raw_fixed.fixed, 0, resolved.factor)
     plan = STRATEGIES[policy.strategy].plan(state.planned, None, room, policy)
     if not isinstance(plan, SlidingCut):
         return state
