@@ -16,7 +16,7 @@ from typing_extensions import TypeAliasType
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.formats import ToolCategory
-from app.domain.formats.json_fields import TOOL_NAME_PATTERN
+from app.domain.formats.tool_calls import TOOL_NAME_PATTERN
 
 MAX_TOKENS = 1_000_000_000
 MAX_SEQ = 2**53 - 1  # what every JSON reader holds exactly

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 
 class Role(StrEnum):
@@ -31,6 +31,15 @@ class FormatName(StrEnum):
     OPENAI_RESPONSES = "openai_responses"
     ANTHROPIC = "anthropic"
     GEMINI = "gemini"
+
+
+OPENAI_FORMATS: Final = (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
+"""The two formats of OpenAI: one provider, so file ids are valid in both."""
+
+
+def takes_system(format: FormatName) -> bool:
+    """Return whether messages of a format may have the system role, whatever the model."""
+    return format in OPENAI_FORMATS
 
 
 @dataclass(frozen=True, slots=True)

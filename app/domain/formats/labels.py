@@ -60,6 +60,13 @@ def file_label(file: File) -> str:
     return f"[file: {label}]" if label else "[file]"
 
 
+def document_text(file: File) -> Text | None:
+    """Return a plain text document as text, after its name; None for any other document."""
+    if file.text is None or not file.text.strip():
+        return None
+    return Text(f"{file_label(file)}\n{file.text}" if file.name else file.text)
+
+
 def label_for(part: Image | File | Opaque) -> Text:
     """Return the label of a part that a format cannot carry."""
     match part:

@@ -27,7 +27,7 @@ from typing import Any, Final
 import imagesize
 
 from app.domain.common.messages import File, Image
-from app.domain.formats import json_fields
+from app.domain.formats.inline_media import is_base64, media_type_of, sniffed_type, split_data_url
 
 CountText = Callable[[str], int]
 
@@ -69,7 +69,7 @@ def file_tokens(file: File, count: CountText) -> int:
     """Count a document, with its name."""
     named = count(file.name) if file.name else 0
     if file.data is not None:
-        return named + data_tokens(json_fields.media_type_of(file) or "", file.data, count)
+        return named + data_tokens(media_type_of(file) or "", file.data, count)
     if file.text is not None and file.text.strip():
         return named + count(file.text)
     return named + max(FILE_TOKENS, count(file.url or file.file_id or ""))
@@ -111,11 +111,11 @@ def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for key in _URLS:
         url = block.get(key)
-        inline = json_fields.split_data_url(url) if isinstance(url, str) else None
-        if inline is not None and json_fields.is_base64(inline[1]):
+        inline = split_data_url(url) if isinstance(url, str) else None
+        if inline is not None and is_base64(inline[1]):
             found[key] = (inline[0] or "", inline[1])
     kind, data = _kind_of(block), block.get("data")
-    if kind is not None and isinstance(data, str) and json_fields.is_base64(data):
+    if kind is not None and isinstance(data, str) and is_base64(data):
         found["data"] = (kind, data)
     return found
 
@@ -140,7 +140,7 @@ def _picture_tokens(data: str) -> int:
 
 def _pixel_size(data: str) -> tuple[int, int] | None:
     """Only the common kinds are looked into; the package knows more, with larger parsers."""
-    if json_fields.sniffed_type(data) is None:
+    if sniffed_type(data) is None:
         return None
     try:
         width, height = imagesize.get(io.BytesIO(_decoded(data[:_HEADER_CHARS])))

@@ -42,12 +42,14 @@ from app.domain.common.messages import (
 from app.domain.formats import (
     FORMATS,
     ToolDefinition,
-    gather,
+    adapting,
     gemini,
+    group_items,
     json_fields,
-    native_fields,
     openai_chat,
 )
+from app.domain.formats.extra_fields import extra_fields
+from app.domain.formats.tool_calls import NO_IDS, sent_as_object
 from app.domain.models import media
 
 CountText = media.CountText
@@ -121,7 +123,7 @@ def count_rendered(
     format: FormatName,
     message: Message,
     count: CountText,
-    ids: Mapping[str, str] = json_fields.NO_IDS,
+    ids: Mapping[str, str] = NO_IDS,
 ) -> int:
     """Count what a clean message costs in a payload of one format, without reasoning.
 
@@ -192,9 +194,9 @@ def media_message_overhead(message: Message, count: CountText) -> int:
     """
     if not openai_chat.tool_media(message):
         return 0
-    added = MESSAGE_OVERHEAD + count(openai_chat.media_label(message))
+    added = MESSAGE_OVERHEAD + count(adapting.media_label(message))
     has_text = any(isinstance(part, Text) for part in message.parts)
-    return added if has_text else added + count(openai_chat.MEDIA_FOLLOWS)
+    return added if has_text else added + count(adapting.MEDIA_FOLLOWS)
 
 
 def media_parts_overhead(message: Message, count: CountText) -> int:
@@ -203,7 +205,7 @@ def media_parts_overhead(message: Message, count: CountText) -> int:
     `message` has its final ids; the media themselves are in its own count, and so is the response
     that announces them. 0 without media.
     """
-    return count(gemini.media_label(message)) if gemini.tool_media(message) else 0
+    return count(adapting.media_label(message)) if gemini.tool_media(message) else 0
 
 
 def count_ids(message: Message, ids: Mapping[str, str], count: CountText) -> int:
@@ -228,7 +230,7 @@ def count_payload_messages(
     """
     return sum(
         _count_wire_message(format, raw, f"/messages/{index}", count)
-        for index, raw in gather(format, messages)
+        for index, raw in group_items(format, messages)
     )
 
 
@@ -310,11 +312,11 @@ def _reads_alike(part: Part, format: FormatName) -> bool:
     """Whether a part that chat takes as it stands is the same text in another format."""
     match part:
         case Text():
-            return not native_fields.beside(part, format)
+            return not extra_fields(part, format)
         case ToolCall():
             text = part.arguments
-            same = format not in _OBJECT_ARGUMENTS or json_fields.sent_as_object(text) == text
-            return same and not native_fields.beside(part, format)
+            same = format not in _OBJECT_ARGUMENTS or sent_as_object(text) == text
+            return same and not extra_fields(part, format)
         case _:
             return True
 
@@ -340,12 +342,12 @@ def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
     """Count a call with its arguments as the format sends them."""
     text = call.arguments
     if format in _OBJECT_ARGUMENTS:
-        text = sendable(json_fields.sent_as_object(text))
+        text = sendable(sent_as_object(text))
     return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
 
 
 def _count_beside(part: Text | ToolCall, format: FormatName, count: CountText) -> int:
-    rest = native_fields.beside(part, format)
+    rest = extra_fields(part, format)
     return count_json(rest, count) if rest else 0
 
 

@@ -28,8 +28,8 @@ from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import TRIMMED_TOKENS
 from app.domain.conversations.view import ShortenedMessage, View
-from app.domain.formats.json_fields import sendable_id
-from app.domain.formats.reasoning_fields import in_format
+from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
+from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import CountText
 from app.domain.prompt.sections import NO_TAIL, Tail
 from app.domain.tool_output.offloading import Output, inline_output, message_ref, viewed
@@ -260,7 +260,7 @@ class Assembler(ABC):
         if not row.reasoning_tokens or row.format is not FormatName.OPENAI_CHAT:
             return message
         accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
-        return in_format(message, format, accepts)
+        return convert_reasoning(message, format, accepts)
 
     def _note_labels(self, shown: Message, format: FormatName) -> None:
         """Collect the content types that labels of a shown message stand for."""

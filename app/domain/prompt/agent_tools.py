@@ -24,6 +24,7 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, is_sendable, sendable
 from app.domain.conversations.search.query import MAX_QUERY_CHARS as MAX_QUESTION
 from app.domain.formats import FORMATS, ToolDefinition, json_fields
+from app.domain.formats.tool_calls import arguments_object
 from app.domain.prompt.tool_deferral import (
     MAX_FOUND,
     MAX_QUERY,
@@ -501,7 +502,7 @@ def _arguments(value: object) -> Mapping[str, Any] | None:
         case Mapping():
             return value
         case str() if len(value) <= _MAX_ARGUMENTS:
-            return json_fields.arguments_object(value) if value.strip() else {}
+            return arguments_object(value) if value.strip() else {}
         case _:
             return None
 

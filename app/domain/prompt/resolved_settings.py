@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, ValidationError
-from app.domain.common.messages import FormatName
+from app.domain.common.messages import OPENAI_FORMATS, FormatName
 from app.domain.common.policy import Policy, StatusPreamble
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
-from app.domain.formats.json_fields import OPENAI_FORMATS
-from app.domain.formats.reasoning_fields import accepted_by
+from app.domain.formats.reasoning_families import accepted_families
 from app.domain.models.budget import Limits, Usage, scaled
 from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import (
@@ -146,7 +145,7 @@ class ResolvedSettings:
 
     def takes_reasoning_of(self, format: FormatName) -> tuple[str, ...]:
         """Return whose reasoning the model takes of what came in the Chat format (N12)."""
-        return accepted_by(self.model or "", format)
+        return accepted_families(self.model or "", format)
 
     # --- tools ---------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import File, FormatName, Image, Message, Part, Text
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.common.policy import ToolView as ViewMode
-from app.domain.formats import FORMATS, gemini, json_fields, labels
+from app.domain.formats import FORMATS, gemini, labels
+from app.domain.formats.inline_media import media_type_of
 from app.domain.tool_output.blobs import (
     TEXT,
     Blob,
@@ -336,7 +337,7 @@ class _Kept:
 
 def _kept(part: Part) -> _Kept:
     if isinstance(part, Image | File) and (data := _bytes_of(part)) is not None:
-        media_type = json_fields.media_type_of(part) or OPAQUE
+        media_type = media_type_of(part) or OPAQUE
         ref = blob_id(sha256(data).hexdigest())
         return _Kept(data, encode(f"[{media_type}; {len(data):,} bytes; ref={ref}]"), media_type)
     line = encode(_described(part))
@@ -430,7 +431,7 @@ def _is_object(piece: Any, format: FormatName) -> bool:
     if format is not FormatName.GEMINI:
         return False
     response = _result_in(piece, format).get(gemini.RESULT_KEY)
-    return bool(response) and gemini.said_key(response) is None
+    return bool(response) and gemini.text_key(response) is None
 
 
 def _text_places(piece: Any, format: FormatName) -> Iterator[tuple[dict[str, Any], str]]:
@@ -443,7 +444,7 @@ def _text_places(piece: Any, format: FormatName) -> Iterator[tuple[dict[str, Any
         for part in content:
             if part.get("type") in ("text", "input_text"):
                 yield part, "text"
-    elif format is FormatName.GEMINI and content and (said := gemini.said_key(content)):
+    elif format is FormatName.GEMINI and content and (said := gemini.text_key(content)):
         yield content, said
 
 

@@ -17,7 +17,7 @@ from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
 from app.domain.conversations.log.draft import NO_TERMS, Draft, draft
-from app.domain.formats import FORMATS, as_given, gather
+from app.domain.formats import FORMATS, group_items, with_request_pointers
 from app.domain.tool_output.blobs import Blob, StoredChunk
 from app.domain.tool_output.offloading import Attached, Terms
 from app.domain.tool_output.preview import has_long_line, should_offload
@@ -126,7 +126,7 @@ class Batches:
         seen: dict[str, int] = {}
         names: dict[str, str] | None = None
         done = 0
-        for index, message in gather(request.format, request.messages):
+        for index, message in group_items(request.format, request.messages):
             pointer = f"/messages/{index}"
             size = _weight(message)
             is_result = has_results(message, request.format)
@@ -145,7 +145,7 @@ class Batches:
             except ValidationError as error:
                 if message is request.messages[index]:
                     raise
-                raise as_given(error) from error
+                raise with_request_pointers(error) from error
             for entry in made:
                 if entry.id is not None and seen.setdefault(entry.id, index) != index:
                     raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")

@@ -37,12 +37,19 @@ from app.domain.common.messages import (
 from app.domain.formats import (
     FORMATS,
     ToolDefinition,
+    adapting,
     anthropic,
     gemini,
-    json_fields,
     openai_chat,
     openai_responses,
     parse_tool,
+)
+from app.domain.formats.tool_calls import (
+    is_json,
+    is_name,
+    sendable_id,
+    tool_name,
+    wrapped_arguments,
 )
 from tests.domain.compaction import strategies_messages as given_
 from tests.judge import check_type
@@ -542,8 +549,8 @@ def test_anthropic_renders_what_the_sdk_accepts(message: Message, keep_reasoning
 
 def arguments_value(text: str) -> Any:
     """Give what arguments mean on the wire: their JSON value, made sendable."""
-    if not json_fields.is_json(text):
-        return json.loads(json_fields.wrapped_arguments(text))
+    if not is_json(text):
+        return json.loads(wrapped_arguments(text))
     return sendable_json(json.loads(text))
 
 
@@ -551,8 +558,8 @@ def call_values(message: Message) -> list[tuple[str, str, Any]]:
     """Give each call as id, name and the value of its arguments."""
     return [
         (
-            json_fields.sendable_id(call.id),
-            json_fields.tool_name(call.name),
+            sendable_id(call.id),
+            tool_name(call.name),
             call.arguments if call.custom else arguments_value(call.arguments),
         )
         for call in message.calls
@@ -579,7 +586,7 @@ def test_openai_chat_round_trip(message: Message) -> None:
         assert back.text == adapted.text
         kept = back.parts
     else:
-        assert back.text == (adapted.text or openai_chat.MEDIA_FOLLOWS)
+        assert back.text == (adapted.text or adapting.MEDIA_FOLLOWS)
         kept = parse_one(openai_chat, media).parts
     assert call_values(back) == call_values(ready)
     assert back.tool_call_id == adapted.tool_call_id
@@ -772,11 +779,11 @@ def test_anthropic_input_is_an_object(text: str, value: Any) -> None:
 @given(first=given_.ANY_IDS, second=given_.ANY_IDS)
 def test_sendable_ids(first: str, second: str) -> None:
     """Ids are short, of the common charset, and stay as different as they were (N3, B4)."""
-    sent = json_fields.sendable_id(first)
-    assert json_fields.sendable_id(sent) == sent
+    sent = sendable_id(first)
+    assert sendable_id(sent) == sent
     assert len(sent) <= 40
-    assert json_fields.is_name(sent)
-    assert (json_fields.sendable_id(second) == sent) == (second == first)
+    assert is_name(sent)
+    assert (sendable_id(second) == sent) == (second == first)
 
 
 def test_ids_are_rewritten_on_both_sides() -> None:
@@ -805,7 +812,7 @@ def test_ids_are_rewritten_on_both_sides() -> None:
 )
 def test_tool_names(name: str, sent: str) -> None:
     """A called name is made one that providers take (A19, B4)."""
-    assert openai_chat.tool_name(name) == sent
+    assert tool_name(name) == sent
 
 
 @given(message=given_.messages())

@@ -28,7 +28,8 @@ from app.domain.common.messages import (
     clean,
     sendable_json,
 )
-from app.domain.formats import gemini, json_fields
+from app.domain.formats import adapting, gemini, json_fields
+from app.domain.formats.inline_media import is_base64
 from tests.domain.compaction import strategies_messages as given_
 from tests.domain.histories import GEMINI
 
@@ -250,18 +251,18 @@ def test_responses_carry_the_name_and_id_of_their_call() -> None:
     """A response answers under the name of its call, with an id where that has one (G1)."""
     result = Message(Role.TOOL, (Text("ok"),), "c1")
     asked = {"name": "f", "args": {}}
-    assert gemini.render(result, asked=asked) == ("user", [ANSWER])
-    _, (part,) = gemini.render(result, asked={**asked, "id": "c1"})
+    assert gemini.render(result, call=asked) == ("user", [ANSWER])
+    _, (part,) = gemini.render(result, call={**asked, "id": "c1"})
     assert part["functionResponse"]["id"] == "c1"
     failed = Message(Role.TOOL, (Text("no"), Text("way")), "c1", is_error=True)
-    _, (part,) = gemini.render(failed, asked=asked)
+    _, (part,) = gemini.render(failed, call=asked)
     assert part["functionResponse"]["response"] == {"error": "no\nway"}
-    _, (part,) = gemini.render(clean(Message(Role.TOOL, (), "c1")), asked=asked)
+    _, (part,) = gemini.render(clean(Message(Role.TOOL, (), "c1")), call=asked)
     assert part["functionResponse"]["response"] == {"output": EMPTY_RESULT}
     object_ = {"functionResponse": {"id": "x", "name": "f", "response": {"rows": [1]}}}
     own = clean(parse_one(said(object_, role="user")))
     assert gemini.render(own)[1] == [object_]
-    _, (part,) = gemini.render(own, asked={"name": "h"})
+    _, (part,) = gemini.render(own, call={"name": "h"})
     assert part == {"functionResponse": {"name": "h", "response": {"rows": [1]}}}
 
 
@@ -269,7 +270,7 @@ def test_media_of_results_follow_the_response() -> None:
     """Media of others stand behind the response; Gemini's own stay inside it (G1)."""
     image = Image("image/png", PNG)
     result = Message(Role.TOOL, (image,), "c1")
-    role, parts = gemini.render(result, asked={"name": "f", "id": "c1"})
+    role, parts = gemini.render(result, call={"name": "f", "id": "c1"})
     inline = {"inlineData": {"mimeType": "image/png", "data": PNG}}
     answer = {"id": "c1", "name": "f", "response": {"output": "[media follows]"}}
     assert (role, parts) == (
@@ -345,7 +346,7 @@ def test_base64_is_told_as_strict_readers_tell_it(data: str, is_one: bool) -> No
         Content.model_validate(said(part))
     except ValueError:
         assert not is_one
-    assert json_fields.is_base64(data) is is_one
+    assert is_base64(data) is is_one
 
 
 def sayings(message: Message) -> list[Any]:
@@ -372,7 +373,7 @@ def sayings(message: Message) -> list[Any]:
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     """Rendering and reading again gives what is shown of a message (A5)."""
-    said_ = gemini.shown(clean(message), keep_reasoning=keep_reasoning)
+    said_ = gemini.for_payload(clean(message), keep_reasoning=keep_reasoning)
     role, parts = gemini.render(said_, keep_reasoning=keep_reasoning)
     back, *rest = gemini.parse({"role": role, "parts": parts}, "/m")
     assert (back.role, back.is_error) == (said_.role, said_.is_error)
@@ -381,12 +382,12 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
         (follows,) = rest
         assert sayings(follows)[1:] == sayings(Message(Role.USER, media))
         texts = [part for part in said_.parts if isinstance(part, Text)]
-        expected = sayings(Message(Role.TOOL, tuple(texts))) or [gemini.MEDIA_FOLLOWS]
+        expected = sayings(Message(Role.TOOL, tuple(texts))) or [adapting.MEDIA_FOLLOWS]
         assert sayings(back) == expected
     else:
         assert (sayings(back), rest) == (sayings(said_), [])
     assert gemini.adapt(said_) is said_
-    assert gemini.shown(said_, keep_reasoning=True) is said_
+    assert gemini.for_payload(said_, keep_reasoning=True) is said_
 
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
@@ -406,6 +407,6 @@ def test_a_response_reads_as_it_is_sent() -> None:
     part = {"functionResponse": {"name": "f", "response": response}}
     (message,) = gemini.parse({"role": "user", "parts": [part]}, "")
     assert message.parts[0] == Text(json_fields.compact(response), part, FormatName.GEMINI)
-    (shown,) = gemini.shown(clean(message)).parts
+    (shown,) = gemini.for_payload(clean(message)).parts
     assert isinstance(shown, Text)
     assert shown.text == json_fields.compact(sendable_json(response))

@@ -15,6 +15,7 @@ from app.domain.common.messages import (
     EMPTY_RESULT,
     NO_RESULT,
     ONLY_REASONING,
+    OPENAI_FORMATS,
     File,
     FormatName,
     Image,
@@ -28,8 +29,7 @@ from app.domain.common.messages import (
     clean,
     sendable_json,
 )
-from app.domain.formats import as_given, gather, openai_responses
-from app.domain.formats.json_fields import OPENAI_FORMATS
+from app.domain.formats import group_items, openai_responses, with_request_pointers
 from tests.domain.compaction import strategies_messages as given_
 from tests.domain.histories import RESPONSES
 from tests.judge import check_type, errors, judge, refusals
@@ -247,7 +247,7 @@ def test_what_the_model_made_in_a_row_is_one_message() -> None:
     user = {"role": "user", "content": "hi"}
     whole = {"role": "assistant", "output": [SAID]}
     batch = [user, REASONING, CALL, OUTPUT, SAID, user, HOSTED, FOUND, whole, SAID, "x", COMPACTION]
-    gathered = gather(RESPONSES, batch)
+    gathered = group_items(RESPONSES, batch)
     assert gathered == [
         (0, user),
         (1, {"role": "assistant", "output": [REASONING, CALL]}),
@@ -261,17 +261,17 @@ def test_what_the_model_made_in_a_row_is_one_message() -> None:
         (11, COMPACTION),
     ]
     assert gathered[3][1] is SAID
-    assert gather(FormatName.ANTHROPIC, batch) == list(enumerate(batch))
+    assert group_items(FormatName.ANTHROPIC, batch) == list(enumerate(batch))
 
 
 def test_a_refusal_names_the_item_as_it_was_given() -> None:
     """An error inside gathered items points at the item of the request (A1, M)."""
     batch = [SAID, {**CALL, "arguments": 5}]
-    ((index, raw),) = gather(RESPONSES, batch)
+    ((index, raw),) = group_items(RESPONSES, batch)
     with pytest.raises(ValidationError) as refusal:
         openai_responses.parse(raw, f"/messages/{index + 3}")
     assert refusal.value.problems[0].pointer == "/messages/3/output/1/arguments"
-    assert as_given(refusal.value).problems[0].pointer == "/messages/4/arguments"
+    assert with_request_pointers(refusal.value).problems[0].pointer == "/messages/4/arguments"
 
 
 def test_items_of_the_model_go_back_verbatim() -> None:
@@ -316,7 +316,7 @@ def test_ids_of_the_callers_own_are_not_sent() -> None:
 def test_outputs_keep_what_belongs_to_them(answers: str | None) -> None:
     """An output goes back with its fields, in the order of its type (C1)."""
     kept = {**OUTPUT, "caller": {"type": "direct"}, "name": "f", "status": "completed"}
-    assert openai_responses.render(clean(parse_one(kept)), answers=answers) == [kept]
+    assert openai_responses.render(clean(parse_one(kept)), call_type=answers) == [kept]
 
 
 NATIVE = [
@@ -349,7 +349,7 @@ NATIVE = [
     },
     {"type": "apply_patch_call_output", "call_id": "c3", "status": "failed", "output": "no"},
 ]
-NATIVE_CALLS = {output: call for call, output in openai_responses._OUTPUTS.items()}
+NATIVE_CALLS = {output: call for call, output in openai_responses.OUTPUT_TYPES.items()}
 
 
 @pytest.mark.parametrize("output", NATIVE)
@@ -359,11 +359,11 @@ def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
     answers = NATIVE_CALLS[output["type"]]
     if output["type"] != "computer_call_output":
         assert openai_responses.render(message) == [output]
-    assert openai_responses.render(message, answers=answers) == [output]
-    (plain,) = openai_responses.render(message, answers="function_call")
+    assert openai_responses.render(message, call_type=answers) == [output]
+    (plain,) = openai_responses.render(message, call_type="function_call")
     assert plain["type"] == "function_call_output" and plain["output"]
     synthetic = Message(Role.TOOL, (Text(NO_RESULT),), "c3")
-    for made in openai_responses.render(synthetic, answers=answers), [plain]:
+    for made in openai_responses.render(synthetic, call_type=answers), [plain]:
         found = check_type(made[0], ResponseInputItemParam)
         assert found == []
         assert (made[0].get("call_id") or made[0]["id"]) == "c3"
@@ -430,13 +430,13 @@ def sayings(message: Message) -> list[Any]:
 @given(message=given_.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     """Rendering and reading again gives what is shown of a message (A5)."""
-    said = openai_responses.shown(clean(message), keep_reasoning=keep_reasoning)
+    said = openai_responses.for_payload(clean(message), keep_reasoning=keep_reasoning)
     items = openai_responses.render(said, keep_reasoning=keep_reasoning)
-    ((_, raw),) = gather(RESPONSES, items)
+    ((_, raw),) = group_items(RESPONSES, items)
     back = parse_one(raw)
     assert (back.role, back.tool_call_id) == (said.role, said.tool_call_id)
     assert sayings(back) == sayings(said)
-    assert openai_responses.shown(said, keep_reasoning=True) == said
+    assert openai_responses.for_payload(said, keep_reasoning=True) == said
 
 
 @given(message=given_.messages(), keep_reasoning=st.booleans())
@@ -461,5 +461,5 @@ def test_arguments_sent_as_an_object_read_so() -> None:
     (message,) = openai_responses.parse({"role": "assistant", "output": [item]}, "")
     (call,) = message.calls
     assert call.arguments == '{"query":"\\u0000"}'
-    (shown,) = openai_responses.shown(clean(message)).calls
+    (shown,) = openai_responses.for_payload(clean(message)).calls
     assert shown.arguments == '{"query":"\ufffd"}'

@@ -160,7 +160,7 @@ def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> No
 def test_responses_items_count_as_their_message(message: Message, keep_reasoning: bool) -> None:
     """The items of one message, read back, cost what is shown of it, reasoning too (C1, J1)."""
     ready = clean(message)
-    said = openai_responses.shown(ready, keep_reasoning=keep_reasoning)
+    said = openai_responses.for_payload(ready, keep_reasoning=keep_reasoning)
     form = FormatName.OPENAI_RESPONSES
     items = openai_responses.render(ready, keep_reasoning=keep_reasoning)
     recount = count_payload_messages(form, items, words)
@@ -177,7 +177,7 @@ def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: 
     ready = clean(message)
     role, parts = gemini.render(ready, keep_reasoning=keep_reasoning)
     recount = count_payload_messages(FormatName.GEMINI, [{"role": role, "parts": parts}], words)
-    said = gemini.shown(ready, keep_reasoning=keep_reasoning)
+    said = gemini.for_payload(ready, keep_reasoning=keep_reasoning)
     added = media_parts_overhead(said, words)
     counted = count_message(said, words, FormatName.GEMINI)
     assert recount == (counted.total if keep_reasoning else counted.visible) + added

@@ -33,7 +33,7 @@ from app.domain.conversations.view import (
     View,
     spans_beside,
 )
-from app.domain.formats import FORMATS, gather
+from app.domain.formats import FORMATS, group_items
 from app.domain.formats.gemini import STAND_IN_SIGNATURE
 from app.domain.models.tokens import count_payload_messages
 from app.domain.payload.assembler import (
@@ -91,7 +91,7 @@ def issues(case: Case, wire: list[dict[str, Any]]) -> list[str]:
 def messages_of(format: FormatName, wire: Sequence[dict[str, Any]]) -> list[Message]:
     """Read items back into neutral messages; system text as a user's."""
     found: list[Message] = []
-    for _, raw in gather(format, wire):
+    for _, raw in group_items(format, wire):
         is_system = raw.get("role") in ("system", "developer")
         found += FORMATS[format].parse({**raw, "role": "user"} if is_system else raw, "")
     return found

@@ -33,7 +33,7 @@ from app.domain.common.messages import (
 from app.domain.conversations.active_window import time_from
 from app.domain.conversations.turns import TRIMMED_TOKENS
 from app.domain.formats import FORMATS, block_types, openai_chat, openai_responses
-from app.domain.formats.json_fields import sendable_id
+from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import (
     CountText,
     count_reasoning,
@@ -186,7 +186,7 @@ def _named(
     """
     if format is not FormatName.OPENAI_RESPONSES:
         return _text_field(raw, "id", pointer), _timestamp(raw, pointer)
-    if openai_responses.is_gathered(raw) and raw["output"]:
+    if openai_responses.is_item_group(raw) and raw["output"]:
         raw = {**raw["output"][0], **raw}
     return raw.get("id") if _is_id(raw.get("id")) else None, _timestamp(raw, pointer)
 

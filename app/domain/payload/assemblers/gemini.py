@@ -62,7 +62,7 @@ class GeminiAssembler(MergingAssembler):
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
         known, asked = self._known_as.get(wire_id, wire_id), self._asked.get(wire_id)
         message = Message(Role.TOOL, (Text(text),), known, _name_of(asked))
-        _, (part,) = gemini.render(message, asked=asked)
+        _, (part,) = gemini.render(message, call=asked)
         tokens = count_message(message, self.count, FormatName.GEMINI).visible
         return json_text.dump_payload(part), tokens - MESSAGE_OVERHEAD
 
@@ -70,7 +70,7 @@ class GeminiAssembler(MergingAssembler):
         stored, is_plain = self._message(row), self._is_plain(row)
         message = self._in_format(row, stored, FormatName.GEMINI)
         replays = row.seq > self.view.reasoning_after
-        shown = gemini.shown(message, ids, keep_reasoning=replays)
+        shown = gemini.for_payload(message, ids, keep_reasoning=replays)
         self._note_labels(shown, FormatName.GEMINI)
         role, parts = gemini.render(shown, keep_reasoning=replays)
         calls = [self._open[call_id] for call_id in row.call_ids]
@@ -99,7 +99,7 @@ class GeminiAssembler(MergingAssembler):
         message, known = self._message(row), self._known_as.get(wire_id, wire_id)
         asked, ids = self._asked.get(wire_id), {message.tool_call_id or "": known}
         self._note_labels(gemini.adapt(message, ids), FormatName.GEMINI)
-        _, (part, *media) = gemini.render(message, ids, asked=asked)
+        _, (part, *media) = gemini.render(message, ids, call=asked)
         named = replace(message, name=_name_of(asked) or message.name)
         tokens = count_rendered(FormatName.GEMINI, named, self.count, ids)
         self._results[wire_id] = json_text.dump_payload(part), tokens - MESSAGE_OVERHEAD

@@ -15,11 +15,11 @@ from app.domain.common.messages import NO_RESULT, FormatName, Message, Role, Tex
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import View
 from app.domain.formats import openai_chat
-from app.domain.formats.reasoning_fields import (
-    call_left_behind,
-    goes_back,
-    left_behind,
+from app.domain.formats.openai_chat.reasoning_fields import (
+    call_stand_in_fields,
+    is_replayed,
     message_fields,
+    stand_in_fields,
 )
 from app.domain.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -77,7 +77,7 @@ class ChatAssembler(Assembler):
         keeps, accepts = row.seq > self.view.reasoning_after, self.view.reasoning_of
         item = openai_chat.render(message, ids, accepts=accepts, keep_reasoning=keeps)
         tokens = count_rendered(FormatName.OPENAI_CHAT, message, self.count, ids)
-        if row.reasoning_tokens and goes_back(message, accepts):
+        if row.reasoning_tokens and is_replayed(message, accepts):
             tokens += self._reasoning_tokens(row, message) if keeps else self._left_tokens(message)
         self._put(json_text.dump_payload(item), tokens)
 
@@ -88,7 +88,7 @@ class ChatAssembler(Assembler):
         return count_json(message_fields(message), self.count)
 
     def _left_tokens(self, message: Message) -> int:
-        left = [left_behind(message), *map(call_left_behind, message.calls)]
+        left = [stand_in_fields(message), *map(call_stand_in_fields, message.calls)]
         return sum(count_json(fields, self.count) for fields in left if fields)
 
     def _put_note(self, text: str, *, as_system: bool = False) -> None:

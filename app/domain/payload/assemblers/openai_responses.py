@@ -93,10 +93,10 @@ class ResponsesAssembler(Assembler):
         stored, is_plain = self._message(row), self._is_plain(row)
         message = self._in_format(row, stored, FormatName.OPENAI_RESPONSES)
         replays = row.seq > self.view.reasoning_after
-        shown = openai_responses.shown(message, ids, keep_reasoning=replays)
+        shown = openai_responses.for_payload(message, ids, keep_reasoning=replays)
         self._note_labels(shown, FormatName.OPENAI_RESPONSES)
         answers = self._calls.get(shown.tool_call_id or "")
-        items = openai_responses.render(shown, keep_reasoning=replays, answers=answers)
+        items = openai_responses.render(shown, keep_reasoning=replays, call_type=answers)
         if row.role is Role.ASSISTANT:
             self._calls = openai_responses.call_types(items)
         tokens = row.tokens
@@ -122,7 +122,7 @@ class ResponsesAssembler(Assembler):
 
     def _result_item(self, wire_id: str, text: str) -> dict[str, Any]:
         message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
-        (item,) = openai_responses.render(message, answers=self._calls.get(wire_id))
+        (item,) = openai_responses.render(message, call_type=self._calls.get(wire_id))
         return item
 
     def _after_row(self) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from app.domain.common.messages import FormatName
-from app.domain.formats import json_fields
 from app.domain.formats.block_types import owners_of
+from app.domain.formats.tool_calls import TOOL_NAME_PATTERN, is_name
 from app.domain.payload.validation import anthropic_breakpoints, anthropic_pairs, anthropic_thinking
 from app.domain.payload.validation.anthropic_pairs import SERVER_CALLS, is_server_result
 from app.domain.payload.validation.neutral import Dialect, Result, call_key
@@ -138,8 +138,8 @@ def _judge_text(block: Object, pointer: str, found: Findings) -> None:
 
 
 def _judge_name(raw: Object, pointer: str, found: Findings) -> None:
-    if not json_fields.is_name(word(raw.get("name"))):
-        found.add("A19", f"{pointer}/name", f"a name matches {json_fields.TOOL_NAME_PATTERN}")
+    if not is_name(word(raw.get("name"))):
+        found.add("A19", f"{pointer}/name", f"a name matches {TOOL_NAME_PATTERN}")
 
 
 def _judge_tools(shape: Shape, found: Findings) -> None:

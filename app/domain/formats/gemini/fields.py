@@ -1,0 +1,78 @@
+"""Fields of Gemini's parts, in either spelling, and what is derived from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from app.domain.common.messages import FormatName, ToolCall
+from app.domain.formats import tool_calls
+
+STAND_IN_SIGNATURE = "skip_thought_signature_validator"
+"""Marks a call that was not made by the model to which it is sent (G2)."""
+
+_SNAKE = {
+    "functionCall": "function_call",
+    "functionResponse": "function_response",
+    "inlineData": "inline_data",
+    "fileData": "file_data",
+    "mimeType": "mime_type",
+    "fileUri": "file_uri",
+    "displayName": "display_name",
+    "thoughtSignature": "thought_signature",
+}
+_OWN_FILES = "https://generativelanguage.googleapis.com/"
+_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
+
+
+def key_in(raw: Mapping[str, Any], name: str) -> str:
+    """Return a field's name as it is spelled in `raw`, in camelCase where it is absent."""
+    snake = _SNAKE.get(name, name)
+    return snake if name not in raw and snake in raw else name
+
+
+def field_in(raw: Mapping[str, Any], name: str) -> Any:
+    """Return a field in either spelling, None where it is absent."""
+    return raw.get(key_in(raw, name))
+
+
+def is_response(part: Mapping[str, Any]) -> bool:
+    """Return whether a part is a function response."""
+    return field_in(part, "functionResponse") is not None
+
+
+def signature_in(part: Mapping[str, Any]) -> str:
+    """Return the thought signature of a wire part, empty without one."""
+    signature = field_in(part, "thoughtSignature")
+    return signature if isinstance(signature, str) else ""
+
+
+def unsigned(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a wire part without its thought signature."""
+    signatures = ("thoughtSignature", "thought_signature")
+    return {key: item for key, item in part.items() if key not in signatures}
+
+
+def original_call(call: ToolCall) -> Mapping[str, Any] | None:
+    """Return the function call as Gemini made it, None for a call of another provider."""
+    if call.block is None or call.format is not FormatName.GEMINI:
+        return None
+    original: Mapping[str, Any] = field_in(call.block, "functionCall")
+    return original
+
+
+def derived_id(name: str, counts: dict[str, int]) -> str:
+    """Return the id of a further call of this name without an id, and count it (rule 3)."""
+    counts[name] = number = counts.get(name, 0) + 1
+    return name if number == 1 else f"{name}#{number}"
+
+
+def function_name(name: str) -> str:
+    """Return the name of a function as Gemini accepts it."""
+    return name if _NAME.fullmatch(name) else tool_calls.tool_name(name)
+
+
+def is_own_file(uri: str) -> bool:
+    """Return whether a URI names a file that was uploaded to Gemini."""
+    return uri.startswith(_OWN_FILES)

@@ -1,0 +1,180 @@
+"""Renders neutral messages and tools for OpenAI Chat Completions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, assert_never
+
+from app.domain.common.messages import (
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+    is_sendable,
+)
+from app.domain.formats import adapting, inline_media, tool_calls
+from app.domain.formats.openai_chat import reasoning_fields
+from app.domain.formats.openai_chat.adapting import adapt, tool_media
+from app.domain.formats.tools import ToolDefinition, wire_fields
+
+_FORMAT = FormatName.OPENAI_CHAT
+
+
+def render(
+    message: Message,
+    ids: Mapping[str, str] = tool_calls.NO_IDS,
+    *,
+    accepts: Collection[str] = (),
+    keep_reasoning: bool = False,
+) -> dict[str, Any]:
+    """Render a clean message as one `ChatCompletionMessageParam` dict.
+
+    `accepts` names the families whose reasoning the model accepts. With `keep_reasoning` it is
+    replayed; without, the message has only the fields that such a model requires.
+    """
+    is_replayed = reasoning_fields.is_replayed(message, accepts)
+    message = adapt(message, ids)
+    match message.role:
+        case Role.USER:
+            content = _content(message.parts)
+            return {"role": "user", "content": content} | _name(message)
+        case Role.ASSISTANT:
+            if not is_replayed:
+                return _render_assistant(message)
+            return _with_reasoning(message) if keep_reasoning else _with_stand_ins(message)
+        case Role.TOOL:
+            texts = [part for part in message.parts if isinstance(part, Text)]
+            content = _content(texts) if texts else adapting.MEDIA_FOLLOWS
+            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+        case _:
+            assert_never(message.role)
+
+
+def render_media(
+    message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS
+) -> dict[str, Any] | None:
+    """Render the user message that carries a tool message's media, None without any (B4).
+
+    Its place is after the last tool message of the call group, since results are adjacent (B1).
+    """
+    message = adapt(message, ids)
+    media = tool_media(message)
+    if not media:
+        return None
+    label = Text(adapting.media_label(message))
+    return {"role": "user", "content": [_wire_part(part) for part in (label, *media)]}
+
+
+def is_faithful(raw: Mapping[str, Any], message: Message) -> bool:
+    """Return whether `raw` equals the rendering of its parsed `message`: it is sent as stored.
+
+    Messages of plain text are not rendered for this.
+    """
+    content = raw.get("content")
+    if len(raw) == 2 and isinstance(content, str):
+        return is_sendable(content) and bool(content) and not content.isspace()
+    return dict(raw) == render(clean(message))
+
+
+def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Render tool definitions as `ChatCompletionFunctionToolParam` dicts, in their order."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools]
+
+
+def _render_assistant(message: Message) -> dict[str, Any]:
+    parts = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
+    rendered: dict[str, Any] = {"role": "assistant", "content": _content(parts) if parts else None}
+    calls = [_wire_call(call) for call in message.calls]
+    if calls:
+        rendered["tool_calls"] = calls
+    return rendered | _name(message)
+
+
+def _with_reasoning(message: Message) -> dict[str, Any]:
+    """Render an assistant message with the fields of its reasoning as they came."""
+    rendered = _render_assistant(message)
+    content = [part for part in message.parts if not isinstance(part, ToolCall)]
+    thoughts = [
+        reasoning_fields.content_part(part) for part in content if isinstance(part, Reasoning)
+    ]
+    if any(thoughts):
+        wired = (
+            reasoning_fields.content_part(part) if isinstance(part, Reasoning) else _wire_part(part)
+            for part in content
+        )
+        rendered["content"] = [dict(part) for part in wired if part is not None]
+    calls = {call.id: call.block or {} for call in message.calls if call.format is _FORMAT}
+    return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
+
+
+def _with_stand_ins(message: Message) -> dict[str, Any]:
+    calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
+    return _with_fields(
+        _render_assistant(message), reasoning_fields.stand_in_fields(message), calls
+    )
+
+
+def _with_fields(
+    rendered: dict[str, Any], fields: Mapping[str, Any], calls: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Add fields to a message, after its content, and to its calls."""
+    for call in rendered.get("tool_calls", ()):
+        added = dict(calls.get(call["id"], {}))
+        if function := added.pop("function", None):
+            call["function"] |= function
+        call.update(added)
+    return {"role": rendered.pop("role"), "content": rendered.pop("content"), **fields, **rendered}
+
+
+def _name(message: Message) -> dict[str, str]:
+    return {"name": message.name} if message.name is not None else {}
+
+
+def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+    match [part for part in parts if not isinstance(part, Reasoning)]:
+        case [Text(text)]:
+            return text
+        case visible:
+            return [_wire_part(part) for part in visible]
+
+
+def _wire_call(call: ToolCall) -> dict[str, Any]:
+    if call.custom:
+        custom = {"name": call.name, "input": call.arguments}
+        return {"id": call.id, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _wire_part(part: Part) -> dict[str, Any]:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Image():
+            detail = {"detail": part.detail} if part.detail else {}
+            return {"type": "image_url", "image_url": {"url": inline_media.url_of(part)} | detail}
+        case File():
+            return {"type": "file", "file": _wire_file(part)}
+        case Opaque():
+            return dict(part.block)
+        case _:
+            raise TypeError(f"{type(part).__name__} is not a content part")
+
+
+def _wire_file(file: File) -> dict[str, Any]:
+    if file.data is not None:
+        return {"file_data": inline_media.url_of(file), "filename": file.name}
+    name = {"filename": file.name} if file.name else {}
+    return {"file_id": file.file_id} | name
+
+
+def _function(tool: ToolDefinition) -> dict[str, Any]:
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    return wire_fields(tool, "parameters") | strict

@@ -1,0 +1,197 @@
+"""Renders neutral messages as OpenAI Responses items, and tools as function tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+from app.domain.common import json_text
+from app.domain.common.messages import (
+    OPENAI_FORMATS,
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+)
+from app.domain.formats import inline_media, tool_calls
+from app.domain.formats.openai_responses.adapting import for_payload
+from app.domain.formats.openai_responses.items import (
+    BUILT_IN_CALLS,
+    FUNCTION,
+    OUTPUT_TYPES,
+)
+from app.domain.formats.tools import ToolDefinition, wire_fields
+
+_FORMAT = FormatName.OPENAI_RESPONSES
+_ID_PREFIXES = {"message": "msg", FUNCTION: "fc", "custom_tool_call": "ctc"}
+_NO_SCREENSHOT = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQ"
+    "EAHLCMmQAAAABJRU5ErkJggg=="
+)
+"""One white pixel."""
+
+
+def render(
+    message: Message,
+    ids: Mapping[str, str] = tool_calls.NO_IDS,
+    *,
+    keep_reasoning: bool = False,
+    call_type: str | None = None,
+) -> list[dict[str, Any]]:
+    """Render a clean message as items, each a `ResponseInputItemParam` dict.
+
+    `call_type` is the type of the rendered call that a result answers (rule 3).
+    """
+    message = for_payload(message, ids, keep_reasoning=keep_reasoning)
+    match message.role:
+        case Role.USER:
+            return _user_items(message)
+        case Role.ASSISTANT:
+            return [_item(part) for part in message.parts]
+        case Role.TOOL:
+            return [_wire_result(message, call_type)]
+        case _:
+            assert_never(message.role)
+
+
+def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Render tool definitions as `FunctionToolParam` dicts, in their order.
+
+    The default of `strict` is true there, and requires every argument.
+    """
+    return [
+        {"type": "function"} | wire_fields(tool, "parameters") | {"strict": bool(tool.strict)}
+        for tool in tools
+    ]
+
+
+def _user_items(message: Message) -> list[dict[str, Any]]:
+    approvals = [
+        part
+        for part in message.parts
+        if isinstance(part, Opaque) and part.block.get("type") == "mcp_approval_response"
+    ]
+    content = [_wire_part(part) for part in message.parts if part not in approvals]
+    items: list[dict[str, Any]] = [dict(part.block) for part in approvals]
+    if content:
+        items.append({"type": "message", "role": "user", "content": content})
+    return items
+
+
+def _item(part: Part) -> dict[str, Any]:
+    match part:
+        case Text(block=Mapping()) if part.format is _FORMAT:
+            return _with_own_id(dict(part.block or {}), "message")
+        case Text():
+            content = {"type": "output_text", "text": part.text, "annotations": []}
+            return {"type": "message", "role": "assistant", "content": [content]}
+        case ToolCall():
+            return _wire_call(part)
+        case Reasoning() | Opaque():
+            return dict(part.block or {})
+        case _:
+            raise TypeError(f"{type(part).__name__} is not a part of an assistant message")
+
+
+def _with_own_id(item: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Drop an id that the provider would refuse (rule 5)."""
+    if "id" in item and not str(item["id"]).startswith(_ID_PREFIXES[kind]):
+        del item["id"]
+    return item
+
+
+def _wire_call(call: ToolCall) -> dict[str, Any]:
+    block = dict(call.block or {}) if call.format is _FORMAT else {}
+    if block.get("type") in BUILT_IN_CALLS:
+        return block | {"call_id": call.id}
+    kind, key = ("custom_tool_call", "input") if call.custom else (FUNCTION, "arguments")
+    item = {"type": kind} | block
+    item |= {"call_id": call.id, "name": call.name, key: call.arguments}
+    return _with_own_id(item, kind)
+
+
+def _wire_result(message: Message, call_type: str | None) -> dict[str, Any]:
+    envelope = _envelope(message)
+    original_kind = envelope.get("type", OUTPUT_TYPES[FUNCTION])
+    kind = OUTPUT_TYPES[call_type] if call_type is not None else original_kind
+    is_same_kind = kind == original_kind
+    fields = {key: item for key, item in envelope.items() if key != "type" and is_same_kind}
+    identity = {"type": kind, "call_id": message.tool_call_id}
+    is_original = is_same_kind and bool(envelope)
+    match kind:
+        case "tool_search_output":
+            tools = _read_list(message.text) if is_original else []
+            return identity | {"execution": "client"} | fields | {"tools": tools}
+        case "shell_call_output":
+            outcome = {"type": "exit", "exit_code": 0}
+            plain = [{"stdout": message.text, "stderr": "", "outcome": outcome}]
+            return (
+                identity | fields | {"output": _read_list(message.text) if is_original else plain}
+            )
+        case "computer_call_output":
+            return identity | fields | {"output": _wire_screenshot(message)}
+        case "local_shell_call_output":
+            return {"type": kind, "id": message.tool_call_id} | fields | {"output": message.text}
+        case "apply_patch_call_output":
+            return identity | {"status": "completed"} | fields | {"output": message.text}
+        case _:
+            return identity | {"output": _wire_output(message)} | fields
+
+
+def _envelope(message: Message) -> Mapping[str, Any]:
+    """Return the original item of a result without its content, empty where there is none."""
+    blocks = (p.block for p in message.parts if isinstance(p, Text) and p.format is _FORMAT)
+    return next((block for block in blocks if block is not None), {})
+
+
+def _read_list(text: str) -> list[Any]:
+    value = json_text.loads_exact(text) if tool_calls.is_json(text) else []
+    return value if isinstance(value, list) else []
+
+
+def _wire_screenshot(message: Message) -> dict[str, Any]:
+    """Return the screenshot of a result, an empty one where there is none to send."""
+    for part in message.parts:
+        if isinstance(part, Image):
+            return {"type": "computer_screenshot", "image_url": inline_media.url_of(part)}
+        if isinstance(part, Opaque) and "file_id" in part.block:
+            return {"type": "computer_screenshot", "file_id": part.block["file_id"]}
+    return {"type": "computer_screenshot", "image_url": _NO_SCREENSHOT}
+
+
+def _wire_output(message: Message) -> str | list[dict[str, Any]]:
+    match message.parts:
+        case (Text(text),):
+            return text
+        case parts:
+            return [_wire_part(part) for part in parts]
+
+
+def _wire_part(part: Part) -> dict[str, Any]:
+    match part:
+        case Text():
+            return {"type": "input_text", "text": part.text}
+        case Image():
+            detail = part.detail or "auto"
+            return {"type": "input_image", "image_url": inline_media.url_of(part), "detail": detail}
+        case File():
+            return {"type": "input_file"} | _wire_file(part)
+        case Opaque():
+            return dict(part.block)
+        case _:
+            raise TypeError(f"{type(part).__name__} is not a content part")
+
+
+def _wire_file(file: File) -> dict[str, Any]:
+    if file.data is not None:
+        return {"filename": file.name, "file_data": inline_media.url_of(file)}
+    name = {"filename": file.name} if file.name else {}
+    if file.file_id is not None and file.format in OPENAI_FORMATS:
+        return {"file_id": file.file_id}
+    return {"file_url": file.url} | name

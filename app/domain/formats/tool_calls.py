@@ -1,0 +1,96 @@
+"""Ids, names and arguments of tool calls, in the form that every provider accepts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from app.domain.common import json_text
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import sendable_json
+from app.domain.formats import json_fields
+
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
+
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID: Final = object()
+
+
+def sendable_id(call_id: str) -> str:
+    """Map a call id to one that every provider accepts: at most 40 of `[a-zA-Z0-9_-]` (N3, B4).
+
+    The result depends on the id alone, so a call and its result keep the same id.
+    """
+    if _ID.fullmatch(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"call_{digest[:24]}"
+
+
+def sent_id(call_id: str, ids: Mapping[str, str]) -> str:
+    """Return the id to send: the replacement in `ids`, else a sendable form of the id itself."""
+    return ids.get(call_id) or sendable_id(call_id)
+
+
+def add_call_id(call_id: str, seen: set[str], pointer: str) -> None:
+    """Add the id of a call to those of its message; raises ValidationError for a repeated one."""
+    if call_id in seen:
+        raise ValidationError.at(pointer, "two calls of one message must not share an id")
+    seen.add(call_id)
+
+
+def is_name(name: str) -> bool:
+    """Return whether every provider accepts this name of a tool or a participant."""
+    return _NAME.fullmatch(name) is not None
+
+
+def tool_name(name: str) -> str:
+    """Return the name of a called tool in a form that every provider accepts (A19, B4)."""
+    return name if is_name(name) else _NOT_IN_NAME.sub("_", name[:64]) or "tool"
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels."""
+    return _read_json(text) is not _INVALID
+
+
+def arguments_object(text: str) -> dict[str, Any] | None:
+    """Parse arguments that are a JSON object; None for any others."""
+    value = _read_json(text) if text.lstrip()[:1] == "{" else None
+    return value if isinstance(value, dict) else None
+
+
+def sent_as_object(text: str) -> str:
+    """Return arguments as text the way a format sends them that sends an object."""
+    arguments = arguments_object(text)
+    return text if arguments is None else json_fields.compact(arguments)
+
+
+def object_arguments(text: str) -> str:
+    """Return arguments for a format that sends an object (A17).
+
+    Characters that JSON escapes stand for must be sendable, too.
+    """
+    arguments = arguments_object(text)
+    if arguments is None:
+        return wrapped_arguments(text)
+    cleaned = sendable_json(arguments) if "\\u" in text else arguments
+    return text if cleaned is arguments else json_fields.compact(cleaned)
+
+
+def wrapped_arguments(text: str) -> str:
+    """Put arguments that are not JSON into an object, so that every provider accepts them."""
+    return json_fields.compact({"arguments": text}) if text.strip() else "{}"
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json_fields.json_at(json_text.loads_exact(text), "")
+    except (ValueError, ValidationError):
+        return _INVALID

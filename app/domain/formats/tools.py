@@ -1,0 +1,121 @@
+"""Tool definitions, and reading one from the form of any provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from app.domain.common.errors import ValidationError
+from app.domain.common.messages import (
+    sendable,
+    sendable_json,
+)
+from app.domain.formats import json_fields, tool_calls
+
+ToolCategory = Literal["builtin", "mcp", "skill"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """A tool that the model may call; `parameters` is a JSON schema of type object.
+
+    `category` decides which tools are deferred first (H1).
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    category: ToolCategory = "builtin"
+    strict: bool | None = None
+
+
+_GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
+_SCHEMA_KEYS = (
+    "parameters",
+    "input_schema",
+    "inputSchema",
+    "parametersJsonSchema",
+    "parameters_json_schema",
+)
+_VALUES_NOT_SCHEMAS = ("enum", "const", "default", "example", "examples", "required")
+
+
+def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
+    """Read a tool definition of OpenAI Chat, OpenAI Responses, Anthropic, MCP or Gemini.
+
+    Each may have a `category`, too. Raises `ValidationError` at the field that is wrong.
+    """
+    raw = json_fields.object_at(raw, pointer)
+    if raw.get("type") not in (None, "function", "custom") or "custom" in raw:
+        detail = "only tools defined by a JSON schema are accepted (type function)"
+        raise ValidationError.at(f"{pointer}/type", detail)
+    at, body = pointer, raw
+    if "function" in raw:
+        at = f"{pointer}/function"
+        body = json_fields.object_at(raw["function"], at)
+    return ToolDefinition(
+        name=_name(body, at),
+        description=json_fields.optional_text_at(body, "description", at) or "",
+        parameters=_parameters(body, at),
+        category=_category(raw, pointer),
+        strict=json_fields.optional_boolean_at(body, "strict", at),
+    )
+
+
+def _name(body: Mapping[str, Any], pointer: str) -> str:
+    name = json_fields.text_at(body, "name", pointer)
+    if not tool_calls.is_name(name):
+        detail = f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}"
+        raise ValidationError.at(f"{pointer}/name", detail)
+    return name
+
+
+def _category(raw: Mapping[str, Any], pointer: str) -> ToolCategory:
+    for category in get_args(ToolCategory):
+        if raw.get("category", "builtin") == category:
+            return category  # type: ignore[no-any-return]  # get_args forgets the literals
+    detail = f"must be one of {', '.join(get_args(ToolCategory))}"
+    raise ValidationError.at(f"{pointer}/category", detail)
+
+
+def _parameters(body: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
+    key = next((key for key in _SCHEMA_KEYS if body.get(key) is not None), None)
+    if key is None:
+        return {"type": "object", "properties": {}}
+    at = f"{pointer}/{key}"
+    schema: Mapping[str, Any] = json_fields.json_at(json_fields.object_at(body[key], at), at)
+    if schema.get("type") == "OBJECT":
+        schema = _lower_types(schema)
+    if schema.get("type", "object") != "object":
+        raise ValidationError.at(f"{at}/type", 'the parameters of a tool must have type "object"')
+    if "type" in schema and "properties" in schema:
+        return schema
+    return {"type": "object", "properties": {}} | dict(schema)
+
+
+def _lower_types(value: Any) -> Any:
+    """Write schema types in lower case: Gemini's capitals are accepted by no other provider."""
+    match value:
+        case Mapping():
+            return {key: _lower_type(key, item) for key, item in value.items()}
+        case list():
+            return [_lower_types(item) for item in value]
+        case _:
+            return value
+
+
+def _lower_type(key: str, item: Any) -> Any:
+    if key in _VALUES_NOT_SCHEMAS and not isinstance(item, Mapping):
+        return item
+    if key == "type" and item in _GEMINI_TYPES:
+        return item.lower()
+    return _lower_types(item)
+
+
+def wire_fields(tool: ToolDefinition, schema_key: str) -> dict[str, Any]:
+    """Render the fields that all formats have: name, description, and the schema by its key."""
+    fields: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        fields["description"] = sendable(tool.description)
+    return fields | {schema_key: sendable_json(tool.parameters)}
