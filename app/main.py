@@ -31,8 +31,8 @@ from app.api.snapshots import forks, snapshots
 from app.api.tool_output import blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.common import json_text
+from app.domain.common.json_structure import StructureLimits
 from app.domain.common.messages import FormatName
-from app.domain.common.structure import StructureLimits
 from app.domain.tenancy.quotas import QuotaKind
 from app.environment import SettingsError
 from app.services.common.read_permits import Reads

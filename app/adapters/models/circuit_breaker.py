@@ -1,9 +1,9 @@
-"""A circuit breaker in front of the gateway: a model that is down is left alone for a while (E9).
+"""A circuit breaker in front of the model gateway.
 
-1. One circuit per model, in this process. So many failures in a row open it; then calls are
-   refused at once, until one of them may try whether the model is back.
-2. Only what the provider is to blame for counts. An answer, a call it refuses and an overflow
-   show that it is there.
+1. Each process has one circuit per model. A number of failures in a row opens it. Calls are then
+   refused at once, until one of them may try the model again.
+2. Only failures of the provider count. An answer, a refused call and an overflow show that it
+   works.
 """
 
 from __future__ import annotations
@@ -32,35 +32,37 @@ class CircuitBreaker:
         self._gateway = gateway
         self._seconds = seconds
         self._circuits = AsyncCircuitBreakerFactory(
-            failures, seconds, exclude=[(BaseException, _is_spared)]
+            failures, seconds, exclude=[(BaseException, _is_ignored)]
         )
-        self._circuits.add_listener(_tell)
+        self._circuits.add_listener(_log_change)
 
     async def complete(self, call: ModelCall) -> Completion:
-        """Return the model's answer; raises ServiceUnavailable as the gateway does, or refused."""
+        """Return the model's answer; raises ServiceUnavailable, also where the circuit is open."""
         circuit = await self._circuits.get_breaker(call.model)
-        # purgatory lets any number of calls try at once; here the first one is enough.
+        # A half-open circuit of purgatory admits any number of calls; one is enough here.
         retry_after = 1
         if circuit.context.state != HALF_OPENED:
             try:
                 async with circuit:
                     return await self._gateway.complete(call)
             except OpenedState as opened:
-                opened.__traceback__ = None  # the same one each time: it would hold every call
+                opened.__traceback__ = (
+                    None  # one object for all calls: it would keep them all alive
+                )
                 left = opened.opened_at + self._seconds - time.time()
                 retry_after = max(1, math.ceil(left))
         raise ServiceUnavailable(
-            "The model failed several times in a row and is left alone for a while",
+            "The model failed several times in a row and is not called for a while",
             {"reason": "circuit_open", "model": call.model, "retry_after": retry_after},
         )
 
 
-def _is_spared(exc: BaseException) -> bool:
+def _is_ignored(exc: BaseException) -> bool:
     reason = exc.facts.get("reason") if isinstance(exc, ServiceUnavailable) else None
     return reason not in PROVIDER_FAILURES
 
 
-def _tell(model: str, event: str, payload: Any) -> None:
+def _log_change(model: str, event: str, payload: Any) -> None:
     if event == "state_changed":
         data = {"model": model, "state": payload.state}
         _log.warning("circuit_changed", extra={"data": data})

@@ -1,10 +1,10 @@
-"""The one door to a language model, through LiteLLM (the only importer of litellm).
+"""Calls language models through LiteLLM. No other module imports litellm.
 
-1. LiteLLM takes seconds and 180 MB to import, so it comes with the first call, in a thread.
-2. Address and key come from settings, never from a request. LiteLLM fetches nothing by itself.
-3. It does not retry and our own clock bounds it: retries are the caller's policy (E9).
-4. Whatever goes wrong leaves here as ServiceUnavailable; `facts["reason"]` says why, and the
-   provider's words stay in the cause, since they may quote the conversation.
+1. The import of LiteLLM takes seconds and 180 MB. It happens with the first call, in a thread.
+2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
+3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
+4. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+   provider's message is only in the cause, since it may quote the conversation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REASONS = {
     404: "refused",
     408: "timeout",
     409: "provider_error",
-    413: "rate_limited",  # those that are no overflow
+    413: "rate_limited",  # an overflow is recognized before
     422: "refused",
     429: "rate_limited",
     504: "timeout",
@@ -55,12 +55,12 @@ _DETAILS = {
     "context_window": "The call is larger than the model's context window",
     "authentication": "The model's provider does not accept the key",
     "provider_error": "The model's provider failed",
-    "bad_answer": "The model's answer cannot be read",
+    "bad_answer": "The model's answer cannot be parsed",
 }
 
 
 class LiteLLMGateway:
-    """Calls any model LiteLLM knows; one instance serves the whole process."""
+    """Calls any model that LiteLLM supports; one instance serves the process."""
 
     def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
         self._api_base = api_base
@@ -81,14 +81,16 @@ class LiteLLMGateway:
                     api_base=self._api_base,
                     api_key=self._api_key,
                 )
-        except Exception as exc:  # LiteLLM raises its own, openai's, httpx's and plain errors
+        except (
+            Exception
+        ) as exc:  # LiteLLM raises its own errors, those of openai and httpx, and built-in ones
             raise _unavailable(_reason(exc), call.model, _retry_after(exc)) from exc
         return _completion(response, call.model)
 
     async def close(self) -> None:
-        """Close the connections LiteLLM keeps open, if it was ever used.
+        """Close the open connections of LiteLLM, if it was ever used.
 
-        They are shared by all gateways of the process; a later call opens new ones.
+        All gateways of the process share them; a later call opens new ones.
         """
         if _litellm.cache_info().currsize:
             litellm = _litellm()
@@ -98,7 +100,7 @@ class LiteLLMGateway:
 
 @cache
 def _litellm() -> Any:
-    """Import LiteLLM, offline and quiet."""
+    """Import LiteLLM without downloads and log lines."""
     for name, value in _OFFLINE.items():
         os.environ.setdefault(name, value)
     import litellm
@@ -120,7 +122,7 @@ def _unavailable(reason: str, model: str, retry_after: int | None = None) -> Ser
 
 
 def _reason(exc: Exception) -> str:
-    """Return why a call failed, by kind first, then by status."""
+    """Return why a call failed: by the exception's class first, then by its status."""
     kinds = {kind.__name__ for kind in type(exc).__mro__}
     if kinds & {"TimeoutError", "Timeout", "APITimeoutError", "TimeoutException"}:
         return "timeout"
@@ -146,14 +148,14 @@ def _is_overflow(exc: Exception, status: int | None) -> bool:
 
 
 def _retry_after(exc: Exception) -> int | None:
-    """Return the whole seconds that the provider asks to wait, None when it asks for none."""
+    """Return the seconds of the provider's Retry-After header, None without one."""
     headers = getattr(exc, "litellm_response_headers", None)
-    asked = str(headers.get("retry-after", "")) if isinstance(headers, Mapping) else ""
+    header = str(headers.get("retry-after", "")) if isinstance(headers, Mapping) else ""
     try:
-        seconds = float(asked)
+        seconds = float(header)
     except ValueError:
         try:
-            seconds = (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
         except (TypeError, ValueError):
             return None
     return math.ceil(max(0.0, seconds)) if math.isfinite(seconds) else None
@@ -184,13 +186,13 @@ def _completion(response: Any, model: str) -> Completion:
 
 
 def _native_finish_reason(choice: Any) -> str | None:
-    """Return the provider's own word, which LiteLLM translates to `stop` if it is a new one."""
+    """Return the provider's own finish reason; LiteLLM maps unknown ones to `stop`."""
     extra = getattr(choice, "provider_specific_fields", None) or {}
     native = extra.get("native_finish_reason")
     return native if isinstance(native, str) else None
 
 
 def _refusal(message: Any) -> str | None:
-    """Return the model's refusal, which LiteLLM keeps among what only some providers have."""
+    """Return the model's refusal, also from LiteLLM's provider-specific fields."""
     extra = getattr(message, "provider_specific_fields", None) or {}
     return getattr(message, "refusal", None) or extra.get("refusal")

@@ -1,10 +1,11 @@
-"""The model registry: what LiteLLM's bundled map says, read without importing LiteLLM (J5).
+"""The model registry: LiteLLM's bundled map of models, read without importing LiteLLM.
 
-1. In the map `max_tokens` means output, or input where no output is known: it is not read.
-2. `max_input_tokens` is taken as the whole window, the smaller reading, except where it and
-   the output limit add up to a window that OpenAI publishes: there it limits the input alone.
-3. A name is looked up as it is, then without its provider's prefix, then among S0's five.
-   It is never completed, shortened or matched by likeness.
+1. `max_tokens` of the map is not read: it is the output limit, or the input limit where no output
+   limit is known.
+2. `max_input_tokens` is taken as the whole window, the smaller interpretation. Where it and the
+   output limit add up to a window that OpenAI publishes, it limits the input alone.
+3. A name is looked up as it is, then without its provider's prefix, then among the built-in
+   windows. It is never completed, shortened or matched by similarity.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.domain.models.limits import ABILITIES, SEED_WINDOWS, ModelInfo
+from app.domain.models.limits import BUILT_IN_WINDOWS, CAPABILITIES, ModelInfo
 
 MAP_NAME = "model_prices_and_context_window_backup.json"
 CHAT_MODES = frozenset({"chat", "responses"})
@@ -35,12 +36,12 @@ TOKENIZERS: Sequence[tuple[tuple[str, ...], str]] = (
     (("ft:gpt-4.1", "ft:o4-mini", "o1-", "o3-", "o4-mini"), O200K),
     (("gpt-4-", "gpt-3.5-turbo", "gpt-35-turbo", "ft:gpt-4-", "ft:gpt-3.5-turbo"), "cl100k_base"),
 )
-"""OpenAI's tokenizers by the start of the model's name; the first row that matches counts."""
+"""OpenAI's tokenizers by prefixes of model names; the first row with a match counts."""
 TOKENIZERS_BY_NAME: Mapping[str, str] = {"o1": O200K, "o3": O200K, "gpt-4": "cl100k_base"}
 
 
 class Record(NamedTuple):
-    """One model of the map in few bytes; the provider and the source are interned."""
+    """One model of the map in little memory; the provider and the source are interned."""
 
     input_limit: int | None
     output_limit: int | None
@@ -51,11 +52,11 @@ class Record(NamedTuple):
     cache_write_price: float | None
     provider: str
     source: str | None
-    abilities: tuple[bool, bool, bool] = (False, False, False)
+    capabilities: tuple[bool, bool, bool] = (False, False, False)
 
 
 def map_path() -> Path | None:
-    """Return where the bundled map lies, None when LiteLLM is not installed."""
+    """Return the path of the bundled map, None when LiteLLM is not installed."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:
         return None
@@ -64,35 +65,35 @@ def map_path() -> Path | None:
 
 
 class ModelRegistry:
-    """Every chat model of the bundled map and S0's five, read at the first question.
+    """Every chat model of the bundled map and the built-in windows, read at the first use.
 
-    Safe to ask from several threads.
+    Thread-safe.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._lock = Lock()
-        self._records: dict[str, Record] | None = None
+        self._models: dict[str, Record] | None = None
         self._providers: frozenset[str] = frozenset()
-        self._origin = "litellm"
+        self._source = "litellm"
 
     def find(self, model: str) -> ModelInfo | None:
         """Return the model by exact name, else without its provider's prefix, else None."""
-        records = self._load()
+        models = self._load()
         for name in self._names(model):
-            if name in records:
-                return self._info(name, records[name])
+            if name in models:
+                return self._info(name, models[name])
         for name in self._names(model):
-            if name in SEED_WINDOWS:
-                return _seed_info(name)
+            if name in BUILT_IN_WINDOWS:
+                return _built_in_info(name)
         return None
 
     def list(self) -> Sequence[ModelInfo]:
         """Return all models, sorted by name."""
-        records = self._load()
-        seeds = [_seed_info(name) for name in SEED_WINDOWS if name not in records]
-        known = [self._info(name, record) for name, record in records.items()]
-        return sorted((*known, *seeds), key=lambda info: info.model)
+        models = self._load()
+        built_in = [_built_in_info(name) for name in BUILT_IN_WINDOWS if name not in models]
+        known = [self._info(name, record) for name, record in models.items()]
+        return sorted((*known, *built_in), key=lambda info: info.model)
 
     def _names(self, model: str) -> Iterator[str]:
         yield model
@@ -102,39 +103,35 @@ class ModelRegistry:
             prefix, slash, rest = rest.partition("/")
 
     def _load(self) -> Mapping[str, Record]:
-        records = self._records
-        if records is None:
-            with self._lock:
-                records = self._records
-                if records is None:
-                    records = self._read()
-                    self._records = records
-        return records
+        with self._lock:
+            if self._models is None:
+                self._models = self._read()
+            return self._models
 
     def _read(self) -> dict[str, Record]:
         path = self._path or map_path()
         if path is None:
             return {}
         entries: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
-        records: dict[str, Record] = {}
+        models: dict[str, Record] = {}
         providers = set(ROUTER_PREFIXES)
         for name, entry in entries.items():
             if entry.get("mode") not in CHAT_MODES:
                 continue
             record = _record(name, entry)
             if record is not None:
-                records[intern(name)] = record
+                models[intern(name)] = record
                 providers.add(record.provider)
                 if "/" in name:
                     providers.add(name.partition("/")[0])
         self._providers = frozenset(providers)
-        self._origin = _origin()
-        return records
+        self._source = _map_version()
+        return models
 
     def _info(self, model: str, record: Record) -> ModelInfo:
-        window, max_input, limit_source = _limits(model, record, self._origin)
+        window, max_input, limit_source = _limits(model, record, self._source)
         tokenizer = _tokenizer(model, record.provider)
-        minimum, minimum_source = _cache_minimum(tokenizer, record, self._origin)
+        minimum, minimum_source = _cache_minimum(tokenizer, record, self._source)
         info = ModelInfo(
             model=model,
             context_window=window,
@@ -147,14 +144,13 @@ class ModelRegistry:
             output_price=record.output_price,
             cache_read_price=record.cache_read_price,
             cache_write_price=record.cache_write_price,
-            sources={},
-            **dict(zip(ABILITIES, record.abilities, strict=True)),
+            **dict(zip(CAPABILITIES, record.capabilities, strict=True)),
         )
-        prices = self._origin if record.source is None else f"{self._origin}, {record.source}"
+        prices = self._source if record.source is None else f"{self._source}, {record.source}"
         sources = {
             "context_window": limit_source,
             "max_input_tokens": limit_source,
-            "max_output_tokens": f"{self._origin}: max_output_tokens",
+            "max_output_tokens": f"{self._source}: max_output_tokens",
             "cache_minimum_tokens": minimum_source,
             **dict.fromkeys(
                 ("input_price", "output_price", "cache_read_price", "cache_write_price"), prices
@@ -163,7 +159,7 @@ class ModelRegistry:
         return _with_sources(info, sources)
 
 
-def _origin() -> str:
+def _map_version() -> str:
     try:
         return f"litellm {version('litellm')}"
     except PackageNotFoundError:
@@ -186,15 +182,15 @@ def _record(name: str, entry: Mapping[str, Any]) -> Record | None:
         cache_write_price=_price(entry.get("cache_creation_input_token_cost")),
         provider=intern(str(entry.get("litellm_provider") or name.partition("/")[0])),
         source=intern(source) if isinstance(source, str) else None,
-        abilities=_abilities(name, entry),
+        capabilities=_capabilities(name, entry),
     )
 
 
-def _abilities(name: str, entry: Mapping[str, Any]) -> tuple[bool, bool, bool]:
-    """Return what the provider takes with this model.
+def _capabilities(name: str, entry: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Return the features that the provider supports for this model, in the order of CAPABILITIES.
 
-    OpenAI always took later system text. Tool search the map marks where others host Anthropic's
-    models, all that it lists for Anthropic itself among them.
+    OpenAI always accepts later system text. Anthropic itself supports tool search for all models
+    that the map lists; the map marks it for those that others host.
     """
     provider = entry.get("litellm_provider") or name.partition("/")[0]
     return (
@@ -212,54 +208,47 @@ def _price(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and value >= 0 else None
 
 
-def _limits(model: str, record: Record, origin: str) -> tuple[int | None, int | None, str]:
-    """Return the window, the separate input limit if there is one, and their source."""
-    both = (record.input_limit or 0) + (record.output_limit or 0)
-    named_by_openai = model.rpartition("/")[2].startswith("gpt-")
-    if record.input_limit and named_by_openai and both in OPENAI_WINDOWS:
-        source = f"{origin}: max_input_tokens is input only, + max_output_tokens = {both:,}"
-        return both, record.input_limit, source
-    return record.input_limit, None, f"{origin}: max_input_tokens, taken as the whole window"
+def _limits(model: str, record: Record, map_version: str) -> tuple[int | None, int | None, str]:
+    """Return the window, a separate input limit or None, and their source."""
+    total = (record.input_limit or 0) + (record.output_limit or 0)
+    has_openai_name = model.rpartition("/")[2].startswith("gpt-")
+    if record.input_limit and has_openai_name and total in OPENAI_WINDOWS:
+        source = f"{map_version}: max_input_tokens is input only, + max_output_tokens = {total:,}"
+        return total, record.input_limit, source
+    return record.input_limit, None, f"{map_version}: max_input_tokens, taken as the whole window"
 
 
 def _tokenizer(model: str, provider: str) -> str:
-    """Return the name of the model's tokenizer, or whose it is where that is not published."""
+    """Return the name of the model's tokenizer, `unknown` where it is not published."""
     if provider not in OPENAI_PROVIDERS:
         return "unknown"
     name = model.rpartition("/")[2]
     if name in TOKENIZERS_BY_NAME:
         return TOKENIZERS_BY_NAME[name]
-    return next((found for starts, found in TOKENIZERS if name.startswith(starts)), "unknown")
+    return next((found for prefixes, found in TOKENIZERS if name.startswith(prefixes)), "unknown")
 
 
-def _cache_minimum(tokenizer: str, record: Record, origin: str) -> tuple[int | None, str]:
+def _cache_minimum(tokenizer: str, record: Record, map_version: str) -> tuple[int | None, str]:
     if record.cache_minimum is not None:
-        return record.cache_minimum, f"{origin}: prompt_cache_min_tokens"
+        return record.cache_minimum, f"{map_version}: prompt_cache_min_tokens"
     if tokenizer == O200K and record.cache_read_price is not None:
         return OPENAI_CACHE_MINIMUM, "OpenAI's prompt caching guide"
     return None, ""
 
 
-def _seed_info(name: str) -> ModelInfo:
+def _built_in_info(name: str) -> ModelInfo:
     tokenizer = _tokenizer(name, "openai")
     return ModelInfo(
         model=name,
-        context_window=SEED_WINDOWS[name],
-        max_input_tokens=None,
-        max_output_tokens=None,
+        context_window=BUILT_IN_WINDOWS[name],
         tokenizer=tokenizer,
         exact=tokenizer == O200K,
-        cache_minimum_tokens=None,
-        input_price=None,
-        output_price=None,
-        cache_read_price=None,
-        cache_write_price=None,
         mid_conversation_system=tokenizer != "unknown",
-        sources={"context_window": "S0, Per-Model Context Limits"},
+        sources={"context_window": "built-in defaults"},
     )
 
 
 def _with_sources(info: ModelInfo, sources: Mapping[str, str]) -> ModelInfo:
-    """Name a source for every number that is there, and for no other."""
-    given = {field: source for field, source in sources.items() if getattr(info, field) is not None}
-    return replace(info, sources=given)
+    """Add the sources of the numbers that are set."""
+    of_set = {name: source for name, source in sources.items() if getattr(info, name) is not None}
+    return replace(info, sources=of_set)

@@ -1,10 +1,10 @@
-"""Token counts with OpenAI's o200k_base vocabulary, offline (J2); the only importer of tiktoken.
+"""Token counts with OpenAI's o200k_base vocabulary, offline. No other module imports tiktoken.
 
-1. Text is counted in slices, because one huge run of spaces takes quadratic time or crashes
-   the library. A count is the sum over slices, so it depends on the text alone (decision 12).
-2. A slice ends after a newline, else after other white space, else where it is full.
-3. A slice the library cannot take counts as bytes / 4. So does everything when the vocabulary
-   is not there; nothing is ever downloaded.
+1. Text is counted in slices, because a long run of spaces takes quadratic time or crashes the
+   library. A count is the sum over slices, so it depends on the text alone.
+2. A slice ends after a newline, else after a space, else at its maximum length.
+3. A slice on which the library fails counts as bytes / 4. So does all text when the vocabulary is
+   missing: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threading import Lock
 CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
 VOCABULARY = "o200k_base"
 VOCABULARY_FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"
-"""The name the library gives the downloaded vocabulary: the SHA-1 of its address."""
+"""The library's file name of the vocabulary: the SHA-1 of its URL."""
 VOCABULARY_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 SLICE_CHARS = 16 * 1024
 _MIN_SLICE_CHARS = SLICE_CHARS * 3 // 4
@@ -28,9 +28,9 @@ Encode = Callable[[str], Sequence[int]]
 
 
 class TiktokenTokenizer:
-    """Counts tokens; safe to use from several threads, and loads itself at the first count.
+    """Counts tokens; thread-safe. The vocabulary is loaded at the first count.
 
-    `exact` turns false when the vocabulary is missing and counts are bytes / 4.
+    `exact` becomes false when the vocabulary is missing and counts are bytes / 4.
     """
 
     def __init__(self, vocabulary: Callable[[], Encode | None] | None = None) -> None:
@@ -70,12 +70,12 @@ def slices(text: str) -> Iterator[str]:
 
 
 def _slice_end(text: str, start: int) -> int:
-    least, most = start + _MIN_SLICE_CHARS, start + SLICE_CHARS
-    for mark in ("\n", " "):
-        found = text.rfind(mark, least, most)
-        if found >= 0:
-            return found + 1
-    return most
+    min_end, max_end = start + _MIN_SLICE_CHARS, start + SLICE_CHARS
+    for separator in ("\n", " "):
+        index = text.rfind(separator, min_end, max_end)
+        if index >= 0:
+            return index + 1
+    return max_end
 
 
 def _count_slice(encode: Encode, text: str) -> int:
@@ -83,7 +83,7 @@ def _count_slice(encode: Encode, text: str) -> int:
         return len(encode(text))
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException:  # a panic in the library is no Exception
+    except BaseException:  # a panic of the library is not an Exception
         return len(_quarter_bytes(text))
 
 
@@ -92,21 +92,21 @@ def _quarter_bytes(text: str) -> Sequence[int]:
 
 
 def _load_vocabulary() -> Encode | None:
-    """Return the encoder, None when its vocabulary is not on disk as the library wants it."""
+    """Return the encoder, None when its vocabulary is not on disk or damaged."""
     directory = os.environ.get(CACHE_VARIABLE) or _bundled_directory()
     if directory is None or not _is_intact(Path(directory) / VOCABULARY_FILE):
         return None
     os.environ.setdefault(CACHE_VARIABLE, directory)
-    import tiktoken  # loads a Rust library, so not before the first count
+    import tiktoken  # loads a Rust library: not before the first count
 
     encoding = tiktoken.get_encoding(VOCABULARY)
-    # The Rust side has its own copy; this one serves pickling alone and holds 28 MB.
+    # The Rust side has its own copy; this one is for pickling and takes 28 MB.
     encoding._mergeable_ranks = {}
     return encoding.encode_ordinary
 
 
 def _bundled_directory() -> str | None:
-    """Return LiteLLM's copy of the vocabularies, found without importing it."""
+    """Return the folder of LiteLLM's copy of the vocabularies, without importing it."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:
         return None
@@ -114,7 +114,7 @@ def _bundled_directory() -> str | None:
 
 
 def _is_intact(path: Path) -> bool:
-    # The library would replace a damaged file by a download.
+    # The library would download a damaged file again.
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() == VOCABULARY_SHA256
     except OSError:

@@ -26,7 +26,12 @@ from starlette.responses import Response
 
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, PayloadTooLarge, Problem, ValidationError
-from app.domain.common.structure import Excess, StructureLimits, excess_of, has_more_values
+from app.domain.common.json_structure import (
+    ExceededLimit,
+    StructureLimits,
+    exceeded_limit,
+    has_more_values,
+)
 
 THREAD_BYTES = 256 * 1024
 """The length of a body from which it is counted, parsed and checked in a thread.
@@ -129,7 +134,7 @@ def parse(body: bytes, limits: StructureLimits) -> Any:
 
 def require_structure(body: bytes, limits: StructureLimits) -> None:
     """Raise PayloadTooLarge or ValidationError for a body over one of the limits (rule 5)."""
-    excess = excess_of(body, limits)
+    excess = exceeded_limit(body, limits)
     if excess is not None:
         raise _structure_error(excess)
 
@@ -152,7 +157,7 @@ async def require_small_messages(request: Request, messages: Sequence[Any]) -> N
             )
 
 
-def _structure_error(excess: Excess) -> ContextError:
+def _structure_error(excess: ExceededLimit) -> ContextError:
     facts = {"limit": excess.limit, "found": excess.found}
     if excess.what == "depth":
         return ValidationError(f"The body is nested more than {excess.limit} levels deep", facts)

@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.http.bodies import NO_ANSWER, WireRequest, beside, require_json, require_structure
 from app.api.http.errors import answer_error, answer_unexpected
 from app.domain.common.errors import ContextError, ValidationError
-from app.domain.common.structure import StructureLimits
+from app.domain.common.json_structure import StructureLimits
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

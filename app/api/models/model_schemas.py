@@ -1,4 +1,4 @@
-"""The model registry and the strategies on the wire (J5, D1, D2)."""
+"""Schemas of the model registry and of the strategies."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _MODEL: dict[str, Any] = {
 _Price = Annotated[float, Field(ge=0, le=1_000)]
 
 Sources = TypeAliasType(
-    "Sources", Annotated[dict[str, str], Field(description="Who says what, by field.")]
+    "Sources", Annotated[dict[str, str], Field(description="The source of each number, by field.")]
 )
 
 
 class ModelEntry(Asked):
-    """A model's limits in tokens and prices in USD per token; what is left out stays as it was."""
+    """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -49,30 +49,37 @@ class ModelEntry(Asked):
 
     context_window: Tokens | None = Field(default=None, description="Input and output together.")
     max_input_tokens: Tokens | None = Field(
-        default=None, description="Only where the input has a limit of its own."
+        default=None, description="Only where the input has a separate limit."
     )
-    max_output_tokens: Tokens | None = Field(default=None, description="The longest answer.")
+    max_output_tokens: Tokens | None = Field(
+        default=None, description="The maximum length of an answer."
+    )
     tokenizer: str | None = Field(
         default=None, max_length=256, pattern=NAME_PATTERN, description="Name of its tokenizer."
     )
     exact: bool | None = Field(
-        default=None, description="Whether our counter is its tokenizer: no margin is added then."
+        default=None,
+        description="Whether the service counts with its tokenizer: then no margin is added.",
     )
     cache_minimum_tokens: Tokens | None = Field(
-        default=None, description="The shortest prefix its provider caches."
+        default=None, description="The shortest prefix that its provider caches."
     )
-    input_price: _Price | None = Field(default=None, description="Of an uncached input token.")
-    output_price: _Price | None = Field(default=None, description="Of an output token.")
-    cache_read_price: _Price | None = Field(default=None, description="Of a token read cached.")
-    cache_write_price: _Price | None = Field(default=None, description="Of a token put in cache.")
+    input_price: _Price | None = Field(default=None, description="USD per uncached input token.")
+    output_price: _Price | None = Field(default=None, description="USD per output token.")
+    cache_read_price: _Price | None = Field(
+        default=None, description="USD per token read from the cache."
+    )
+    cache_write_price: _Price | None = Field(
+        default=None, description="USD per token written to the cache."
+    )
     tool_search: bool | None = Field(
-        default=None, description="Whether tools can be held back until they are searched for."
+        default=None, description="Whether the provider supports tool search with deferred tools."
     )
     cache_breakpoint: bool | None = Field(
-        default=None, description="Whether OpenAI's explicit cache breakpoints are taken."
+        default=None, description="Whether OpenAI's explicit cache breakpoints are supported."
     )
     mid_conversation_system: bool | None = Field(
-        default=None, description="Whether system text is taken after the conversation has begun."
+        default=None, description="Whether system text is accepted after the first message."
     )
 
     @model_validator(mode="after")
@@ -83,27 +90,27 @@ class ModelEntry(Asked):
 
 
 class ModelShown(Answered):
-    """What is known about a model; null where nobody says."""
+    """A model's limits, prices and features; null where unknown."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_MODEL]})
 
-    model: str = Field(description="Its name.")
+    model: str = Field(description="Name of the model.")
     context_window: int | None = Field(description="Input and output together.")
-    max_input_tokens: int | None = Field(description="A limit of the input alone.")
-    max_output_tokens: int | None = Field(description="The longest answer.")
+    max_input_tokens: int | None = Field(description="A separate limit of the input.")
+    max_output_tokens: int | None = Field(description="The maximum length of an answer.")
     tokenizer: str = Field(description="Its tokenizer, `unknown` where that is not published.")
-    exact: bool = Field(description="Whether our counter is its tokenizer.")
+    exact: bool = Field(description="Whether the service counts with its tokenizer.")
     cache_minimum_tokens: int | None = Field(description="The shortest prefix that is cached.")
     input_price: float | None = Field(description="USD per input token.")
     output_price: float | None = Field(description="USD per output token.")
     cache_read_price: float | None = Field(description="USD per token read from the cache.")
     cache_write_price: float | None = Field(description="USD per token written to the cache.")
-    tool_search: bool = Field(description="Tools can be held back until they are searched for.")
-    cache_breakpoint: bool = Field(description="OpenAI's explicit cache breakpoints are taken.")
+    tool_search: bool = Field(description="The provider supports tool search with deferred tools.")
+    cache_breakpoint: bool = Field(description="OpenAI's explicit cache breakpoints are supported.")
     mid_conversation_system: bool = Field(
-        description="System text is taken after the conversation has begun."
+        description="System text is accepted after the first message."
     )
-    sources: Sources = Field(description="Where each number comes from, by field.")
+    sources: Sources = Field(description="The source of each number, by field.")
 
 
 class ModelPage(Page[ModelShown]):
@@ -115,11 +122,11 @@ class ModelPage(Page[ModelShown]):
 
 
 class Strategy(Answered):
-    """One way to keep a history inside the window, with the service's defaults."""
+    """A strategy to keep a history within the context window, with the service's defaults."""
 
-    name: StrategyName = Field(description="What `policy.strategy` takes.")
+    name: StrategyName = Field(description="The value for `policy.strategy`.")
     description: str = Field(description="What it does.")
-    is_default: bool = Field(description="Whether conversations have it by default.")
+    is_default: bool = Field(description="Whether it is the default.")
     trigger: float | None = Field(
         description="Share of the effective window at which a compaction is due; null: never."
     )

@@ -1,4 +1,4 @@
-"""`/v1/models`: what is known about models, and a tenant's own entries (J5)."""
+"""`/v1/models`: limits and prices of models, and a tenant's own entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
     responses=problems_of(ValidationError, ServiceUnavailable),
 )
 async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
-    """Return every known model by name, with the source of each number."""
+    """Return all models by name, with the source of each number."""
     after = cursors.decode_name(cursor, "models") if cursor else None
     page = await services(request).registry.list(tenant_of(request), limit, after)
     following = cursors.encode("models", page.last) if page.last is not None else None
@@ -39,7 +39,7 @@ async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None
     responses=problems_of(NotFound, ServiceUnavailable),
 )
 async def get_model(request: Request, model: ModelPath) -> Response:
-    """Return a model's limits and prices, your own entry laid over the bundled one."""
+    """Return a model's limits and prices; your own entry overrides the bundled one."""
     return Json(await services(request).registry.get(tenant_of(request), model_from(model)))
 
 
@@ -53,7 +53,7 @@ async def get_model(request: Request, model: ModelPath) -> Response:
     ),
 )
 async def put_model(request: Request, model: ModelPath, body: ModelEntry) -> Response:
-    """Add or replace your own entry for a model; fields left out stay with the bundled entry."""
+    """Add or replace your own entry for a model; omitted fields come from the bundled entry."""
     entry = body.model_dump(exclude_none=True)
     return Json(await services(request).registry.put(tenant_of(request), model_from(model), entry))
 
@@ -66,6 +66,6 @@ async def put_model(request: Request, model: ModelPath, body: ModelEntry) -> Res
     responses=problems_of(NotFound, ServiceUnavailable),
 )
 async def delete_model(request: Request, model: ModelPath) -> Response:
-    """Delete your own entry for a model; the bundled one counts again."""
+    """Delete your own entry for a model; the bundled one applies again."""
     await services(request).registry.remove(tenant_of(request), model_from(model))
     return Json({"deleted": {"models": 1}})

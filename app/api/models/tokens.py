@@ -1,4 +1,4 @@
-"""`/v1/tokens/count`: what something costs (J1, J2)."""
+"""`/v1/tokens/count`: token counts of messages, text and tools."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ async def count_tokens(request: Request, body: TokensRequest) -> Response:
     """Count messages, a text and tool definitions as a build counts them.
 
     Usage reported for `model` corrects the count. `margin` is the share to add for safety where
-    the model's own tokenizer is another one.
+    the model has another tokenizer.
     """
-    ask = CountRequest(
+    count_request = CountRequest(
         messages=body.messages,
         text=body.text,
         tools=body.tools,
@@ -36,4 +36,4 @@ async def count_tokens(request: Request, body: TokensRequest) -> Response:
         counter=body.counter,
         model=body.model,
     )
-    return Json(await services(request).stateless.count(tenant_of(request), ask))
+    return Json(await services(request).stateless.count(tenant_of(request), count_request))

@@ -1,10 +1,10 @@
-"""The budget: which part of the window is used by what, and how much pressure that makes.
+"""The budget of a payload: the use of its context window by component, and the pressure.
 
-1. `effective_window = total - max_output_tokens`; every ratio is of it (C1, decision 11).
-2. The components sum to `used_tokens`; the numbers are those of the payload returned.
-3. `used >= ratio x effective_window` reaches a level; pressure is the highest level reached.
-4. `notice` stands beside the levels: it never changes what is built (C3).
-5. A payload fits when used tokens plus the safety margin are within the effective window (C4).
+1. `effective_window = total - max_output_tokens`. Every ratio is relative to it.
+2. The components sum to `used_tokens`. They are those of the payload that is returned.
+3. `used >= ratio x effective_window` reaches a level. Pressure is the highest level reached.
+4. `notice` is no level: it never changes what is built.
+5. A payload fits when used tokens plus the safety margin are within the effective window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.domain.common.policy import BudgetPolicy
 
 
 class Pressure(StrEnum):
-    """How full the window is, in rising order."""
+    """How full the effective window is, in rising order."""
 
     OK = "ok"
     DUE = "due"
@@ -27,7 +27,7 @@ class Pressure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens by component, each already rounded, so that sums agree (rule 2)."""
+    """Tokens by component, each already rounded, so that they sum to the total (rule 2)."""
 
     system_prompt: int = 0
     skill_prompts: int = 0
@@ -42,13 +42,13 @@ class Usage:
 
     @property
     def fixed(self) -> int:
-        """Tokens that no reduction of the history can free."""
+        """Tokens that no reduction of the history can remove."""
         return self.system_prompt + self.skill_prompts + self.tool_descriptions
 
 
 @dataclass(frozen=True, slots=True)
 class ContextBudget:
-    """The window and its use, in tokens; percentages from 0 to 100 (C1)."""
+    """The context window and its use, in tokens; the percentage is from 0 to 100."""
 
     total: int
     max_output_tokens: int
@@ -65,9 +65,9 @@ class ContextBudget:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a payload for one model may use; `due_at` is None for strategies without a trigger.
+    """The limits of a payload for one model; `due_at` is None for strategies without a trigger.
 
-    `margin` is the share of the count added for safety, 0 for an exact counter (C4).
+    `margin` is the share of the count that is added for safety, 0 for an exact counter.
     """
 
     total: int
@@ -80,22 +80,22 @@ class Limits:
 
     @property
     def effective_window(self) -> int:
-        """Tokens the input may take."""
+        """Tokens that the input may have."""
         return self.total - self.max_output_tokens
 
     @property
     def capacity(self) -> int:
-        """The largest count that still fits once the margin is added (rule 5)."""
+        """The largest count that fits with the margin (rule 5)."""
         return math.floor(self.effective_window / (1 + self.margin))
 
     def reached(self, used: int, ratio: float) -> bool:
-        """Whether `used` tokens reach this share of the effective window (rule 3)."""
+        """Return whether `used` tokens reach this share of the effective window (rule 3)."""
         return used >= ratio * self.effective_window
 
 
 @dataclass(frozen=True, slots=True)
-class PressureReading:
-    """The pressure of one payload; `tokens_to_next` counts down to the next threshold."""
+class PressureStatus:
+    """The pressure of one payload, and the tokens left to its next threshold."""
 
     pressure: Pressure
     notice: bool
@@ -106,7 +106,7 @@ class PressureReading:
 def limits_for(
     policy: BudgetPolicy, total: int, max_output_tokens: int, due_at: float | None, margin: float
 ) -> Limits:
-    """Return the limits that a policy sets inside a window of `total` tokens."""
+    """Return the limits that a policy sets in a context window of `total` tokens."""
     return Limits(
         total=total,
         max_output_tokens=max_output_tokens,
@@ -119,7 +119,7 @@ def limits_for(
 
 
 def measure(usage: Usage, limits: Limits) -> ContextBudget:
-    """Return the budget a payload with this usage has."""
+    """Return the budget of a payload with this usage."""
     window = limits.effective_window
     return ContextBudget(
         total=limits.total,
@@ -136,8 +136,8 @@ def measure(usage: Usage, limits: Limits) -> ContextBudget:
     )
 
 
-def read_pressure(used: int, limits: Limits) -> PressureReading:
-    """Return the highest level that `used` tokens reach, and the way to the next (C3)."""
+def pressure_status(used: int, limits: Limits) -> PressureStatus:
+    """Return the highest level that `used` tokens reach, and the next threshold."""
     levels = [
         (Pressure.DUE, limits.due_at),
         (Pressure.COMPACT, limits.compact_trigger),
@@ -155,7 +155,7 @@ def read_pressure(used: int, limits: Limits) -> PressureReading:
         )
         if ratio is not None and not limits.reached(used, ratio)
     )
-    return PressureReading(
+    return PressureStatus(
         pressure=pressure,
         notice=limits.reached(used, limits.notice_at),
         next_threshold=ahead[0][1] if ahead else None,
@@ -166,15 +166,10 @@ def read_pressure(used: int, limits: Limits) -> PressureReading:
 def is_over_context_budget(
     message_tokens: int, tool_tokens: int, max_output_tokens: int, total: int
 ) -> bool:
-    """Whether messages, tools and the output reserve together exceed the window (C5, S3)."""
+    """Return whether messages, tools and reserved output together exceed the context window."""
     return message_tokens + tool_tokens + max_output_tokens > total
 
 
-def history_budget(usage: Usage, limits: Limits) -> int:
-    """Return the tokens left for history beside everything else (C5)."""
-    return limits.capacity - usage.fixed - usage.summary
-
-
 def scaled(tokens: int, factor: float) -> int:
-    """Return a raw count corrected by the model's factor, rounded up (decision 12)."""
+    """Return a count times the model's calibration factor, rounded up."""
     return tokens if factor == 1 else math.ceil(tokens * factor)

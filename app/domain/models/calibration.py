@@ -1,11 +1,11 @@
-"""Calibration: what providers report, set against what was counted for the same payloads (J3).
+"""Calibration of token counts by the usage that providers report.
 
-1. Reported over counted tokens, both summed while the past fades, is a model's factor.
-2. How far reports were from what the factor before them foretold is its margin, within bounds,
-   once there are enough of them.
-3. Payloads too small to tell anything, and ratios that no tokenizer explains, are left out.
-4. More tokens than counted are believed at once, fewer only when there are enough reports: too
-   large a count costs room, too small a one a request that the provider refuses.
+1. The factor of a model is reported over counted tokens. Both are sums that decay with each report.
+2. The margin is the mean deviation of reports from what the factor before them predicted, within
+   bounds, once there are enough reports.
+3. Reports are ignored for payloads that are too small, and for ratios that no tokenizer explains.
+4. A factor above 1 applies at once, one below 1 only with enough reports: too large a count wastes
+   tokens, but too small a count gets a request refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from app.domain.models.limits import INEXACT_MARGIN
 
 DECAY = 0.8
-"""What is left of the sums when the next report comes: most of a factor is its last ten reports."""
+"""The share of the sums that remains with each report: the last ten make most of a factor."""
 MIN_COUNTED = 200
-"""Tokens a payload has to have: in smaller ones the overhead of messages is most of it."""
+"""The minimum tokens of a payload: in smaller ones most tokens are the overhead of messages."""
 MIN_RATIO, MAX_RATIO = 0.25, 4.0
-"""Between these lies what another tokenizer may make of the same text."""
+"""The range of ratios between two tokenizers for the same text."""
 MIN_MARGIN = 0.02
 ENOUGH_REPORTS = 3
 _DIGITS = 3
@@ -27,7 +27,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a model's counts are multiplied by, and the share to add to that for safety."""
+    """The factor of a model's counts, and the share that is added to the product for safety."""
 
     factor: float
     margin: float
@@ -35,7 +35,7 @@ class Calibration:
 
     @property
     def rounded(self) -> Calibration:
-        """What builds go by (rule 4): it does not change with every report."""
+        """The calibration that builds use (rule 4): it does not change with every report."""
         reports = min(self.reports, ENOUGH_REPORTS)
         factor = self.factor if reports == ENOUGH_REPORTS else max(1.0, self.factor)
         return Calibration(round(factor, _DIGITS), round(self.margin, _DIGITS), reports)
@@ -43,7 +43,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The sums behind a calibration, in tokens; a database adds to them in the same way."""
+    """The sums behind a calibration, in tokens; the database updates them by the same formulas."""
 
     reported: float = 0.0
     counted: float = 0.0
@@ -52,7 +52,7 @@ class Tally:
 
     @property
     def calibration(self) -> Calibration:
-        """What the sums say; nothing reported is a factor of 1."""
+        """The calibration by these sums; without reports the factor is 1."""
         factor = self.reported / self.counted if self.reports else 1.0
         margin = INEXACT_MARGIN
         if self.reports >= ENOUGH_REPORTS:
@@ -61,17 +61,17 @@ class Tally:
 
     def with_report(self, reported: int, counted: int) -> Tally:
         """Return the sums after one more payload (rules 1, 2)."""
-        foretold = self.calibration.factor * counted
+        predicted = self.calibration.factor * counted
         return Tally(
             reported=DECAY * self.reported + reported,
             counted=DECAY * self.counted + counted,
-            deviation=DECAY * self.deviation + abs(reported - foretold),
+            deviation=DECAY * self.deviation + abs(reported - predicted),
             reports=self.reports + 1,
         )
 
 
-def doubt(reported: int, counted: int) -> str | None:
-    """Return why a report says nothing about the counter, None when it does (rule 3)."""
+def rejection_reason(reported: int, counted: int) -> str | None:
+    """Return the reason for ignoring a report, None for a usable one (rule 3)."""
     if counted < MIN_COUNTED:
         return "payload_too_small"
     if not MIN_RATIO <= reported / counted <= MAX_RATIO:
@@ -80,22 +80,22 @@ def doubt(reported: int, counted: int) -> str | None:
 
 
 def safety_margin(own: float, factor: float, calibration: Calibration | None) -> float:
-    """Return the share to add to a count multiplied by `factor` (C4).
+    """Return the share to add to a count that is multiplied by `factor`.
 
-    `own` is what the model's counter asks for by itself, 0 when it is exact; a count that had to
-    be corrected is not. What a factor that was frozen earlier leaves out is in the margin.
+    `own` is the margin of the model's counter, 0 for an exact one; a corrected count is not exact.
+    Where `factor` was fixed earlier, the margin covers the difference to the present one.
     """
     if calibration is None:
         return own
-    now, margin = calibration.rounded.factor, calibration.margin
-    if own == 0 and factor == now == 1:
+    present, margin = calibration.rounded.factor, calibration.margin
+    if own == 0 and factor == present == 1:
         return own
-    return round(max(margin, (1 + margin) * now / factor - 1), _DIGITS)
+    return round(max(margin, (1 + margin) * present / factor - 1), _DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A count of our own: `tokens` after the factor, and how far they are to be trusted (J3)."""
+    """An estimated count: `tokens` after the factor, with its method and safety margin."""
 
     tokens: int
     method: str
@@ -106,7 +106,7 @@ class Estimate:
 def estimate_of(
     tokens: int, counter: str, factor: float, margin: float, calibration: Calibration | None
 ) -> Estimate:
-    """Return an estimate that tells its method, such as `tokenizer x 1.31 (5 reports)`."""
+    """Return an estimate with its method, such as `tokenizer x 1.31 (5 reports)`."""
     method = counter
     if calibration is not None:
         plural = "" if calibration.reports == 1 else "s"

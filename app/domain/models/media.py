@@ -1,14 +1,14 @@
-"""What images, documents, audio and video cost, by what is known of them (J1).
+"""Token counts of images, documents, audio and video.
 
-1. An image costs its pixels / 750 between 85 and 1600 tokens, read from its header; 1000 tokens
-   where its size is not known.
-2. Plain text costs its text, whether it came as text or as base64.
-3. A document costs 2 000 tokens for each page: providers charge about 1 500 to 3 000 for the text
-   and the picture of a page. A PDF's pages are counted in its first megabytes, and the rest of it
-   is taken to be like these. Where no page can be seen, 20 KB count as a page.
-4. Audio and video cost by their bytes: 32 tokens a second of sound at the usual rates.
-5. A flat value is taken only where nothing is known: for a URL or a provider's file id. A name
-   counts on top. All the work is bounded, and so is what a document may cost.
+1. An image counts its pixels / 750, at least 85 and at most 1600 tokens; the size is read from its
+   header. Without a known size it counts 1000 tokens.
+2. Plain text counts as text, also in base64.
+3. A document counts 2000 tokens a page: providers charge about 1500 to 3000 for the text and the
+   image of a page. A PDF's pages are counted in its first megabytes and extrapolated. Where no page
+   is found, 20 KB count as a page.
+4. Audio and video count by their bytes: 32 tokens a second of sound at the usual rates.
+5. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
+   work is bounded, and so are the tokens of a document.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ CountText = Callable[[str], int]
 
 IMAGE_TOKENS: Final = 1000
 FILE_TOKENS: Final = 2000
-"""What a page costs, and a file of which nothing is known."""
+"""Tokens of a page, and of a file with unknown content."""
 MAX_PAGES: Final = 1000
-MAX_GUESSED_PAGES: Final = 100
-"""The most that are taken for granted where none can be counted; providers take 100 to 1000."""
+MAX_ESTIMATED_PAGES: Final = 100
+"""The maximum of estimated pages; providers accept 100 to 1000."""
 
 _PIXELS_PER_TOKEN = 750
 _IMAGE_RANGE = (85, 1600)
@@ -59,10 +59,10 @@ _MAX_UNPACKED = 1 << 19
 
 
 def image_tokens(image: Image, count: CountText) -> int:
-    """Count an image by its pixels, one by URL as a flat value."""
+    """Count an image by its pixels; an image by URL has a flat value."""
     if image.data is None:
         return max(IMAGE_TOKENS, count(image.url or ""))
-    return _picture_tokens(image.data)
+    return _image_data_tokens(image.data)
 
 
 def file_tokens(file: File, count: CountText) -> int:
@@ -80,17 +80,17 @@ def data_tokens(media_type: str, data: str, count: CountText) -> int:
     kind = media_type.lower()
     size = len(data) * 3 // 4
     if kind.startswith("image/"):
-        return _picture_tokens(data)
+        return _image_data_tokens(data)
     if kind.startswith(("audio/", "video/")):
         return -(-size // (_RAW_BYTES_PER_TOKEN if kind in _RAW_AUDIO else _BYTES_PER_TOKEN))
     if kind.startswith("text/") or kind in _TEXTS:
         text = _text(data)
         return count(text) if text is not None else -(-size // 4)
-    return FILE_TOKENS * (_pdf_pages(data) if kind == _PDF else _guessed_pages(data))
+    return FILE_TOKENS * (_pdf_pages(data) if kind == _PDF else _estimated_pages(data))
 
 
 def without_media(value: Any, count: CountText) -> tuple[Any, int]:
-    """Take base64 media out of a provider's own block; return the rest, and what they cost."""
+    """Remove base64 media from a provider's block; return the rest, and the tokens of the media."""
     match value:
         case list():
             pairs = [without_media(item, count) for item in value]
@@ -108,20 +108,20 @@ def without_media(value: Any, count: CountText) -> tuple[Any, int]:
 
 def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the fields of a block that hold base64, each with its media type and its data."""
-    found: dict[str, tuple[str, str]] = {}
+    media: dict[str, tuple[str, str]] = {}
     for key in _URLS:
         url = block.get(key)
         inline = split_data_url(url) if isinstance(url, str) else None
         if inline is not None and is_base64(inline[1]):
-            found[key] = (inline[0] or "", inline[1])
+            media[key] = (inline[0] or "", inline[1])
     kind, data = _kind_of(block), block.get("data")
     if kind is not None and isinstance(data, str) and is_base64(data):
-        found["data"] = (kind, data)
-    return found
+        media["data"] = (kind, data)
+    return media
 
 
 def _kind_of(block: Mapping[str, Any]) -> str | None:
-    """Give the media type that a block names, None where it names none or holds text."""
+    """Return the media type that a block names, None where it names none or is text."""
     if block.get("type") == "text":
         return None
     for key in ("media_type", "mimeType", "mime_type"):
@@ -130,7 +130,7 @@ def _kind_of(block: Mapping[str, Any]) -> str | None:
     return f"audio/{block['format']}" if isinstance(block.get("format"), str) else None
 
 
-def _picture_tokens(data: str) -> int:
+def _image_data_tokens(data: str) -> int:
     size = _pixel_size(data)
     if size is None:
         return IMAGE_TOKENS
@@ -139,7 +139,7 @@ def _picture_tokens(data: str) -> int:
 
 
 def _pixel_size(data: str) -> tuple[int, int] | None:
-    """Only the common kinds are looked into; the package knows more, with larger parsers."""
+    """Read the size of common image types only; the package has larger parsers for others."""
     if sniffed_type(data) is None:
         return None
     try:
@@ -157,12 +157,12 @@ def _text(data: str) -> str | None:
 
 
 def _decoded(data: str) -> bytes:
-    """Decode whole groups of base64 characters; a cut may leave less than one."""
+    """Decode base64 that may be cut: only whole groups of four characters."""
     return base64.b64decode(data[: len(data) // 4 * 4])
 
 
-def _guessed_pages(data: str) -> int:
-    return min(MAX_GUESSED_PAGES, max(1, -(-len(data) * 3 // 4 // _BYTES_PER_PAGE)))
+def _estimated_pages(data: str) -> int:
+    return min(MAX_ESTIMATED_PAGES, max(1, -(-len(data) * 3 // 4 // _BYTES_PER_PAGE)))
 
 
 def _pdf_pages(data: str) -> int:
@@ -170,15 +170,15 @@ def _pdf_pages(data: str) -> int:
     try:
         content = _decoded(scanned)
     except ValueError:
-        return _guessed_pages(data)
+        return _estimated_pages(data)
     found = len(_PAGE.findall(content)) or _packed_pages(content)
     if not found:
-        return _guessed_pages(data)
+        return _estimated_pages(data)
     return min(MAX_PAGES, math.ceil(found * len(data) / len(scanned)))
 
 
 def _packed_pages(content: bytes) -> int:
-    """Count the pages that stand in compressed object streams."""
+    """Count the pages in compressed object streams."""
     found = 0
     for objects in islice(_OBJECTS.finditer(content), _MAX_STREAMS):
         start = _STREAM.match(content, objects.end())

@@ -14,7 +14,7 @@ from app.domain.common.messages import FormatName
 from app.domain.common.policy import CompactionPolicy, StrategyName
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.epoch import Epoch
-from app.domain.models.budget import Limits, Pressure, read_pressure
+from app.domain.models.budget import Limits, Pressure, pressure_status
 from app.domain.payload.epochs import OWN_WINDOW, Start
 from app.domain.prompt.resolved_settings import ResolvedSettings
 
@@ -109,7 +109,7 @@ def is_suspended(state: ConversationState, used: int, limits: Limits) -> bool:
     """Whether compaction is suspended until the log has grown, as after an undo."""
     if state.tokens >= state.resume_at:
         return False
-    return read_pressure(used, limits).pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
+    return pressure_status(used, limits).pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 
 
 # --- comparing ------------------------------------------------------------------------------

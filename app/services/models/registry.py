@@ -1,4 +1,4 @@
-"""The model registry as a tenant sees it: bundled entries, its own laid over them (J5)."""
+"""The model registry of a tenant: bundled entries, overridden by its own."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.models.limits import ModelInfo, overlaid
+from app.domain.models.limits import ModelInfo, merged_entry
 from app.services.ports import Database, Models
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPage:
-    """Models by name; `last` is the name the next page starts after, None at the end."""
+    """Models by name; the next page starts after `last`, which is None at the end."""
 
     models: Sequence[ModelInfo]
     last: str | None
 
 
 class RegistryService:
-    """Lists, reads and overrides what is known about models."""
+    """Lists, reads and overrides entries of models."""
 
     def __init__(self, database: Database, models: Models) -> None:
         self._database = database
         self._models = models
 
     async def list(self, tenant_id: str, limit: int, after: str | None) -> ModelPage:
-        """Return a page of all known models, sorted by name."""
+        """Return a page of all models, sorted by name."""
         bundled = {info.model: info for info in await asyncio.to_thread(self._models.list)}
         async with self._database.session() as records:
             own = dict(await records.tenants.list_models(tenant_id))
         names = sorted(
             name for name in bundled.keys() | own.keys() if after is None or name > after
         )
-        page = [overlaid(name, bundled.get(name), own.get(name)) for name in names[:limit]]
+        page = [merged_entry(name, bundled.get(name), own.get(name)) for name in names[:limit]]
         return ModelPage(page, names[limit - 1] if len(names) > limit else None)
 
     async def get(self, tenant_id: str, model: str) -> ModelInfo:
-        """Return what is known about a model; raises NotFound."""
+        """Return a model's entry; raises NotFound."""
         bundled = await asyncio.to_thread(self._models.find, model)
         async with self._database.session() as records:
             own = await records.tenants.find_model(tenant_id, model)
         if bundled is None and own is None:
-            raise NotFound(f"Nothing is known about the model {model!r}", {"model": model})
-        return overlaid(model, bundled, own)
+            raise NotFound(f"The model {model!r} is unknown", {"model": model})
+        return merged_entry(model, bundled, own)
 
     async def find_entry(self, tenant_id: str, model: str) -> str | None:
         """Return the tenant's own entry as JSON text; None without one or without a database."""
@@ -57,7 +57,7 @@ class RegistryService:
         return None
 
     async def put(self, tenant_id: str, model: str, entry: Mapping[str, Any]) -> ModelInfo:
-        """Add or replace the tenant's own entry, and return the model as it is then known."""
+        """Add or replace the tenant's own entry, and return the merged one."""
         async with self._database.session() as records:
             await records.tenants.set_model(tenant_id, model, json_text.dumps(entry))
         return await self.get(tenant_id, model)
@@ -66,4 +66,4 @@ class RegistryService:
         """Delete the tenant's own entry; raises NotFound when there is none."""
         async with self._database.session() as records:
             if not await records.tenants.remove_model(tenant_id, model):
-                raise NotFound(f"There is no entry of yours for {model!r}", {"model": model})
+                raise NotFound(f"You have no entry for {model!r}", {"model": model})

@@ -14,8 +14,8 @@ from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.events import EventType
-from app.domain.models.budget import ContextBudget, measure, read_pressure
-from app.domain.models.calibration import Estimate, doubt, estimate_of
+from app.domain.models.budget import ContextBudget, measure, pressure_status
+from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.payload.epochs import Start, build_name, payload_stream_of, start_from
 from app.domain.payload.reported_usage import (
@@ -302,7 +302,7 @@ async def _counted(
         tokens += resolved.system_tokens(tail) - resolved.raw_dynamic
     if call.has_steps:
         return _Counted(tokens, "server_steps")
-    return _Counted(tokens, doubt(call.usage.sent_tokens, tokens))
+    return _Counted(tokens, rejection_reason(call.usage.sent_tokens, tokens))
 
 
 async def _tokens_shown_through(
@@ -354,7 +354,7 @@ def _judged(
     )
     if limits is None:
         return answer
-    pressure = read_pressure(used, limits)
+    pressure = pressure_status(used, limits)
     return replace(
         answer,
         pressure=pressure.pressure,

@@ -19,14 +19,9 @@ from app.domain.compaction.summaries.transcript_text import without_trailing_cal
 from app.domain.formats import FORMATS, parse_tool
 from app.domain.models.budget import scaled
 from app.domain.models.calibration import Calibration, estimate_of, safety_margin
+from app.domain.models.estimates import bytes_4, chars_2_5, chars_4
 from app.domain.models.limits import INEXACT_MARGIN
-from app.domain.models.tokens import (
-    bytes_4,
-    chars_2_5,
-    chars_4,
-    count_payload_messages,
-    estimate_tool_defs_tokens,
-)
+from app.domain.models.tokens import count_payload_messages, estimate_tool_defs_tokens
 from app.domain.payload import stateless
 from app.services.compaction.summariser import Summariser
 from app.services.ports import Database, Models

@@ -11,7 +11,7 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, sendable
 from app.domain.common.policy import CounterName
 from app.domain.formats import ToolDefinition, json_fields, parse_tool
-from app.domain.models.limits import ModelInfo, overlaid
+from app.domain.models.limits import ModelInfo, merged_entry
 from app.domain.models.tokens import (
     CountText,
     count_payload_messages,
@@ -76,7 +76,7 @@ class ValidationService:
         if bundled is None and own is None:
             detail = "Nothing is known about this model: leave it out, or add it to /v1/models"
             raise ValidationError.at("/model", detail)
-        return overlaid(model, bundled, own)
+        return merged_entry(model, bundled, own)
 
     def _judge(self, request: ValidationRequest, info: ModelInfo | None) -> Verdict:
         shape = read(request.payload, request.format, "/payload")

@@ -16,10 +16,10 @@ from app.domain.conversations.view import Span, overlap
 from app.domain.conversations.visibility import last_from
 from app.domain.models.budget import (
     ContextBudget,
-    PressureReading,
+    PressureStatus,
     Usage,
     measure,
-    read_pressure,
+    pressure_status,
     scaled,
 )
 from app.domain.payload.epochs import payload_stream_of
@@ -42,7 +42,7 @@ class BudgetStatus:
     """A budget with its pressure."""
 
     budget: ContextBudget
-    pressure: PressureReading
+    pressure: PressureStatus
 
 
 async def read_budget(
@@ -57,7 +57,7 @@ async def read_budget(
         return None
     usage = usage_of(resolved, conversation, await read_shown(records, resolved, conversation))
     return BudgetStatus(
-        measure(usage, resolved.limits), read_pressure(usage.total, resolved.limits)
+        measure(usage, resolved.limits), pressure_status(usage.total, resolved.limits)
     )
 
 

@@ -24,8 +24,9 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.formats import ToolDefinition
 from app.domain.models.budget import Limits, limits_for
 from app.domain.models.calibration import Calibration, safety_margin
-from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, overlaid, resolve_window
-from app.domain.models.tokens import CountText, text_bytes_4, text_chars_2_5, text_chars_4
+from app.domain.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
+from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
+from app.domain.models.tokens import CountText
 from app.domain.payload.epochs import Start
 from app.domain.prompt.resolved_settings import (
     RequestSettings,
@@ -145,7 +146,7 @@ class SettingsResolver:
         model = epoch.payload_stream.partition(":")[2]
         info = self._models.find(model)
         if conversation.model_entry is not None:
-            info = overlaid(model, info, conversation.model_entry)
+            info = merged_entry(model, info, conversation.model_entry)
         policy = effective(json_text.loads(texts[epoch.policy_hash]))
         stored = json_text.loads(texts[epoch.sections_hash])
         sections = tuple(section_from(raw, place) for place, raw in enumerate(stored))
@@ -196,7 +197,7 @@ class SettingsResolver:
         info = self._models.find(model) if model else None
         tenant = None
         if model and conversation.model_entry is not None:
-            tenant = overlaid(model, info, conversation.model_entry)
+            tenant = merged_entry(model, info, conversation.model_entry)
         sections = merge_sections(
             [section_from(raw, place) for place, raw in enumerate(json_text.loads(layer.sections))]
             for layer in layers
@@ -268,7 +269,7 @@ def _limits(
 ) -> tuple[Limits | None, ContextError | None]:
     """Return the limits of a request, or why there are none."""
     try:
-        window = resolve_window(
+        window = resolve_context_window(
             ask.max_context_tokens,
             policy.budget.context_window,
             info,

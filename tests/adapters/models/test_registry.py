@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from app.adapters.models.registry import ModelRegistry, map_path
-from app.domain.models.limits import SEED_WINDOWS, ModelInfo, resolve_window
+from app.domain.models.limits import BUILT_IN_WINDOWS, ModelInfo, resolve_context_window
 
 REGISTRY = ModelRegistry()
 NUMBERS = (
@@ -54,11 +54,13 @@ def small_map(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("model", "window"), SEED_WINDOWS.items())
+@pytest.mark.parametrize(("model", "window"), BUILT_IN_WINDOWS.items())
 def test_the_five_names_of_the_seed_resolve_to_its_values(model: str, window: int) -> None:
     """J5: S0's per-model limits hold, whatever the bundled map says."""
     assert found(model).context_window == window
-    assert resolve_window(None, None, found(model), None, 4096, derive=False).total == window
+    assert (
+        resolve_context_window(None, None, found(model), None, 4096, derive=False).total == window
+    )
 
 
 def test_every_number_of_every_model_has_a_source() -> None:
@@ -98,7 +100,9 @@ def test_a_separate_input_limit_is_recognised() -> None:
     for model in ("gpt-5", "azure/gpt-5"):
         info = found(model)
         assert (info.context_window, info.max_input_tokens) == (400_000, 272_000)
-        assert resolve_window(None, None, info, None, 4096, derive=False).effective == 272_000
+        assert (
+            resolve_context_window(None, None, info, None, 4096, derive=False).effective == 272_000
+        )
 
 
 def test_a_shared_window_is_not_added_up() -> None:
@@ -156,7 +160,7 @@ def test_without_a_map_the_seed_remains(tmp_path: Path) -> None:
     path = tmp_path / "map.json"
     path.write_bytes(b"{}")
     registry = ModelRegistry(path)
-    assert {info.model for info in registry.list()} == set(SEED_WINDOWS)
+    assert {info.model for info in registry.list()} == set(BUILT_IN_WINDOWS)
     gpt = registry.find("gpt-4o")
     assert gpt is not None
     assert gpt.exact
@@ -176,7 +180,7 @@ def test_the_registry_stays_small_and_without_litellm() -> None:
     code = (
         "import psutil, sys; from app.adapters.models.registry import ModelRegistry;"
         "rss = psutil.Process().memory_info; before = rss().rss; r = ModelRegistry();"
-        "assert r._records is None; r.find('gpt-4o');"
+        "assert r._models is None; r.find('gpt-4o');"
         "assert 'litellm' not in sys.modules; sys.exit(rss().rss - before > 20_000_000)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

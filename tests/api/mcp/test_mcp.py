@@ -40,7 +40,7 @@ from starlette.types import Receive, Scope, Send
 from app.adapters.postgres.database import PostgresDatabase
 from app.api.mcp.endpoint import CONVERSATION, CONVERSATION_HEADER, PATHS, McpEndpoint
 from app.composition import utc_now
-from app.domain.common.structure import StructureLimits
+from app.domain.common.json_structure import StructureLimits
 from app.domain.prompt.agent_tools import AGENT_TOOLS
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, Caller
 from app.keys import create

@@ -14,8 +14,8 @@ from app.domain.models.calibration import (
     MIN_MARGIN,
     Calibration,
     Tally,
-    doubt,
     estimate_of,
+    rejection_reason,
     safety_margin,
 )
 from app.domain.models.limits import INEXACT_MARGIN
@@ -93,7 +93,7 @@ def test_a_steady_provider_earns_a_small_margin() -> None:
 )
 def test_doubtful_reports_teach_nothing(reported: int, counted: int, expected: str | None) -> None:
     """Small payloads and ratios that no tokenizer explains are left out (J3)."""
-    assert doubt(reported, counted) == expected
+    assert rejection_reason(reported, counted) == expected
 
 
 @pytest.mark.parametrize(

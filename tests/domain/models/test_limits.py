@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.errors import ContextLimitUnknown, ValidationError
-from app.domain.models.limits import SEED_WINDOWS, ModelInfo, Window, resolve_window
+from app.domain.models.limits import (
+    BUILT_IN_WINDOWS,
+    ContextWindow,
+    ModelInfo,
+    resolve_context_window,
+)
 
 
 def model(
@@ -57,32 +62,34 @@ def test_the_window_is_the_smaller_of_asked_for_and_had(
     source: str,
 ) -> None:
     """C1, C2: request, policy, tenant, registry, in this order, never above the model's window."""
-    window = resolve_window(requested, policy, info, tenant, 4096, derive=False)
-    assert window == Window(total, 4096, source)
+    window = resolve_context_window(requested, policy, info, tenant, 4096, derive=False)
+    assert window == ContextWindow(total, 4096, source)
     assert window.effective == total - 4096
 
 
 def test_an_unknown_window_is_an_error_unless_derived() -> None:
     """C2: strict refuses; derive takes four times the output reserve."""
     with pytest.raises(ContextLimitUnknown):
-        resolve_window(None, None, None, None, 4096, derive=False)
+        resolve_context_window(None, None, None, None, 4096, derive=False)
     with pytest.raises(ContextLimitUnknown):
-        resolve_window(None, None, model(None, max_output_tokens=8000), None, 4096, derive=False)
-    assert resolve_window(None, None, None, None, 4096, derive=True) == Window(
+        resolve_context_window(
+            None, None, model(None, max_output_tokens=8000), None, 4096, derive=False
+        )
+    assert resolve_context_window(None, None, None, None, 4096, derive=True) == ContextWindow(
         16_384, 4096, "derived"
     )
 
 
 def test_a_known_window_is_not_derived() -> None:
     """C2: derive is for unknown models only."""
-    assert resolve_window(None, None, model(), None, 4096, derive=True).total == 100_000
+    assert resolve_context_window(None, None, model(), None, 4096, derive=True).total == 100_000
 
 
 @pytest.mark.parametrize("output", [100_000, 100_001])
 def test_an_output_limit_as_large_as_the_window_is_refused(output: int) -> None:
     """C1: max_output_tokens >= total leaves nothing for the input."""
     with pytest.raises(ValidationError):
-        resolve_window(None, None, model(), None, output, derive=False)
+        resolve_context_window(None, None, model(), None, output, derive=False)
 
 
 @pytest.mark.parametrize(
@@ -91,21 +98,25 @@ def test_an_output_limit_as_large_as_the_window_is_refused(output: int) -> None:
 def test_limits_must_be_positive(requested: int | None, policy: int | None, output: int) -> None:
     """CX-NT1, C2: a zero limit is refused in S0's words."""
     with pytest.raises(ValidationError, match="must be positive"):
-        resolve_window(requested, policy, model(), None, output, derive=False)
+        resolve_context_window(requested, policy, model(), None, output, derive=False)
 
 
 def test_a_separate_input_limit_bounds_the_input_alone() -> None:
     """C2: with 272k of input in a 400k window a small reserve frees no more input."""
     info = model(400_000, max_input_tokens=272_000, max_output_tokens=128_000)
-    assert resolve_window(None, None, info, None, 4_096, derive=False).effective == 272_000
-    assert resolve_window(None, None, info, None, 128_000, derive=False).effective == 272_000
-    assert resolve_window(100_000, None, info, None, 4_000, derive=False).effective == 96_000
+    assert resolve_context_window(None, None, info, None, 4_096, derive=False).effective == 272_000
+    assert (
+        resolve_context_window(None, None, info, None, 128_000, derive=False).effective == 272_000
+    )
+    assert (
+        resolve_context_window(100_000, None, info, None, 4_000, derive=False).effective == 96_000
+    )
 
 
 def test_an_input_limit_alone_makes_a_window() -> None:
     """C2: where only the input limit is known, the reserve comes on top."""
     info = model(None, max_input_tokens=50_000)
-    assert resolve_window(None, None, info, None, 1_000, derive=False) == Window(
+    assert resolve_context_window(None, None, info, None, 1_000, derive=False) == ContextWindow(
         51_000, 1_000, "registry"
     )
 
@@ -113,7 +124,10 @@ def test_an_input_limit_alone_makes_a_window() -> None:
 def test_the_reserve_is_lowered_to_what_the_model_can_write() -> None:
     """K1: the payload's output limit is one the model accepts."""
     info = model(max_output_tokens=2_000)
-    assert resolve_window(None, None, info, None, 4_096, derive=False).max_output_tokens == 2_000
+    assert (
+        resolve_context_window(None, None, info, None, 4_096, derive=False).max_output_tokens
+        == 2_000
+    )
 
 
 def test_the_margin_is_zero_only_for_exact_counters() -> None:
@@ -130,7 +144,7 @@ def test_cost_needs_both_prices() -> None:
 
 def test_the_seed_has_five_windows() -> None:
     """J5: S0's table is kept."""
-    assert sorted(SEED_WINDOWS.values()) == [32_000, 128_000, 128_000, 200_000, 200_000]
+    assert sorted(BUILT_IN_WINDOWS.values()) == [32_000, 128_000, 128_000, 200_000, 200_000]
 
 
 limit = st.none() | st.integers(1, 2_000_000)
@@ -148,7 +162,7 @@ def test_no_window_exceeds_any_known_limit(
     """C1, C2: whatever is known, total and effective input stay within it."""
     info = model(window, max_input, max_output)
     try:
-        found = resolve_window(requested, policy, info, None, reserve, derive=True)
+        found = resolve_context_window(requested, policy, info, None, reserve, derive=True)
     except ValidationError:
         return
     assert found.effective >= 1

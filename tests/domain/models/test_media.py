@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.domain.common.messages import File, Image
 from app.domain.models.media import (
     FILE_TOKENS,
-    MAX_GUESSED_PAGES,
+    MAX_ESTIMATED_PAGES,
     MAX_PAGES,
     data_tokens,
     file_tokens,
@@ -56,7 +56,7 @@ def test_a_long_pdf_is_taken_to_go_on_as_it_began() -> None:
 
 def test_what_has_no_pages_costs_its_bytes() -> None:
     """A document that cannot be looked into costs a page for every 20 KB, up to a most (J1)."""
-    for size, pages in ((10, 1), (15_000, 1), (50_000, 3), (4_000_000, MAX_GUESSED_PAGES)):
+    for size, pages in ((10, 1), (15_000, 1), (50_000, 3), (4_000_000, MAX_ESTIMATED_PAGES)):
         assert data_tokens("application/zip", encoded(b"x" * size), len) == pages * FILE_TOKENS
         assert data_tokens(PDF, encoded(b"x" * size), len) == pages * FILE_TOKENS
 

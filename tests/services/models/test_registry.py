@@ -7,7 +7,7 @@ import pytest
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound
-from app.domain.models.limits import overlaid
+from app.domain.models.limits import merged_entry
 from app.services.models.registry import RegistryService
 
 
@@ -21,13 +21,13 @@ def test_an_entry_is_laid_over_field_by_field() -> None:
     """J5: each number comes from the tenant's entry where that has one, and says so."""
     bundled = ModelRegistry().find("gpt-4o")
     assert bundled is not None
-    info = overlaid("gpt-4o", bundled, '{"context_window": 9000, "exact": false}')
+    info = merged_entry("gpt-4o", bundled, '{"context_window": 9000, "exact": false}')
     assert (info.context_window, info.exact) == (9000, False)
     assert info.sources["context_window"] == "tenant"
     assert info.input_price == bundled.input_price
     assert info.sources["input_price"] == bundled.sources["input_price"]
-    assert overlaid("gpt-4o", bundled, None) == bundled
-    own = overlaid("mine", None, '{"input_price": 0.5}')
+    assert merged_entry("gpt-4o", bundled, None) == bundled
+    own = merged_entry("mine", None, '{"input_price": 0.5}')
     assert (own.model, own.input_price, own.tokenizer, own.exact) == ("mine", 0.5, "unknown", False)
 
 

@@ -17,8 +17,8 @@ from app.domain.models.tokens import (
     count_message,
     count_rendered,
     count_replayed,
-    counts_alike,
-    thoughts_of,
+    counts_as_stored,
+    reasoning_of,
 )
 from app.domain.payload.assemblers.merging import Block, MergingAssembler
 from app.domain.prompt.sections import Tail
@@ -55,10 +55,10 @@ class AnthropicAssembler(MergingAssembler):
         # With ids the message is counted again, so that the comparison below sees no replaced id.
         adapted = anthropic.adapt(message, ids)
         is_other = ids or row.has_media or is_plain or stored is not given
-        if is_other or not counts_alike(message, adapted, _FORMAT):
+        if is_other or not counts_as_stored(message, adapted, _FORMAT):
             tokens = count_rendered(_FORMAT, message, self.count, ids)
         if replays and row.reasoning_tokens:
-            sent = filter(anthropic.is_sent, thoughts_of(message).parts)
+            sent = filter(anthropic.is_sent, reasoning_of(message).parts)
             shown = replace(message, parts=tuple(sent))
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
         self._note_labels(adapted, _FORMAT)

@@ -24,7 +24,7 @@ from app.domain.models.tokens import (
     count_message,
     count_rendered,
     count_replayed,
-    counts_alike,
+    counts_as_stored,
 )
 from app.domain.payload.assembler import ALL_TOOLS, NO_NAMES
 from app.domain.payload.assemblers.merging import Block, MergingAssembler
@@ -79,7 +79,12 @@ class GeminiAssembler(MergingAssembler):
             known = (call.id for call in shown.calls)
             self._known_as = dict(zip(calls, known, strict=True))
         tokens = row.tokens
-        if ids or row.has_media or is_plain or not counts_alike(message, shown, FormatName.GEMINI):
+        if (
+            ids
+            or row.has_media
+            or is_plain
+            or not counts_as_stored(message, shown, FormatName.GEMINI)
+        ):
             tokens = count_message(shown, self.count, FormatName.GEMINI).visible
         if replays:
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)

@@ -24,8 +24,8 @@ from app.domain.models.tokens import (
     CountText,
     count_message,
     count_replayed,
-    counts_alike,
-    thoughts_of,
+    counts_as_stored,
+    reasoning_of,
 )
 from app.domain.payload.assembler import (
     ALL_TOOLS,
@@ -102,9 +102,9 @@ class ResponsesAssembler(Assembler):
         tokens = row.tokens
         if answers not in (None, openai_responses.FUNCTION):
             tokens = self._counted(items[0])
-        elif ids or row.has_media or is_plain or not counts_alike(message, shown, _FORMAT):
+        elif ids or row.has_media or is_plain or not counts_as_stored(message, shown, _FORMAT):
             tokens = count_message(shown, self.count, _FORMAT).visible
-        tokens += count_replayed(row.reasoning_tokens, stored, thoughts_of(shown), self.count)
+        tokens += count_replayed(row.reasoning_tokens, stored, reasoning_of(shown), self.count)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
 
     def _counted(self, item: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from app.domain.common.errors import ContextError
 from app.domain.common.messages import FormatName
-from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, resolve_window
+from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, resolve_context_window
 from app.domain.payload.validation import anthropic, gemini, neutral, openai_chat, openai_responses
 from app.domain.payload.validation.neutral import Dialect
 from app.domain.payload.validation.rules import (
@@ -77,7 +77,7 @@ def capacity_of(shape: Shape, requested: int | None, info: ModelInfo | None) -> 
         reserve = None
     margin = info.margin if info is not None else INEXACT_MARGIN
     try:
-        window = resolve_window(requested, None, info, None, reserve or 1, derive=False)
+        window = resolve_context_window(requested, None, info, None, reserve or 1, derive=False)
     except ContextError as error:
         return 0 if "total" in error.facts else None
     effective = window.effective if reserve is not None else window.total

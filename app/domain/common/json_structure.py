@@ -39,7 +39,7 @@ class StructureLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class ExceededLimit:
     """What a text has too much of: `values`, `keys` or `depth`, its limit, and how many at least.
 
     Counting ended there.
@@ -50,7 +50,7 @@ class Excess:
     found: int
 
 
-def excess_of(text: bytes, limits: StructureLimits) -> Excess | None:
+def exceeded_limit(text: bytes, limits: StructureLimits) -> ExceededLimit | None:
     """Return the first limit that a JSON text is over, or None."""
     return None if is_surely_within(text, limits) else _counted(text, limits)
 
@@ -83,7 +83,7 @@ def is_surely_within(text: bytes, limits: StructureLimits) -> bool:
     return brackets <= limits.depth and marks - colons < limits.values and colons <= limits.keys
 
 
-def _counted(text: bytes, limits: StructureLimits) -> Excess | None:
+def _counted(text: bytes, limits: StructureLimits) -> ExceededLimit | None:
     values, keys, depth = 1, 0, 0
     held = b""
     for outside in _without_strings(text):
@@ -96,12 +96,12 @@ def _counted(text: bytes, limits: StructureLimits) -> Excess | None:
         values += piece.count(b",") + opened - piece.count(b"[]") - piece.count(b"{}")
         keys += piece.count(b":")
         if values > limits.values:
-            return Excess("values", limits.values, values)
+            return ExceededLimit("values", limits.values, values)
         if keys > limits.keys:
-            return Excess("keys", limits.keys, keys)
+            return ExceededLimit("keys", limits.keys, keys)
         deepest, depth = _levels(piece, depth)
         if deepest > limits.depth:
-            return Excess("depth", limits.depth, deepest)
+            return ExceededLimit("depth", limits.depth, deepest)
     return None
 
 

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.common import structure
-from app.domain.common.structure import Excess, StructureLimits, excess_of, has_more_values
+from app.domain.common import json_structure
+from app.domain.common.json_structure import (
+    ExceededLimit,
+    StructureLimits,
+    exceeded_limit,
+    has_more_values,
+)
 
 WIDE = StructureLimits(10**9, 10**9, 10**9)
 
@@ -60,15 +65,15 @@ def test_values_keys_and_depth_are_counted_exactly(
     values, keys, depth = measured(written)
     text = written.encode("utf-8", "surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structure, "_SLICE", slice_bytes)
-        assert excess_of(text, StructureLimits(values, keys, depth)) is None
-        over = excess_of(text, replace(WIDE, values=values - 1))
+        patch.setattr(json_structure, "_SLICE", slice_bytes)
+        assert exceeded_limit(text, StructureLimits(values, keys, depth)) is None
+        over = exceeded_limit(text, replace(WIDE, values=values - 1))
         assert over is not None and over.what == "values" and values - 1 < over.found <= values
         if keys:
-            assert excess_of(text, replace(WIDE, keys=keys - 1)) is not None
+            assert exceeded_limit(text, replace(WIDE, keys=keys - 1)) is not None
         if depth:
-            found = excess_of(text, replace(WIDE, depth=depth - 1))
-            assert found == Excess("depth", depth - 1, depth)
+            found = exceeded_limit(text, replace(WIDE, depth=depth - 1))
+            assert found == ExceededLimit("depth", depth - 1, depth)
     parsed = json.loads(written)
     assert values == 1 or has_more_values(parsed, values - 1)
     assert not has_more_values(parsed, values)
@@ -89,7 +94,7 @@ def test_text_that_is_no_json_is_counted_as_far_as_it_goes(text: bytes, what: st
     limits = StructureLimits()
     if what == "keys":
         limits = replace(limits, values=10**9)
-    found = excess_of(text, limits)
+    found = exceeded_limit(text, limits)
     assert found is not None and found.what == what
 
 
@@ -97,4 +102,4 @@ def test_text_that_is_no_json_is_counted_as_far_as_it_goes(text: bytes, what: st
 def test_what_is_inside_a_string_is_no_structure(inside: str) -> None:
     """Code and JSON in a string, whatever it has, are one value."""
     text = f'["{inside * 1_000_000}"]'.encode()
-    assert excess_of(text, StructureLimits(values=2, keys=0, depth=1)) is None
+    assert exceeded_limit(text, StructureLimits(values=2, keys=0, depth=1)) is None
