@@ -144,6 +144,7 @@ class ModelRegistry:
             output_price=record.output_price,
             cache_read_price=record.cache_read_price,
             cache_write_price=record.cache_write_price,
+            sources={},
             **dict(zip(CAPABILITIES, record.capabilities, strict=True)),
         )
         prices = self._source if record.source is None else f"{self._source}, {record.source}"

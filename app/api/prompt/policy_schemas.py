@@ -17,7 +17,7 @@ from typing_extensions import TypeAliasType
 from app.api.http.fields import MAX_TOKENS, NAME_PATTERN, Answered, Asked
 from app.domain.common.policy import (
     MAX_LEVELS,
-    MAX_VIEW_BYTES,
+    MAX_PREVIEW_BYTES,
     OWN_TOOLS,
     AgentTools,
     Auto,
@@ -142,7 +142,7 @@ _NAMES = {"compaction.model": Annotated[str, Field(max_length=256, pattern=NAME_
 _SHARE = {"exclusiveMinimum": 0, "maximum": 1}
 _COUNT = {"minimum": 0}
 _POSITIVE = {"minimum": 1}
-_VIEW = {"minimum": 1, "maximum": MAX_VIEW_BYTES}
+_VIEW = {"minimum": 1, "maximum": MAX_PREVIEW_BYTES}
 BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "sandwich.preserve_top": _COUNT,
     "sandwich.preserve_bottom": _POSITIVE,

@@ -1,25 +1,26 @@
-"""The policy: how a conversation's context is kept, as one nested value.
+"""The policy: the settings of a conversation, as one nested value.
 
-1. Every leaf has a default here; GET shows the effective value of each (decision 22).
-2. Layers merge per leaf, later over earlier: service, agent, conversation. Lists replace.
-3. An absent leaf inherits. `null` is a value only where the default is null; in a PATCH it
-   removes the leaf from its layer, which makes it inherit again.
-4. A policy that could never work is refused when it is set, not when it is used.
+1. Every setting has a default here. GET returns the effective value of each.
+2. The policies of service, agent and conversation are merged in this order, setting by setting:
+   the later one overrides. Lists are replaced as a whole.
+3. An absent setting is inherited. `null` is a value only where the default is null; in a PATCH it
+   removes the setting, which is then inherited again.
+4. A policy that can never work is refused when it is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from functools import cache
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast
 
 from app.domain.common.errors import Problem, ValidationError
+from app.domain.common.json_values import build
 
 
 class StrategyName(StrEnum):
-    """The strategies (D)."""
+    """The compaction strategies."""
 
     SANDWICH = "sandwich"
     SLIDING_WINDOW = "sliding_window"
@@ -30,7 +31,7 @@ class StrategyName(StrEnum):
 
 
 class ChainStep(StrEnum):
-    """The steps a chain is made of (D5)."""
+    """The steps of the chain strategy (D5)."""
 
     CLEAR_TOOL_RESULTS = "clear_tool_results"
     SUMMARIZE = "summarize"
@@ -38,14 +39,14 @@ class ChainStep(StrEnum):
 
 
 class CompactionMode(StrEnum):
-    """Where a due compaction runs: after the turn, or inside the build that needs it (E6)."""
+    """When a due compaction runs: after the turn, or in the build that needs it (E6)."""
 
     BACKGROUND = "background"
     INLINE = "inline"
 
 
 class CounterName(StrEnum):
-    """How tokens are counted (J2)."""
+    """How tokens are counted."""
 
     TOKENIZER = "tokenizer"
     BYTES_4 = "bytes_4"
@@ -54,7 +55,7 @@ class CounterName(StrEnum):
 
 
 class SummaryRole(StrEnum):
-    """The role a summary is shown with (D1)."""
+    """The role of a summary in a payload (D1)."""
 
     USER = "user"
     SYSTEM = "system"
@@ -62,21 +63,21 @@ class SummaryRole(StrEnum):
 
 
 class OnUnknownModel(StrEnum):
-    """What to do about a model without a known window (C2)."""
+    """What a build does for a model without a known context window."""
 
     STRICT = "strict"
     DERIVE = "derive"
 
 
-class ToolView(StrEnum):
-    """How a large tool result is shown: as much as fits, or a reference with its start (F2)."""
+class PreviewMode(StrEnum):
+    """The preview of a large tool result: as much as fits, or a reference with its start (F2)."""
 
     TRUNCATE = "truncate"
     REFERENCE = "reference"
 
 
 class DynamicPosition(StrEnum):
-    """Where text that changes often stands: scratchpad, status and notes (B4, G5)."""
+    """The place of text that changes often: scratchpad, status and notes (B4, G5)."""
 
     TAIL = "tail"
     SYSTEM = "system"
@@ -84,14 +85,14 @@ class DynamicPosition(StrEnum):
 
 
 class StatusPreamble(StrEnum):
-    """Whether a build without a status is told of the agent's other conversations (B4)."""
+    """Whether a build without a status lists the agent's other conversations (B4)."""
 
     AUTO = "auto"
     NONE = "none"
 
 
 Auto = Literal["auto"]
-"""A value that is worked out (decision 22)."""
+"""The service computes the value."""
 OWN_TOOLS = (
     "tool_output_cache",
     "tool_output_cache_grep",
@@ -100,9 +101,9 @@ OWN_TOOLS = (
     "compact_context",
     "recall",
 )
-"""The tools that the service offers to an LLM (L1)."""
+"""The tools of the service for LLMs."""
 AgentTools = Literal["auto", "none"]
-"""Which of the agent's own tools are added to a payload, where they are not listed (L1)."""
+"""Which of these tools are added to a payload, where the policy does not list them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +117,14 @@ class SandwichPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowPolicy:
-    """How many of the newest messages stay (D2)."""
+    """The number of newest messages that are kept (D2)."""
 
     keep_last_n: int = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSummaryPolicy:
-    """How many messages one summary of the tree takes in, and how many levels there are (D3)."""
+    """The messages per summary of the tree, and the levels of the tree (D3)."""
 
     chunk_size: int = 20
     levels: int = 3
@@ -131,7 +132,7 @@ class TreeSummaryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """When and how summaries are made (E1, E6, D7); ratios are of the effective window."""
+    """When and how summaries are made (E1, E6, D7); ratios are relative to the effective window."""
 
     enabled: bool = True
     auto: bool = True
@@ -150,7 +151,7 @@ class CompactionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BudgetPolicy:
-    """The window in tokens, its output reserve, and the pressure thresholds (C2, C3)."""
+    """The context window and its reserved output in tokens, and the pressure thresholds."""
 
     context_window: int | None = None
     max_output_tokens: int = 4096
@@ -163,35 +164,35 @@ class BudgetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputPolicy:
-    """What becomes of large tool results (F1, F2) and of many (F3); sizes are in bytes of UTF-8."""
+    """Handling of large tool results (F1, F2) and of many (F3); sizes are in bytes of UTF-8."""
 
     enabled: bool = True
     offload_threshold_bytes: int = 4096
     context_budget_tokens: int | Auto = "auto"
     max_message_bytes: int = 51_200
     max_line_length: int = 2000
-    view: ToolView = ToolView.TRUNCATE
+    view: PreviewMode = PreviewMode.TRUNCATE
     clear_at_least: int | Auto = "auto"
     exclude_tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesPolicy:
-    """What becomes of user and assistant texts that are too large for the window."""
+    """Handling of user and assistant texts that are larger than the context window."""
 
     offload_oversized: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class GcPolicy:
-    """What the garbage collection takes besides uploads that no message refers to (F7)."""
+    """What garbage collection deletes besides uploads without a message (F7)."""
 
     drop_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All settings of one conversation, complete."""
+    """All settings of one conversation."""
 
     strategy: StrategyName = StrategyName.SANDWICH
     sandwich: SandwichPolicy = field(default_factory=SandwichPolicy)
@@ -212,23 +213,23 @@ class Policy:
 
 
 MAX_LEVELS = 10
-"""A tree this high stands for more messages than a log can have."""
+"""A tree with so many levels covers more messages than a log can have."""
 
 MAX_TOKENS = 10**9
-"""No window is larger; what is would be a mistake in the request."""
+"""The maximum of a context window; a larger one is a mistake in the request."""
 
-MAX_VIEW_BYTES = 1_000_000
-"""No view, and no slice that is read, is larger: memory follows it."""
+MAX_PREVIEW_BYTES = 1_000_000
+"""The maximum size of a preview and of a slice that is read, which bounds memory."""
 
 _MIN_CHUNK = 2
 _SHARE = "must be above 0 and at most 1"
 
 DEFAULTS: Mapping[str, Any] = asdict(Policy())
-"""Every leaf with its default, nested as in JSON."""
+"""Every setting with its default, nested as in JSON."""
 
 
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the leaves of `patch` laid over it; a null leaf is removed."""
+    """Return `base` overridden by the settings of `patch`; a null setting is removed."""
     merged = dict(base)
     for key, value in patch.items():
         if value is None:
@@ -240,115 +241,55 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def effective(*layers: Mapping[str, Any] | None) -> Policy:
-    """Build the policy that the layers, weakest first, add up to.
+def effective(*levels: Mapping[str, Any] | None) -> Policy:
+    """Return the merged policy of these levels, each overriding those before it.
 
-    Raises ValidationError for a combination that could never work (rule 4).
+    Raises ValidationError for a combination that can never work (rule 4).
     """
     merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = merge(merged, layer or {})
-    policy = cast(Policy, _build(Policy, merged, ""))
+    for level in levels:
+        merged = merge(merged, level or {})
+    policy = cast(Policy, build(Policy, merged, ""))
     problems = tuple(_problems(policy))
     if problems:
         raise ValidationError(problems[0].detail, problems=problems)
     return policy
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _build(kind: type, values: Mapping[str, Any], pointer: str) -> object:
-    known = {entry.name: entry for entry in fields(kind)}
-    for key in values:
-        if key not in known:
-            raise ValidationError.at(f"{pointer}/{key}", f"Unknown policy setting {key!r}")
-    arguments = {}
-    for key, value in values.items():
-        hint = _hints(kind)[key]
-        place = f"{pointer}/{key}"
-        if is_dataclass(hint) and isinstance(hint, type):
-            if not isinstance(value, Mapping):
-                raise ValidationError.at(place, "An object is needed here")
-            arguments[key] = _build(hint, value, place)
-        else:
-            arguments[key] = _leaf(hint, value, place)
-    return kind(**arguments)
-
-
-def _leaf(hint: Any, value: Any, pointer: str) -> Any:
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        try:
-            return hint(value)
-        except ValueError:
-            words = ", ".join(hint)
-            raise ValidationError.at(pointer, f"{value!r} is none of {words}") from None
-    if get_origin(hint) is tuple:
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise ValidationError.at(pointer, "A list of strings is needed here")
-        kind = get_args(hint)[0]
-        if kind is str:
-            return tuple(value)
-        return tuple(_leaf(kind, item, f"{pointer}/{i}") for i, item in enumerate(value))
-    if hint in _WORDS:
-        return _word(hint, value, pointer)
-    wanted = {bool: bool, int: int, float: (int, float), int | None: int, str | None: str}[hint]
-    if not isinstance(value, cast(Any, wanted)) or (isinstance(value, bool) and hint is not bool):
-        raise ValidationError.at(pointer, f"{value!r} has the wrong type")
-    return value
-
-
-_WORDS: Mapping[Any, tuple[Any, tuple[str, ...]]] = {
-    int | Auto: (int, get_args(Auto)),
-    AgentTools | tuple[str, ...]: (tuple[str, ...], get_args(AgentTools)),
-}
-"""Leaves that take one of a few words in the place of their kind of value."""
-
-
-def _word(hint: Any, value: Any, pointer: str) -> Any:
-    kind, words = _WORDS[hint]
-    if isinstance(value, str):
-        if value not in words:
-            raise ValidationError.at(pointer, f"{value!r} is none of {', '.join(words)}")
-        return value
-    return _leaf(kind, value, pointer)
-
-
 def _problems(policy: Policy) -> list[Problem]:
     rules = (*_strategy_rules(policy), *_compaction_rules(policy.compaction))
     rules += (*_budget_rules(policy.budget), *_tool_output_rules(policy.tool_output))
-    return [Problem(pointer, detail) for holds, pointer, detail in rules if not holds]
+    return [Problem(pointer, detail) for is_valid, pointer, detail in rules if not is_valid]
 
 
 def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
-    """Yield what has to hold, with the place and the text of a problem if it does not."""
+    """Yield whether each rule is obeyed, with the pointer and the text of its problem."""
     sandwich, tree = policy.sandwich, policy.tree_summary
     yield sandwich.preserve_top >= 0, "/sandwich/preserve_top", "must not be negative"
     yield sandwich.preserve_bottom >= 1, "/sandwich/preserve_bottom", "must be at least 1"
     yield _is_share(sandwich.compression_threshold), "/sandwich/compression_threshold", _SHARE
-    kept, place = policy.sliding_window.keep_last_n, "/sliding_window/keep_last_n"
-    yield kept >= 1, place, "must be at least 1"
+    keep_last_n = policy.sliding_window.keep_last_n
+    yield keep_last_n >= 1, "/sliding_window/keep_last_n", "must be at least 1"
     yield tree.chunk_size >= _MIN_CHUNK, "/tree_summary/chunk_size", "must be at least 2"
-    wanted = f"must be from 1 to {MAX_LEVELS}"
-    yield 1 <= tree.levels <= MAX_LEVELS, "/tree_summary/levels", wanted
+    levels_range = f"must be from 1 to {MAX_LEVELS}"
+    yield 1 <= tree.levels <= MAX_LEVELS, "/tree_summary/levels", levels_range
     yield len(policy.chain) > 0, "/chain", "must have one step or more"
-    yield len(set(policy.chain)) == len(policy.chain), "/chain", "No step may stand there twice"
+    yield len(set(policy.chain)) == len(policy.chain), "/chain", "must not repeat a step"
     yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
     if not isinstance(policy.agent_tools, str):
-        wanted = f"Only {', '.join(OWN_TOOLS)} may be listed"
-        yield set(policy.agent_tools) <= set(OWN_TOOLS), "/agent_tools", wanted
+        detail = f"Only {', '.join(OWN_TOOLS)} may be listed"
+        yield set(policy.agent_tools) <= set(OWN_TOOLS), "/agent_tools", detail
 
 
 def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str, str]]:
-    most = compaction.max_messages
+    max_messages = compaction.max_messages
     yield 0 < compaction.target < 1, "/compaction/target", "must be between 0 and 1"
     yield 0 <= compaction.min_gain < 1, "/compaction/min_gain", "must be from 0 to below 1"
     yield _is_share(compaction.threshold_ratio), "/compaction/threshold_ratio", _SHARE
     turns = compaction.retain_last_turns
     yield turns >= 0, "/compaction/retain_last_turns", "must not be negative"
-    yield most is None or most >= 1, "/compaction/max_messages", "must be at least 1"
+    is_valid = max_messages is None or max_messages >= 1
+    yield is_valid, "/compaction/max_messages", "must be at least 1"
 
 
 def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
@@ -357,21 +298,21 @@ def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
     yield window is None or window > 0, place, "Context limit must be positive"
     yield (window or 0) <= MAX_TOKENS, place, f"must be at most {MAX_TOKENS}"
     yield output > 0, "/budget/max_output_tokens", "must be positive"
-    smaller = window is None or window <= 0 or output < window
-    wanted = "max_output_tokens must be smaller than context_window"
-    yield smaller, "/budget/max_output_tokens", wanted
+    is_smaller = window is None or window <= 0 or output < window
+    detail = "max_output_tokens must be smaller than context_window"
+    yield is_smaller, "/budget/max_output_tokens", detail
     for name in ("notice_at", "compact_trigger", "hard_block"):
         yield _is_share(getattr(budget, name)), f"/budget/{name}", _SHARE
-    wanted = "hard_block must not be below compact_trigger"
-    yield budget.compact_trigger <= budget.hard_block, "/budget/hard_block", wanted
+    detail = "hard_block must not be below compact_trigger"
+    yield budget.compact_trigger <= budget.hard_block, "/budget/hard_block", detail
 
 
 def _tool_output_rules(output: ToolOutputPolicy) -> Iterator[tuple[bool, str, str]]:
     threshold = "/tool_output/offload_threshold_bytes"
     yield output.offload_threshold_bytes >= 0, threshold, "must not be negative"
     for name in ("max_message_bytes", "max_line_length"):
-        wanted = f"must be from 1 to {MAX_VIEW_BYTES}"
-        yield 1 <= getattr(output, name) <= MAX_VIEW_BYTES, f"/tool_output/{name}", wanted
+        detail = f"must be from 1 to {MAX_PREVIEW_BYTES}"
+        yield 1 <= getattr(output, name) <= MAX_PREVIEW_BYTES, f"/tool_output/{name}", detail
     for name in ("context_budget_tokens", "clear_at_least"):
         value = getattr(output, name)
         yield value == "auto" or value >= 0, f"/tool_output/{name}", "must not be negative"
@@ -382,5 +323,5 @@ def _is_share(ratio: float) -> bool:
 
 
 def as_json(policy: Policy) -> dict[str, Any]:
-    """Return the policy as nested plain values, every leaf present."""
+    """Return all settings as nested plain values."""
     return asdict(policy)

@@ -1,7 +1,7 @@
-"""Whose a message or a content part is, told by its shape (A5, N12).
+"""Types of content parts and the formats that have them, to find parts of a wrong format.
 
-A type that is in no table is left alone: providers add some all the time, and what one understands
-is replayed to it as it came.
+A type that is not listed is accepted: providers add types, and a part is replayed to its own
+provider unchanged.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _OWNERS: Final[Mapping[str, tuple[FormatName, ...]]] = {
     "thinking": (_ANTHROPIC,),
     "redacted_thinking": (_ANTHROPIC,),
 }
-_HOLDERS = ("content", "parts", "output")
+_CONTENT_FIELDS = ("content", "parts", "output")
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-"""Types of what is a message by itself in OpenAI Responses."""
+"""Types of OpenAI Responses items, each a message by itself."""
 
 
 def owners_of(kind: object, format: FormatName) -> tuple[FormatName, ...]:
-    """Return the formats that a part of this type belongs to; none if it may be this one's."""
+    """Return the formats that have parts of this type; none if `format` may have them."""
     owners = _OWNERS.get(kind, ()) if isinstance(kind, str) else ()
     return () if format in owners else owners
 
 
 def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
-    """Raise ValidationError at a part of another format: no payload could ever show it."""
+    """Raise ValidationError at a part of another format, which no payload could have."""
     for place, part in _parts(raw, pointer):
         kind = part.get("type")
         if owners := owners_of(kind, format):
@@ -56,14 +56,16 @@ def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> Non
             raise ValidationError.at(f"{place}/type", detail)
 
 
-def doubted(error: ValidationError, raw: Mapping[str, Any], format: FormatName) -> ValidationError:
-    """Return a refusal that doubts the format, too, where the message has the shape of another."""
+def with_format_hint(
+    error: ValidationError, raw: Mapping[str, Any], format: FormatName
+) -> ValidationError:
+    """Return an error with a hint at the format where the message looks like another one's."""
     shape = _shape_of(raw)
     if shape is None or shape is format:
         return error
-    doubt = f"; this has the shape of {shape}, not of {format}: is `format` right?"
-    problems = tuple(Problem(item.pointer, item.detail + doubt) for item in error.problems)
-    return ValidationError(error.detail + doubt, error.facts, problems)
+    hint = f"; this has the shape of {shape}, not of {format}: is `format` right?"
+    problems = tuple(Problem(item.pointer, item.detail + hint) for item in error.problems)
+    return ValidationError(error.detail + hint, error.facts, problems)
 
 
 def _shape_of(raw: Mapping[str, Any]) -> FormatName | None:
@@ -73,10 +75,10 @@ def _shape_of(raw: Mapping[str, Any]) -> FormatName | None:
 
 
 def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield an object and all that it holds, with their places."""
+    """Yield an object and the parts inside it, each with its JSON pointer."""
     yield pointer, raw
-    for key in _HOLDERS:
-        held = raw.get(key)
-        for index, part in enumerate(held if isinstance(held, list) else ()):
+    for key in _CONTENT_FIELDS:
+        items = raw.get(key)
+        for index, part in enumerate(items if isinstance(items, list) else ()):
             if isinstance(part, Mapping):
                 yield from _parts(part, f"{pointer}/{key}/{index}")

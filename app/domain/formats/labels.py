@@ -1,8 +1,8 @@
-"""Labels: the short texts that stand for content which a format cannot carry.
+"""Labels: short texts in the place of content that a format cannot carry.
 
-1. A label says what stood there, with the words of it that tell the most: a query, a title, a URL.
-2. What the assistant said stays whole: a refusal, the transcript of its audio.
-3. A label is a function of the content alone, so the same content always reads the same (N8).
+1. A label has the type of the content and its most useful detail: a query, a title, a URL.
+2. Text of the assistant is kept whole: a refusal, the transcript of its audio.
+3. A label depends on the content alone, so the same content always has the same label (N8).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from app.domain.common.messages import File, Image, Opaque, Text
+from app.domain.formats.json_fields import object_in, text_in
 
 MAX_DETAIL: Final = 200
-"""Characters of a query, a title or an argument that a label shows."""
+"""The maximum characters of a query, a title or an argument in a label."""
 MAX_SOURCES: Final = 5
-"""Search results that a label names."""
+"""The maximum search results in a label."""
 
-_SAYS_MOST: Final = (
+_DETAIL_FIELDS: Final = (
     "query",
     "queries",
     "url",
@@ -31,11 +32,12 @@ _SAYS_MOST: Final = (
     "title",
     "input",
 )
-"""Fields that say what a call was for, the best first."""
-_SAYS_NOTHING: Final = (
+"""Fields with the purpose of a call, the most useful first."""
+_OMITTED_FIELDS: Final = (
     *("id", "type", "status", "container_id"),
     *("result", "results", "output", "outputs"),
 )
+_RESULT_FIELDS: Final = ("text", "stdout", "output", "stderr", "error_code")
 _GEMINI_PARTS: Final = {
     "executableCode": "executable_code",
     "codeExecutionResult": "code_execution_result",
@@ -47,14 +49,14 @@ _GEMINI_PARTS: Final = {
 
 
 def image_label(image: Image) -> str:
-    """Describe in text an image that cannot be sent."""
+    """Return the label of an image."""
     if image.data is None and image.url is not None and image.url[:5].lower() != "data:":
         return f"[image: {image.url}]"
     return f"[image: {image.media_type}]" if image.media_type else "[image]"
 
 
 def file_label(file: File) -> str:
-    """Describe in text a document that cannot be sent."""
+    """Return the label of a document."""
     url = file.url if file.url and file.url[:5].lower() != "data:" else None
     label = file.name or url or file.file_id or file.media_type
     return f"[file: {label}]" if label else "[file]"
@@ -75,12 +77,12 @@ def label_for(part: Image | File | Opaque) -> Text:
         case File():
             return Text(file_label(part), stands_for=("file",))
         case Opaque():
-            kinds = [kind_of(block) for block in _held_in(part.block)]
+            kinds = [kind_of(block) for block in _content_blocks(part.block)]
             return Text(block_label(part.block), stands_for=tuple(dict.fromkeys(kinds)))
 
 
 def kind_of(block: Mapping[str, Any]) -> str:
-    """Name the type of a provider's block, as its provider does."""
+    """Return the type of a provider's block, by the provider's own name."""
     kind = block.get("type")
     if isinstance(kind, str) and kind:
         return _short(kind, 64)
@@ -91,28 +93,28 @@ def kind_of(block: Mapping[str, Any]) -> str:
 
 
 def block_label(block: Mapping[str, Any]) -> str:
-    """Describe in text a provider's block."""
+    """Return the label of a provider's block."""
     kind = kind_of(block)
     if kind == "message":
-        return "\n".join(block_label(held) for held in _held_in(block))
+        return "\n".join(block_label(item) for item in _content_blocks(block))
     match kind:
         case "refusal":
-            return _label("refusal", _word(block.get("refusal")))
+            return _label("refusal", text_in(block, "refusal"))
         case "audio" | "input_audio" | "output_audio":
             return _audio_label(block)
         case "server_tool_use" | "mcp_tool_use":
-            name = _word(block.get("name")) or kind
+            name = text_in(block, "name") or kind
             return _call_label(name, block.get("input"))
         case "tool_reference":
-            return _label("tool", _word(block.get("tool_name")))
+            return _label("tool", text_in(block, "tool_name"))
         case "executable_code" | "tool_call":
             return _call_label(kind, _gemini(block, kind))
         case "code_execution_result" | "tool_response":
             return _result_label(kind, _gemini(block, kind))
         case "inline_data" | "file_data":
-            return _media_label(_object(_gemini(block, kind)))
+            return _media_label(_gemini(block, kind))
         case "image" | "input_image":
-            return _label("image", _id_in(block))
+            return _label("image", _file_id(block))
         case "video_url" | "input_video":
             return _label("video", _url_in(block.get("video_url")))
         case "document" | "search_result" | "compaction" | "container_upload":
@@ -120,54 +122,51 @@ def block_label(block: Mapping[str, Any]) -> str:
     if kind.endswith("_result") or kind.endswith("_output"):
         return _result_label(kind.removesuffix("_result").removesuffix("_output"), block)
     if kind.endswith("_call"):
-        asked = block.get("action") or block.get("arguments") or block
-        return _call_label(kind.removesuffix("_call"), asked)
+        arguments = block.get("action") or block.get("arguments") or block
+        return _call_label(kind.removesuffix("_call"), arguments)
     return _label(kind, "")
 
 
-def _held_in(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the blocks that a message item of OpenAI Responses holds, or else the block itself."""
+def _content_blocks(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the content of a message item of OpenAI Responses, else the block itself."""
     content = block.get("content")
     if block.get("type") != "message" or not isinstance(content, list):
         return [block]
-    return [held for held in content if isinstance(held, Mapping) and kind_of(held) != "message"]
+    return [item for item in content if isinstance(item, Mapping) and kind_of(item) != "message"]
 
 
 def _label(kind: str, detail: str) -> str:
     return f"[{kind}: {detail}]" if detail else f"[{kind}]"
 
 
-def _call_label(name: str, asked: Any) -> str:
-    detail = _detail(asked)
+def _call_label(name: str, arguments: Any) -> str:
+    detail = _detail(arguments)
     return f'[{_short(name, 64)} call: "{detail}"]' if detail else f"[{_short(name, 64)} call]"
 
 
 def _result_label(name: str, block: Any) -> str:
     name = name.removesuffix("_tool").removesuffix("_result")
-    return _label(f"{name} result", _short("; ".join(_said_in(block)), 3 * MAX_DETAIL))
+    return _label(f"{name} result", _short("; ".join(_result_texts(block)), 3 * MAX_DETAIL))
 
 
 def _document_label(kind: str, block: Mapping[str, Any]) -> str:
-    """A document or a search result with the text that it holds, which is no medium."""
-    title = _word(block.get("title")) or _word(block.get("source")) or _id_in(block)
+    """Return the label of a document or a search result, followed by its text."""
+    title = text_in(block, "title") or text_in(block, "source") or _file_id(block)
     label = _label(kind, _short(title, MAX_DETAIL))
-    source = _object(block.get("source"))
-    texts = [
-        text for held in (block.get("content"), source.get("content")) for text in _texts(held)
-    ]
-    return "\n".join([label, *texts])
+    source = object_in(block, "source")
+    return "\n".join([label, *_texts(block.get("content")), *_texts(source.get("content"))])
 
 
 def _audio_label(block: Mapping[str, Any]) -> str:
-    held = next((_object(block[key]) for key in ("audio", "input_audio") if key in block), block)
-    return _label("audio", _word(held.get("transcript")) or _word(held.get("format")))
+    key = next((key for key in ("audio", "input_audio") if key in block), None)
+    audio = block if key is None else object_in(block, key)
+    return _label("audio", text_in(audio, "transcript") or text_in(audio, "format"))
 
 
-def _media_label(media: Mapping[str, Any]) -> str:
-    kind = _word(media.get("mimeType")) or _word(media.get("mime_type"))
-    main = kind.partition("/")[0]
-    named = main if main in ("image", "audio", "video") else "file"
-    return _label(named, kind)
+def _media_label(media: Any) -> str:
+    media_type = text_in(media, "mimeType") or text_in(media, "mime_type")
+    kind = media_type.partition("/")[0]
+    return _label(kind if kind in ("image", "audio", "video") else "file", media_type)
 
 
 def _gemini(block: Mapping[str, Any], snake: str) -> Any:
@@ -175,38 +174,31 @@ def _gemini(block: Mapping[str, Any], snake: str) -> Any:
     return block.get(camel, block.get(snake))
 
 
-def _detail(asked: Any) -> str:
-    """Return the words of a call that say what it was for."""
-    if isinstance(asked, str):
-        return _short(asked, MAX_DETAIL)
-    fields = _object(asked)
-    for key in _SAYS_MOST:
+def _detail(arguments: Any) -> str:
+    """Return the argument of a call that has its purpose, else all arguments as JSON."""
+    if isinstance(arguments, str):
+        return _short(arguments, MAX_DETAIL)
+    fields: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    for key in _DETAIL_FIELDS:
         value = fields.get(key)
         if isinstance(value, list):
             value = ", ".join(item for item in value if isinstance(item, str))
         if isinstance(value, str) and value.strip():
             return _short(value, MAX_DETAIL)
-    said = {key: item for key, item in fields.items() if key not in _SAYS_NOTHING}
-    return _short(json.dumps(said, ensure_ascii=False), MAX_DETAIL) if said else ""
+    rest = {key: item for key, item in fields.items() if key not in _OMITTED_FIELDS}
+    return _short(json.dumps(rest, ensure_ascii=False), MAX_DETAIL) if rest else ""
 
 
-def _said_in(block: Any) -> Iterator[str]:
-    """Yield what the result of a provider's own tool says: its sources, its text, its error."""
-    content = _object(block).get("content", block)
-    found = content if isinstance(content, list) else [content]
-    for item in found[:MAX_SOURCES]:
-        held = _object(item)
-        named = _word(held.get("title")), _word(held.get("url"))
-        said = (
-            _word(held.get("text")),
-            _word(held.get("stdout")),
-            _word(held.get("output")),
-            _word(held.get("stderr")),
-            _word(held.get("error_code")),
-        )
-        words = " ".join(word for word in named if word) or next(filter(None, said), "")
-        if words := (words or (item if isinstance(item, str) else "")):
-            yield _short(words, MAX_DETAIL)
+def _result_texts(block: Any) -> Iterator[str]:
+    """Yield the sources in the result of a provider's own tool, else its text or its error."""
+    content = block.get("content", block) if isinstance(block, Mapping) else block
+    items = content if isinstance(content, list) else [content]
+    for item in items[:MAX_SOURCES]:
+        source = " ".join(filter(None, (text_in(item, "title"), text_in(item, "url"))))
+        texts = (text_in(item, key) for key in _RESULT_FIELDS)
+        text = source or next(filter(None, texts), item if isinstance(item, str) else "")
+        if text:
+            yield _short(text, MAX_DETAIL)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -214,30 +206,22 @@ def _texts(value: Any) -> Iterator[str]:
         yield from filter(str.strip, (value,))
         return
     for item in value if isinstance(value, list) else ():
-        text = _word(_object(item).get("text"))
+        text = text_in(item, "text")
         if text.strip():
             yield text
 
 
-def _id_in(block: Mapping[str, Any]) -> str:
-    source = _object(block.get("source"))
-    return _short(_word(block.get("file_id")) or _word(source.get("file_id")), MAX_DETAIL)
+def _file_id(block: Mapping[str, Any]) -> str:
+    file_id = text_in(block, "file_id") or text_in(object_in(block, "source"), "file_id")
+    return _short(file_id, MAX_DETAIL)
 
 
 def _url_in(value: Any) -> str:
-    url = _word(value) or _word(_object(value).get("url"))
+    url = value if isinstance(value, str) else text_in(value, "url")
     return "" if url[:5].lower() == "data:" else _short(url, MAX_DETAIL)
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _short(text: str, most: int) -> str:
-    """Cut a text for a label, in one line."""
-    line = " ".join(text[: most * 4].split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def _short(text: str, max_chars: int) -> str:
+    """Return a text in one line of at most so many characters."""
+    line = " ".join(text[: max_chars * 4].split())
+    return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"

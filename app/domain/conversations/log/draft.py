@@ -109,7 +109,7 @@ def draft(
     try:
         messages = codec.parse(raw, pointer)
     except ValidationError as error:
-        raise block_types.doubted(error, raw, format) from error
+        raise block_types.with_format_hint(error, raw, format) from error
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
         block_types.require_own(raw, format, pointer)
     message_id, timestamp = _named(raw, format, pointer)
