@@ -1,20 +1,20 @@
-"""What can go wrong, in the words a caller can act on (requirements M).
+"""Errors with what a caller needs to react.
 
 ContextError
-├── ValidationError        the request says something that cannot be
-├── NotFound               no such thing for this tenant
-├── Conflict               the request was right once, but the state has moved on
-│   └── UnpairedToolResult a tool result that answers no open call
-├── ContextLimitUnknown    nobody knows the model's window
-├── ContextOverflow        even the smallest valid payload is over the window
-├── PayloadTooLarge        a body, batch or message over its limit
-│   └── StorageLimitReached        the tenant may not store so much
-├── Gone                   it existed, and was collected
+├── ValidationError         the request is invalid
+├── NotFound                the tenant has no such resource
+├── Conflict                the state has changed, or does not allow the request
+│   └── UnpairedToolResult  a tool result without an open call
+├── ContextLimitUnknown     the model's context window is unknown
+├── ContextOverflow         the smallest valid payload exceeds the context window
+├── PayloadTooLarge         a body, batch or message over its limit
+│   └── StorageLimitReached the tenant's storage limit is reached
+├── Gone                    the resource was garbage collected
 ├── Unauthenticated, Forbidden, RateLimited
-└── ServiceUnavailable     the database or the model does not answer
-    └── InsufficientStorage the disk behind it is full
+└── ServiceUnavailable      the database or the model does not answer
+    └── InsufficientStorage the disk is full
 
-The domain knows no HTTP: `app/api/http/errors.py` holds the status table.
+`app/api/http/errors.py` maps them to HTTP status codes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 ModelSource = Literal["request", "conversation", "agent", "service"]
-_NAMED: Mapping[ModelSource, str] = {
+_SOURCE_NAMES: Mapping[ModelSource, str] = {
     "request": "the model of this request",
     "conversation": "the model of the conversation",
     "agent": "the model of the conversation's agent",
@@ -36,10 +36,10 @@ _MAX_PLACE = 200
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a request, at a place in its JSON body.
+    """One error in a request, at a place in its JSON body.
 
-    `pointer` is an RFC 6901 JSON pointer such as `/messages/3/tool_calls/0/id`. A `detail` that
-    begins with a verb says something of that place: `is required`.
+    `pointer` is an RFC 6901 JSON pointer such as `/messages/3/tool_calls/0/id`. It is the subject
+    of a `detail` that begins with a verb: `is required`.
     """
 
     pointer: str
@@ -47,7 +47,7 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """What is wrong as a sentence of its own, which needs no pointer beside it."""
+        """The detail as a sentence that names the place."""
         first, _, rest = self.detail.partition(" ")
         place = f"{self.pointer[:_MAX_PLACE]}…" if self.pointer[_MAX_PLACE:] else self.pointer
         if first.lower() in _VERBS:
@@ -57,10 +57,7 @@ class Problem:
 
 @dataclass(eq=False)
 class ContextError(Exception):
-    """An answer that is not a result; `code` is the stable word for it.
-
-    `problems` lists every place of the request that is wrong, when the place is known.
-    """
+    """An error with a stable `code`; `problems` lists the invalid places of the request."""
 
     detail: str
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +69,7 @@ class ContextError(Exception):
 
     @property
     def sentence(self) -> str:
-        """The detail, which names its place where it is but that of a single problem (M)."""
+        """The detail; where it is that of the only problem, with the place of that problem."""
         match self.problems:
             case [only] if only.detail == self.detail:
                 return only.sentence
@@ -81,7 +78,7 @@ class ContextError(Exception):
 
 
 class ValidationError(ContextError):
-    """The request says something that cannot be."""
+    """The request is invalid."""
 
     code: ClassVar[str] = "VALIDATION_ERROR"
 
@@ -92,7 +89,7 @@ class ValidationError(ContextError):
 
 
 class NotFound(ContextError):
-    """No such thing, or it belongs to another tenant."""
+    """The resource does not exist or belongs to another tenant."""
 
     code: ClassVar[str] = "NOT_FOUND"
 
@@ -108,30 +105,30 @@ class NotFound(ContextError):
 
 
 class Conflict(ContextError):
-    """The state moved on; `facts` holds what the caller needs to try again."""
+    """The state does not allow the request; `facts` has what the caller needs to try again."""
 
     code: ClassVar[str] = "CONFLICT"
 
 
 class UnpairedToolResult(Conflict):
-    """A tool result that answers no open call of its conversation (A3)."""
+    """A tool result without an open call in its conversation."""
 
     code: ClassVar[str] = "UNPAIRED_TOOL_RESULT"
 
 
 class ContextLimitUnknown(ContextError):
-    """The model is in no registry and no window was given (C2)."""
+    """The model's context window is unknown and the request has none."""
 
     code: ClassVar[str] = "CONTEXT_LIMIT_UNKNOWN"
 
     @classmethod
     def of(cls, model: str | None, source: ModelSource | None) -> ContextLimitUnknown:
-        """Return the error for a model that this source names, or for none at all."""
+        """Return the error for a model from this source, or without a model."""
         if model is None or source is None:
             detail = "No model is named, and so no context window is known: name a model in the"
             return cls(f"{detail} conversation or its agent, or set budget.context_window")
         detail = (
-            f"The context window of {model!r}, {_NAMED[source]}, is unknown: set"
+            f"The context window of {model!r}, {_SOURCE_NAMES[source]}, is unknown: set"
             " budget.context_window in the policy, describe the model with"
             " PUT /v1/models/{model}, or set budget.on_unknown_model to derive"
         )
@@ -152,25 +149,25 @@ class PayloadTooLarge(ContextError):
 
 
 class StorageLimitReached(PayloadTooLarge):
-    """The tenant may not store so much; `facts` say how much it may, and what is stored."""
+    """The tenant's storage limit is reached; `facts` has the limit and the bytes stored."""
 
     code: ClassVar[str] = "STORAGE_LIMIT"
 
 
 class Gone(ContextError):
-    """It existed and was collected (F7)."""
+    """The resource was garbage collected."""
 
     code: ClassVar[str] = "GONE"
 
 
 class Unauthenticated(ContextError):
-    """No usable key came with the request."""
+    """The request has no valid key."""
 
     code: ClassVar[str] = "UNAUTHENTICATED"
 
 
 class Forbidden(ContextError):
-    """The key is known, and may not do this."""
+    """The key does not permit the request."""
 
     code: ClassVar[str] = "FORBIDDEN"
 
@@ -182,7 +179,7 @@ class RateLimited(ContextError):
 
 
 class ServiceUnavailable(ContextError):
-    """The database or a model does not answer; nothing was changed (E9)."""
+    """The database or a model does not answer; nothing was changed."""
 
     code: ClassVar[str] = "SERVICE_UNAVAILABLE"
 

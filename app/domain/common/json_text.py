@@ -1,7 +1,7 @@
-"""JSON text in and out, one way for the log, the wire and the hashes.
+"""Parses and writes JSON text, in the same way for the log, the API and hashes.
 
-orjson does the work; the standard library takes what orjson refuses: lone surrogates (decision
-3). NaN, Infinity and numbers too large for a double are refused, as RFC 8259 does.
+orjson does the work. The standard library handles what orjson refuses: lone surrogates. NaN,
+Infinity and numbers too large for a double are refused, as by RFC 8259.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import orjson
 from app.domain.common.messages import sendable_json
 
 _SLICE = 1 << 18
-"""Characters that are written in well under a millisecond."""
+"""Characters that are written in less than a millisecond."""
 
 
 def loads(text: bytes | str) -> Any:
-    """Parse one JSON document; raises ValueError (RecursionError included) when it is none."""
+    """Parse one JSON document; raises ValueError for an invalid or too deeply nested one."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -30,7 +30,7 @@ def loads(text: bytes | str) -> Any:
 
 
 def loads_exact(text: bytes | str) -> Any:
-    """Parse as `loads` does, with whole numbers of any size and lone surrogates, but slower."""
+    """Parse like `loads`, but slower, with integers of any size and lone surrogates."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError as error:
@@ -38,15 +38,15 @@ def loads_exact(text: bytes | str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Write one JSON document, compact, keys in their given order, as `dump_stored` does."""
+    """Write one JSON document as `dump_stored` does, as text."""
     return dump_stored(value).decode()
 
 
 def dump_stored(value: Any) -> bytes:
-    """Write one JSON document as UTF-8, compact, keys in their given order.
+    """Write one JSON document as UTF-8, compact, with the keys in their order.
 
-    NUL is escaped, and where a lone surrogate occurs everything beyond ASCII is, so that the
-    text can be stored as Postgres text and comes back with identical strings.
+    NUL is escaped. A document with a lone surrogate is escaped to ASCII. So it can be stored as
+    text in PostgreSQL, and is read with identical strings.
     """
     try:
         return b"".join(_pieces(value)) if _is_long(value) else orjson.dumps(value)
@@ -56,7 +56,7 @@ def dump_stored(value: Any) -> bytes:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether one of the strings near the top is long: only those are worth writing in slices."""
+    """Return whether a string is long; only then the document is written in slices."""
     match value:
         case str():
             return len(value) > _SLICE
@@ -69,7 +69,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    """Write a document piece by piece: one call on a long string would hold up all threads."""
+    """Write a document in pieces: one call for a long string would block all threads."""
     match value:
         case str() if len(value) > _SLICE:
             yield b'"'
@@ -95,7 +95,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
 
 
 def dump_payload(value: Any) -> bytes:
-    """Write a document for a provider: lone surrogates become U+FFFD (decision 3)."""
+    """Write a document for a provider: lone surrogates become U+FFFD."""
     try:
         return orjson.dumps(value)
     except TypeError:

@@ -1,14 +1,15 @@
-"""The neutral message: what every wire format is parsed into and rendered from.
+"""The neutral message: every wire format is parsed to it and rendered from it.
 
-1. A message has one of three roles. System text is never a message; it is a section (A1).
-2. A message is an ordered tuple of parts. Order is kept, because providers judge it.
-3. A tool message carries exactly one result; a wire message with several becomes several (A5).
-4. Parts hold meaning, not wire shapes. The wire original is stored beside them, untouched (A1).
-5. `clean` is the one door between the log and a payload: what it returns can be sent (N6).
+1. A message has one of three roles. System text is never a message: it is a section.
+2. A message is an ordered tuple of parts. Providers check their order, so it is kept.
+3. A tool message has exactly one result; a wire message with several becomes several messages.
+4. Parts do not depend on a wire format. The wire message is stored beside them, unchanged.
+5. A payload is made of messages that `clean` returned: these can be sent (N6).
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any, Final, TypeVar, assert_never
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The sender of a message."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -25,7 +26,7 @@ class Role(StrEnum):
 
 
 class FormatName(StrEnum):
-    """The wire formats accepted and produced (A5, K1)."""
+    """The wire formats that are accepted and rendered."""
 
     OPENAI_CHAT = "openai_chat"
     OPENAI_RESPONSES = "openai_responses"
@@ -46,9 +47,9 @@ def takes_system(format: FormatName) -> bool:
 class Text:
     """Plain text.
 
-    `block` is the original of a `format` that says more than its text, such as citations or an
-    item's id; that format gets it back as it was, every other the text (A5). `stands_for` names
-    the types of content that the text is a label of, where a format cannot carry the content.
+    `block` is the original of a `format` with fields beside the text, such as citations or an
+    item's id: it is replayed unchanged to that format, the text alone to every other. Where the
+    text is a label for content that a format cannot carry, `stands_for` has its types.
     """
 
     text: str
@@ -59,7 +60,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image, by base64 `data` with its media type or by `url`."""
+    """An image: base64 `data` with its media type, or a `url`."""
 
     media_type: str | None = None
     data: str | None = None
@@ -69,9 +70,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A document, by base64 `data`, `url`, provider `file_id` or plain `text`.
+    """A document: base64 `data`, a `url`, a provider's `file_id` or plain `text`.
 
-    `format` names the wire format whose provider holds `file_id`; no other knows it.
+    `format` names the wire format of the provider that has `file_id`.
     """
 
     media_type: str | None = None
@@ -85,10 +86,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call the assistant asks for; `arguments` is JSON text exactly as it came.
+    """A tool call of the assistant; `arguments` is the unchanged JSON text.
 
-    `custom` marks OpenAI's free-text custom tools, whose `arguments` are not JSON. `block` is the
-    original of a `format` that says more, as with `Text`.
+    `custom` marks OpenAI's custom tools, whose `arguments` are free text. `block` is the original
+    of a `format` with more fields, as with `Text`.
     """
 
     id: str
@@ -101,10 +102,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Thinking; a provider's signed or encrypted `block` goes back whole or not at all (K3).
+    """Reasoning; a provider's signed or encrypted `block` is replayed whole or left out.
 
     `format` names the wire format whose provider made the block; None for plain text. In the Chat
-    format the block holds the fields of the message that carry its reasoning, as they came.
+    format the block has the fields of the message that carry its reasoning.
     """
 
     text: str
@@ -114,7 +115,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A part only one format understands; replayed to that format alone (N12)."""
+    """A part that only one format has; it is replayed to that format alone (N12)."""
 
     block: Mapping[str, Any]
     format: FormatName
@@ -129,7 +130,7 @@ _Original = TypeVar("_Original", Text, ToolCall)
 class Message:
     """One user, assistant or tool message in neutral form.
 
-    `tool_call_id` is set exactly for tool messages; `is_error` marks a failed tool.
+    `tool_call_id` is set for tool messages only; `is_error` marks a failed tool.
     """
 
     role: Role
@@ -145,39 +146,36 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All plain text, parts joined by newlines."""
+        """All plain text, joined by newlines."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
 
 EMPTY_MESSAGE = "[empty message]"
 EMPTY_RESULT = "[no output]"
 ONLY_REASONING = "[reasoning]"
-"""Stands where a message holds nothing besides its reasoning."""
+"""The text of a message that has only reasoning."""
 NO_RESULT = "[no result recorded]"
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
-_SLICE = 1 << 18  # characters at a time: one pass over 10 MB would hold the interpreter too long
+_SLICE = 1 << 18  # characters; one pass over 10 MB would block all threads for too long
 
 
 def is_sendable(text: str) -> bool:
-    """Tell whether a text holds neither NUL nor a lone surrogate (decision 3)."""
+    """Return whether a text has neither NUL nor lone surrogates, which no provider accepts."""
     if "\x00" in text:
         return False
     return text.isascii() or all(map(_is_encodable, _slices(text)))
 
 
 def sendable(text: str) -> str:
-    """Replace what no provider accepts, NUL and lone surrogates, by U+FFFD (decision 3).
-
-    A text with nothing to replace is returned as the same object.
-    """
+    """Replace NUL and lone surrogates by U+FFFD; a text without them is the same object."""
     if is_sendable(text):
         return text
     return "".join(_UNSENDABLE.sub("\ufffd", piece) for piece in _slices(text))
 
 
 def sendable_json(value: Any) -> Any:
-    """Make every string inside a JSON value sendable; the same object when all of them are."""
+    """Make every string in a JSON value sendable; the same object when all are."""
     match value:
         case str():
             return sendable(value)
@@ -194,24 +192,23 @@ def sendable_json(value: Any) -> Any:
 
 
 def clean(message: Message) -> Message:
-    """Return the message as it may stand in a payload: sendable, and never empty (N6).
+    """Return the message for use in a payload: sendable, and never empty (N6).
 
-    Blank text parts are dropped; a message left with nothing to show gets a placeholder.
-    Ids stay as they are, so that calls and results keep matching: renderers rewrite them.
-    A message that is clean already is returned as the same object.
+    Blank text parts are removed. A message without visible parts gets a placeholder. Ids stay, so
+    that calls and results match; rendering replaces them. A clean message is the same object.
     """
     parts = [_clean_part(part) for part in message.parts if not _is_blank(part)]
     if all(isinstance(part, Reasoning) for part in parts):
         parts.append(placeholder_for(message.role, parts))
     name = sendable(message.name) if message.name is not None else None
-    same_parts = len(parts) == len(message.parts) and all(map(_same, parts, message.parts))
+    same_parts = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
     if same_parts and name is message.name:
         return message
     return replace(message, parts=tuple(parts), name=name)
 
 
 def placeholder_for(role: Role, parts: Sequence[Part]) -> Text:
-    """Return the text for a message whose parts, all of them reasoning, show nothing (N6)."""
+    """Return the text for a message without parts, or with reasoning only (N6)."""
     if role is Role.TOOL:
         return Text(EMPTY_RESULT)
     return Text(ONLY_REASONING if parts else EMPTY_MESSAGE)
@@ -227,10 +224,6 @@ def _is_encodable(piece: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _same(new: object, old: object) -> bool:
-    return new is old
 
 
 def _is_blank(part: Part) -> bool:
@@ -274,7 +267,7 @@ def _clean_fields(part: _AnyPart, *names: str) -> _AnyPart:
 
 
 def _clean_reasoning(part: Reasoning) -> Reasoning:
-    """Signed blocks go back byte-exact or not at all (N12), so a changed one loses its block."""
+    """Drop a block that would change: blocks are replayed byte for byte or left out (N12)."""
     if part.block is not None and sendable_json(part.block) is not part.block:
         return Reasoning(sendable(part.text))
     return _clean_fields(part, "text")

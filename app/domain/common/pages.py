@@ -1,4 +1,4 @@
-"""Pages of lists: bounded by a number of items and by a number of bytes."""
+"""Pages of lists, bounded by the number of items and of bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How many bytes the items of a page may have together.
+    """The maximum bytes of the items of a page.
 
-    With `whole_first` the first item is on the page whatever its size. Without it a first item
-    that is larger is left out: the page is empty, and `has_more` tells that there is one.
+    With `whole_first` the first item is always on the page. Without it a larger first item is left
+    out: the page is empty and `has_more` is true.
     """
 
     max_bytes: int
@@ -22,11 +22,11 @@ class Bound:
 
 
 UNBOUNDED = Bound(2**62)
-"""For readers that bound what they read in another way, such as by its ids."""
+"""For callers that bound a page in another way, such as by ids."""
 
 
 class Page(list[_Item]):
-    """The items of a page; `has_more` tells that the list goes on after them."""
+    """The items of a page; `has_more` means that the list continues after them."""
 
     def __init__(self, items: Iterable[_Item] = (), *, has_more: bool = False) -> None:
         super().__init__(items)
