@@ -130,5 +130,5 @@ def agent_id_from(text: str) -> str:
 def model_from(text: str) -> str:
     """Return the model of a path; what could be no model's name is found nowhere."""
     if not 0 < len(text) <= _MAX_NAME or not is_sendable(text) or not text.isprintable():
-        raise NotFound(f"Nothing is known about the model {text!r}", {"model": text})
+        raise NotFound(f"The model {text!r} is unknown", {"model": text})
     return text

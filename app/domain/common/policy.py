@@ -69,7 +69,7 @@ class OnUnknownModel(StrEnum):
     DERIVE = "derive"
 
 
-class PreviewMode(StrEnum):
+class ToolView(StrEnum):
     """The preview of a large tool result: as much as fits, or a reference with its start (F2)."""
 
     TRUNCATE = "truncate"
@@ -171,7 +171,7 @@ class ToolOutputPolicy:
     context_budget_tokens: int | Auto = "auto"
     max_message_bytes: int = 51_200
     max_line_length: int = 2000
-    view: PreviewMode = PreviewMode.TRUNCATE
+    view: ToolView = ToolView.TRUNCATE
     clear_at_least: int | Auto = "auto"
     exclude_tools: tuple[str, ...] = ()
 

@@ -29,8 +29,8 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import File, FormatName, Image, Message, Part, Text
-from app.domain.common.policy import PreviewMode as ViewMode
 from app.domain.common.policy import ToolOutputPolicy
+from app.domain.common.policy import ToolView as ViewMode
 from app.domain.formats import FORMATS, gemini, labels
 from app.domain.formats.inline_media import media_type_of
 from app.domain.tool_output.blobs import (

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 
-from app.domain.common.policy import PreviewMode as ViewMode
 from app.domain.common.policy import ToolOutputPolicy
+from app.domain.common.policy import ToolView as ViewMode
 from app.domain.tool_output.blobs import (
     MAX_CHARACTER_BYTES,
     ToolOutputRef,

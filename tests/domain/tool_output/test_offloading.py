@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message
-from app.domain.common.policy import PreviewMode as ViewMode
 from app.domain.common.policy import ToolOutputPolicy
+from app.domain.common.policy import ToolView as ViewMode
 from app.domain.formats import FORMATS
 from app.domain.tool_output.blobs import TEXT, Blob, blob_id
 from app.domain.tool_output.offloading import (

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.policy import PreviewMode as ViewMode
 from app.domain.common.policy import ToolOutputPolicy
+from app.domain.common.policy import ToolView as ViewMode
 from app.domain.tool_output.blobs import ToolOutputRef, encode, show
 from app.domain.tool_output.preview import (
     GREP,
