@@ -23,7 +23,7 @@ from app.domain.compaction.summaries.answer import RejectedAnswer, SummaryAnswer
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash, summary_messages
 from app.domain.compaction.summaries.secret_masking import compile_patterns, mask_secrets
-from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, overlaid
+from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry
 from app.services.compaction.chunking import take_chunk
 from app.services.compaction.summariser_run import (
     SummariserRun,
@@ -138,7 +138,7 @@ class ModelSummaries:
             if model not in run.infos:
                 bundled = self._models.find(model)
                 own = await self._find_entry(run.tenant_id, model)
-                run.infos[model] = bundled if own is None else overlaid(model, bundled, own)
+                run.infos[model] = bundled if own is None else merged_entry(model, bundled, own)
 
     # --- chunk by chunk -------------------------------------------------------------------
 

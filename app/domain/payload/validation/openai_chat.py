@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.domain.common.messages import FormatName
-from app.domain.formats import json_fields
 from app.domain.formats.block_types import owners_of
+from app.domain.formats.tool_calls import TOOL_NAME_PATTERN, is_json, is_name
 from app.domain.payload.validation.neutral import Dialect, Result, call_key, calls_of
 from app.domain.payload.validation.rules import Context, Findings
 from app.domain.payload.validation.shapes import (
@@ -144,11 +144,11 @@ def _judge_call(value: Any, at: str, found: Findings) -> None:
     given = called.get("input" if kind == "custom" else "arguments")
     if not 0 < len(call_id) <= MAX_ID:
         found.add("B4", f"{at}/id", f"an id has 1 to {MAX_ID} characters")
-    if not json_fields.is_name(word(called.get("name"))):
-        found.add("B4", f"{at}/{kind}/name", f"a name matches {json_fields.TOOL_NAME_PATTERN}")
+    if not is_name(word(called.get("name"))):
+        found.add("B4", f"{at}/{kind}/name", f"a name matches {TOOL_NAME_PATTERN}")
     if not isinstance(given, str):
         found.add("B3", f"{at}/{kind}", "the arguments are a string")
-    elif kind == "function" and given and not json_fields.is_json(given):
+    elif kind == "function" and given and not is_json(given):
         found.add("B3", f"{at}/{kind}/arguments", "the arguments are not JSON")
     if "cache_control" in call or "cache_control" in called:
         found.add("X1", at, "cache_control stands on content parts only")
@@ -184,8 +184,8 @@ def _judge_tools(shape: Shape, found: Findings) -> None:
         kind = "custom" if tool.get("type") == "custom" else "function"
         defined = object_of(tool.get(kind))
         name = word(defined.get("name"))
-        if not json_fields.is_name(name):
-            found.add("B4", f"{at}/{kind}/name", f"a name matches {json_fields.TOOL_NAME_PATTERN}")
+        if not is_name(name):
+            found.add("B4", f"{at}/{kind}/name", f"a name matches {TOOL_NAME_PATTERN}")
         elif name in names:
             found.add("B4", f"{at}/{kind}/name", "another tool has this name")
         names.add(name)

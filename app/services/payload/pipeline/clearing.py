@@ -13,7 +13,7 @@ from app.domain.compaction.reduction.tool_result_clearing import (
     tool_output_budget,
 )
 from app.domain.conversations.view import Span, spans_through
-from app.domain.models.budget import Limits, Pressure, read_pressure
+from app.domain.models.budget import Limits, Pressure, pressure_status
 from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.state import BuildState
 
@@ -75,5 +75,5 @@ def _is_suspended(state: BuildState, limits: Limits) -> bool:
     visible = state.read.conversation.state
     if visible.tokens >= visible.resume_at:
         return False
-    pressure = read_pressure(state.policy_usage.total, limits).pressure
+    pressure = pressure_status(state.policy_usage.total, limits).pressure
     return pressure not in (Pressure.COMPACT, Pressure.BLOCKED)

@@ -9,7 +9,7 @@ from app.domain.common.policy import CompactionMode
 from app.domain.compaction.plans import NoCompaction
 from app.domain.compaction.results import CompactionPending
 from app.domain.compaction.strategies import STRATEGIES
-from app.domain.models.budget import Pressure, read_pressure
+from app.domain.models.budget import Pressure, pressure_status
 from app.services.payload.pipeline.dependencies import BuildDependencies
 from app.services.payload.pipeline.state import BuildState
 
@@ -45,7 +45,7 @@ def _is_wanted(state: BuildState) -> bool:
     if STRATEGIES[resolved.policy.strategy].trigger(resolved.policy) is None:
         return False
     visible, usage = state.read.conversation.state, state.policy_usage
-    pressure = read_pressure(usage.total, limits).pressure
+    pressure = pressure_status(usage.total, limits).pressure
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
     inline = policy.mode is CompactionMode.INLINE and visible.tokens >= visible.resume_at

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.epoch import Epoch
-from app.domain.formats.reasoning_fields import UNBOUND, accepted_by
+from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
     Start,
     break_reason,
@@ -95,7 +95,9 @@ def _has_other_reasoning(state: BuildState) -> bool:
     if format is not FormatName.OPENAI_CHAT:
         return bool(streams)
     family = state.resolved.takes_reasoning_of(format)[:1]
-    return any(accepted_by(model_in(stream), format)[:1] == family != () for stream in streams)
+    return any(
+        accepted_families(model_in(stream), format)[:1] == family != () for stream in streams
+    )
 
 
 def _reasoning_after(state: BuildState) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from app.domain.formats.json_fields import takes_system
-from app.domain.models.budget import measure, read_pressure
+from app.domain.common.messages import takes_system
+from app.domain.models.budget import measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of
 from app.domain.payload.assembler import MisplacedBreakpoint, StablePoint
 from app.domain.payload.rendering import Payload, Request, render_payload
@@ -42,7 +42,7 @@ def respond(deps: BuildDependencies, recorded: Recorded) -> dict[str, Any]:
     is_degraded = bool(state.degraded)
     state = state.degrade(*(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried))
     usage = state.usage
-    pressure = read_pressure(usage.total, state.limits)
+    pressure = pressure_status(usage.total, state.limits)
     deps.observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )
