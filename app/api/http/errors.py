@@ -75,8 +75,8 @@ STATUS: Mapping[type[ContextError], int] = {
 
 _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
     ValidationError: (
-        "/expected_seq must be a whole number",
-        {"errors": [{"pointer": "/expected_seq", "detail": "must be a whole number"}]},
+        "/expected_seq must be a valid integer",
+        {"errors": [{"pointer": "/expected_seq", "detail": "must be a valid integer"}]},
     ),
     MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
     MalformedRequest: ("A request has one Host header", {}),
@@ -92,12 +92,12 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         },
     ),
     UnknownParameter: (
-        "/query/limt is no parameter here; did you mean `limit`?",
+        "/query/limt is not a parameter of this operation, which accepts cursor, limit",
         {
             "errors": [
                 {
                     "pointer": "/query/limt",
-                    "detail": "is no parameter here; did you mean `limit`?",
+                    "detail": "is not a parameter of this operation, which accepts cursor, limit",
                 }
             ]
         },

@@ -29,7 +29,7 @@ from app.api.http.bodies import NO_ANSWER, THREAD_BYTES, WireRequest, beside, re
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.http.fields import KEY_PATTERN, MAX_KEY
 from app.api.http.pacing import held
-from app.api.http.request_errors import checked, invalid, refuse_unknown_query
+from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
 from app.services.common.read_permits import Reads
 
@@ -70,12 +70,12 @@ class WireRoute(APIRoute):
                     value = await request.json()
                     if len(whole := await request.body()) >= THREAD_BYTES:
                         # FastAPI would do it on the event loop, and make an error of each mistake.
-                        await beside(whole, checked, schema(), value, body)
+                        await beside(whole, validated, schema(), value)
                 return await handle(request)
             except (ContextError, HTTPException):
                 raise
             except RequestValidationError as error:
-                raise invalid(error.errors(), body) from error
+                raise validation_error(error.errors(), error.body) from error
             except ClientDisconnect:
                 return Response(status_code=NO_ANSWER)
             except Exception as error:  # the last resort: no input gives a bare 500
@@ -147,7 +147,7 @@ def _direct(
             require_json(request)
             value = await request.json()
             whole = await request.body()
-            value = await beside(whole, checked, schema, value, body.annotation)
+            value = await beside(whole, validated, schema, value)
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _key(request)} if takes_key else {}
