@@ -20,8 +20,8 @@ from app.api.conversations import agents, conversations, events, messages
 from app.api.http import errors
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
-from app.api.middleware.authentication import Guard
-from app.api.middleware.request_logging import Observing
+from app.api.middleware.authentication import AuthenticationMiddleware
+from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.api.models import models, tokens
 from app.api.openapi.description import ABOUT, TAGS, describe
 from app.api.operation import health
@@ -152,12 +152,14 @@ def create_app(
     app.router.routes.extend(mcp.routes)
     errors.install(app)
     app.add_middleware(
-        Guard,
+        AuthenticationMiddleware,
         keys=parts.keys,
         take=parts.allowances.take,
         allowed_hosts=settings.allowed_hosts,
     )
-    app.add_middleware(Observing, requests=parts.telemetry, access_log=settings.access_log)
+    app.add_middleware(
+        RequestLoggingMiddleware, requests=parts.telemetry, access_log=settings.access_log
+    )
     if parts.telemetry.middleware is not None:
         app.add_middleware(parts.telemetry.middleware)
     describe(app)

@@ -115,10 +115,10 @@ def _answer(settings: Settings, listener: socket.socket) -> None:
     from uvicorn.supervisors import Multiprocess
 
     from app import logs
-    from app.api.middleware.connections import BoundedProtocol, ConnectionLimits, most_connections
+    from app.api.middleware.connections import BoundedProtocol, ConnectionLimits, max_connections
 
     limits = ConnectionLimits(
-        most_connections(settings.max_connections),
+        max_connections(settings.max_connections),
         settings.max_head_bytes,
         settings.head_seconds,
         settings.body_stall_seconds,

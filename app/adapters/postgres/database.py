@@ -1,4 +1,4 @@
-"""The database as the services see it: sessions that speak sentences."""
+"""The implementation of the services' `Database` port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from app.domain.conversations.conversation import Conversation
 
 
 class PostgresRepositories:
-    """All records, over one session."""
+    """All repositories, over one session."""
 
     __slots__ = ("_layers", "_session")
 
@@ -38,109 +38,89 @@ class PostgresRepositories:
 
     @property
     def agents(self) -> AgentRepository:
-        """Agents and their settings."""
         return AgentRepository(self._session)
 
     @property
     def conversations(self) -> ConversationRepository:
-        """Conversations and their settings."""
         return ConversationRepository(self._session)
 
     @property
     def log(self) -> LogRepository:
-        """The messages."""
         return LogRepository(self._session, self._layers)
 
     @property
     def contexts(self) -> ContextRepository:
-        """Builds, epochs and compactions."""
         return ContextRepository(self._session, self._layers)
 
     @property
     def windows(self) -> ActiveWindowRepository:
-        """Active windows."""
         return ActiveWindowRepository(self._session)
 
     @property
     def events(self) -> EventRepository:
-        """What happened."""
         return EventRepository(self._session)
 
     @property
     def jobs(self) -> JobRepository:
-        """Work in the background."""
         return JobRepository(self._session)
 
     @property
     def usage(self) -> UsageRepository:
-        """What providers reported."""
         return UsageRepository(self._session)
 
     @property
     def blobs(self) -> BlobRepository:
-        """Full tool outputs."""
         return BlobRepository(self._session)
 
     @property
     def snapshots(self) -> SnapshotRepository:
-        """Active windows as they were."""
         return SnapshotRepository(self._session)
 
     @property
     def search(self) -> SearchRepository:
-        """The words of messages."""
         return SearchRepository(self._session)
 
     @property
     def transcripts(self) -> TranscriptRepository:
-        """Messages of several conversations."""
         return TranscriptRepository(self._session)
 
     @property
     def forks(self) -> ForkRepository:
-        """Copies of conversations."""
         return ForkRepository(self._session)
 
     @property
     def retention(self) -> RetentionRepository:
-        """What is old."""
         return RetentionRepository(self._session)
 
     @property
     def keys(self) -> ApiKeyRepository:
-        """Tenants and their API keys."""
         return ApiKeyRepository(self._session)
 
     @property
     def storage(self) -> StorageRepository:
-        """How much tenants store."""
         return StorageRepository(self._session)
 
     @property
     def tenants(self) -> TenantRepository:
-        """What belongs to a tenant alone."""
         return TenantRepository(self._session)
 
 
 class PostgresDatabase:
-    """Fulfils the services' `Database` over a `Store`."""
+    """Sessions and transactions of a `Store`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._layers = Layers()
 
     def held(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        """Return the conversation as this process last read it, which may be outdated."""
         return self._layers.held(tenant_id, conversation_id).conversation
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:
-        """Each sentence commits by itself."""
         async with self._store.session() as session:
             yield PostgresRepositories(session, self._layers)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresRepositories]:
-        """All sentences of the block commit together, or none."""
         async with self._store.transaction() as session:
             yield PostgresRepositories(session, self._layers)

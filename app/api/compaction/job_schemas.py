@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from app.api.http.errors import ProblemAnswer
 from app.api.http.fields import Answered
-from app.api.http.problems import ProblemAnswer
 from app.api.payload.context_schemas import CompactResult
 
 JOB: dict[str, Any] = {

@@ -1,11 +1,10 @@
-"""Bodies in and out: read once within their limit, parsed and written by orjson.
+"""Request bodies, read and parsed within limits, and JSON responses.
 
-1. A body is refused as soon as its declared or actual size passes the limit.
-2. JSON is parsed by `app.domain.common.json_text`, which keeps what orjson refuses (decision 3).
-3. Only `application/json` is read: a web page cannot send it to a service on the loopback
-   without asking the browser first. A compressed body is not unpacked: its size would say nothing
-   of what comes out of it.
-4. Answers are dicts and dataclasses dumped as they are; no schema is walked for them.
+1. A body is refused as soon as its declared or actual size exceeds the limit.
+2. JSON is parsed by `app.domain.common.json_text`, which accepts more than orjson (decision 3).
+3. Only `application/json` is accepted: a web page cannot send it to a service on the loopback
+   without a CORS preflight. Compressed bodies are refused: their size does not bound their content.
+4. Responses are dicts and dataclasses serialised without response models.
 5. A body with more values, keys or levels than the settings allow is refused before it is parsed:
    objects take many times the memory of their text. Long bodies are counted and parsed in a thread.
 """
@@ -34,18 +33,18 @@ from app.domain.common.json_structure import (
 )
 
 THREAD_BYTES = 256 * 1024
-"""The length of a body from which it is counted, parsed and checked in a thread.
+"""The length of a body from which it is counted, parsed and validated in a thread.
 
-Below it a change of threads costs more than the work: 100 messages of 1 KB are parsed in 0.3 ms.
+Below it a thread costs more than the work: 100 messages of 1 KB are parsed in 0.3 ms.
 """
 _SLICE = 1 << 20
 _BYTES_OF_VALUE = 2  # with its comma
-_Asked = ParamSpec("_Asked")
+_Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _SETTINGS = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
 _MAX_CODING = 40
 NO_ANSWER = 499
-"""The status told of a request whose sender went away first."""
+"""The status recorded for a request whose client disconnected."""
 
 
 class MalformedJson(ValidationError):
@@ -53,19 +52,19 @@ class MalformedJson(ValidationError):
 
 
 class MalformedRequest(ValidationError):
-    """The request is no HTTP request that has one meaning."""
+    """The HTTP request is ambiguous."""
 
 
 class EncodedBody(ValidationError):
-    """The body is compressed, or coded in another way that is not read here."""
+    """The body has a content coding."""
 
 
 class UnknownParameter(ValidationError):
-    """The query has a parameter that the operation does not have."""
+    """The query has a parameter that the operation does not accept."""
 
 
 class Json(Response):
-    """An answer dumped by orjson; what it cannot take goes through the standard library."""
+    """A JSON response."""
 
     media_type = "application/json"
 
@@ -81,39 +80,42 @@ class Json(Response):
 
 
 class WireRequest(Request):
-    """A request whose body is bounded and parsed the service's way."""
+    """A request with a bounded body and JSON limits."""
 
     async def body(self) -> bytes:
-        """Return the body; raises PayloadTooLarge as soon as it is over the limit (rule 1)."""
+        """Return the body; raises PayloadTooLarge (rule 1)."""
         if not hasattr(self, "_body"):
-            most = self.app.state.max_body_bytes
-            if _declared_size(self) > most:
-                raise _too_large(most)
-            body = bytearray()  # a list of tiny pieces would take many times as much
+            max_bytes = self.app.state.max_body_bytes
+            if _declared_size(self) > max_bytes:
+                raise _too_large(max_bytes)
+            body = bytearray()  # a list of small chunks takes many times the memory
             async for chunk in self.stream():
                 body += chunk
-                if len(body) > most:
-                    raise _too_large(most)
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
             self._body = bytes(body)
         return self._body
 
     async def json(self) -> Any:
-        """Return the parsed body; raises ValidationError when it is no JSON we take (rule 5)."""
+        """Return the parsed body; raises ValidationError or PayloadTooLarge (rule 5)."""
         if not hasattr(self, "_json"):
             body = await self.body()
             limits = self.app.state.json_limits
             try:
-                self._json = await beside(body, parse, body, limits)
+                self._json = await threaded(body, parse, body, limits)
             except ContextError:
-                require_uncoded(self)  # only now: what is coded is never JSON
+                require_uncoded(self)  # checked on errors only: a coded body is never JSON
                 raise
         return self._json
 
 
-async def beside(
-    body: bytes, work: Callable[_Asked, _Answer], *args: _Asked.args, **options: _Asked.kwargs
+async def threaded(
+    body: bytes,
+    work: Callable[_Arguments, _Answer],
+    *args: _Arguments.args,
+    **options: _Arguments.kwargs,
 ) -> _Answer:
-    """Return what some work on a body gives; a long one is worked on in a thread (rule 5)."""
+    """Call a function that works on a body, in a thread for a long body (rule 5)."""
     if len(body) < THREAD_BYTES:
         return work(*args, **options)
     return await asyncio.to_thread(work, *args, **options)
@@ -129,7 +131,7 @@ def parse(body: bytes, limits: StructureLimits) -> Any:
     try:
         return json_text.loads(body)
     except ValueError as error:
-        raise MalformedJson(_no_utf8(body) or f"The body is not JSON: {error}") from error
+        raise MalformedJson(_utf8_error(body) or f"The body is not JSON: {error}") from error
 
 
 def require_structure(body: bytes, limits: StructureLimits) -> None:
@@ -140,19 +142,19 @@ def require_structure(body: bytes, limits: StructureLimits) -> None:
 
 
 async def require_small_messages(request: Request, messages: Sequence[Any]) -> None:
-    """Raise PayloadTooLarge for a message of more values than the settings allow.
+    """Raise PayloadTooLarge for a message with more values than the settings allow.
 
-    What is stored is read again and again, so that a message may have fewer than a body.
+    The limit is lower than that of a body, since stored messages are parsed repeatedly.
     """
-    most = request.app.state.max_message_values
-    if len(await request.body()) <= most * _BYTES_OF_VALUE:
+    max_values = request.app.state.max_message_values
+    if len(await request.body()) <= max_values * _BYTES_OF_VALUE:
         return
     for index, message in enumerate(messages):
-        if has_more_values(message, most):
-            detail = f"has more than {most:,} JSON values"
+        if has_more_values(message, max_values):
+            detail = f"has more than {max_values:,} JSON values"
             raise PayloadTooLarge(
-                f"A message has more than {most:,} JSON values; nothing was stored",
-                {"limit": most, "setting": "CONTEXT_MAX_MESSAGE_VALUES"},
+                f"A message has more than {max_values:,} JSON values; nothing was stored",
+                {"limit": max_values, "setting": "CONTEXT_MAX_MESSAGE_VALUES"},
                 (Problem(f"/messages/{index}", detail),),
             )
 
@@ -168,22 +170,20 @@ def _structure_error(excess: ExceededLimit) -> ContextError:
     )
 
 
-def _no_utf8(body: bytes) -> str | None:
-    """Say where a body stops to be UTF-8; None for one that is UTF-8 throughout."""
+def _utf8_error(body: bytes) -> str | None:
     decoder = getincrementaldecoder("utf-8")()
     for start in range(0, len(body), _SLICE):
-        held = len(decoder.getstate()[0])
+        pending = len(decoder.getstate()[0])
         try:
             decoder.decode(body[start : start + _SLICE], start + _SLICE >= len(body))
         except UnicodeDecodeError as error:
-            at = start - held + error.start
-            found = f"the byte {body[at]:#04x} at offset {at} is of no character"
-            return f"The body is not UTF-8: {found}"
+            at = start - pending + error.start
+            return f"The body is not UTF-8: invalid byte {body[at]:#04x} at offset {at}"
     return None
 
 
 def dump(content: Any) -> bytes:
-    """Write an answer; lone surrogates are escaped, so that they come back as they went in."""
+    """Serialise a response; lone surrogates, which orjson refuses, are escaped."""
     try:
         return orjson.dumps(content)
     except TypeError:
@@ -199,21 +199,21 @@ def _plain(value: Any) -> Any:
 
 
 def require_json(request: Request) -> None:
-    """Raise ValidationError unless the body is said to be JSON (rule 3)."""
+    """Raise ValidationError unless the content type is JSON (rule 3)."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
     ):
-        raise ValidationError.at(
-            "/header/content-type", "A body is sent with Content-Type: application/json"
-        )
+        raise ValidationError.at("/header/content-type", "must be application/json")
 
 
 def require_uncoded(request: Request) -> None:
-    """Raise EncodedBody where the body is said to be coded, which nothing here undoes (rule 3)."""
+    """Raise EncodedBody for a content coding (rule 3)."""
     coding = request.headers.get("content-encoding", "").strip()
     if coding.lower() not in ("", "identity"):
-        detail = f"A body is sent as it is, without Content-Encoding: {coding[:_MAX_CODING]}"
+        detail = (
+            f"must be identity: a body with Content-Encoding {coding[:_MAX_CODING]} is not decoded"
+        )
         raise EncodedBody.at("/header/content-encoding", detail)
 
 
@@ -222,5 +222,5 @@ def _declared_size(request: Request) -> int:
     return int(declared) if declared.isdecimal() and len(declared) < 19 else 0
 
 
-def _too_large(most: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"A body holds at most {most:,} bytes", {"limit": most})
+def _too_large(max_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"A body has at most {max_bytes:,} bytes", {"limit": max_bytes})

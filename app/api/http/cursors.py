@@ -1,4 +1,4 @@
-"""Opaque cursors: where a page ended, and in which order (decision 2)."""
+"""Opaque cursors: the last item of a page and the order of the list (decision 2)."""
 
 from __future__ import annotations
 
@@ -17,53 +17,55 @@ _YEARS = range(2000, 9000)
 
 
 def encode(*values: str | int) -> str:
-    """Return a cursor for these values."""
+    """Return a cursor of these values."""
     return base64.urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
 
 
 def decode_seq(cursor: str) -> tuple[str, int]:
-    """Read the order and the last seq of a page of messages."""
+    """Return the order and the last seq of a page of messages."""
     match _values(cursor):
         case ["messages", "asc" | "desc" as order, int(seq)] if 0 <= seq <= MAX_SEQ:
             return order, seq
-    raise _bad()
+    raise _invalid()
 
 
 def decode_moment(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
-    """Read the order, and the time, conversation and seq that a page of an agent's ended with."""
+    """Return the order and the last time, conversation and seq of a page of an agent's messages."""
     match _values(cursor):
-        case ["agent_messages", "asc" | "desc" as order, str(time), str(talk), int(seq)]:
+        case ["agent_messages", "asc" | "desc" as order, str(time), str(conversation_id), int(seq)]:
             at = _time(time)
-            if at is not None and UUID.fullmatch(talk) and 0 <= seq <= MAX_SEQ:
-                return order, (at, talk, seq)
-    raise _bad()
+            if at is not None and UUID.fullmatch(conversation_id) and 0 <= seq <= MAX_SEQ:
+                return order, (at, conversation_id, seq)
+    raise _invalid()
 
 
 def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
-    """Read the creation time and the id that a page of `kind` ended with."""
+    """Return the last creation time and id of a page of `kind`."""
     match _values(cursor):
-        case [str(given), str(time), str(resource_id)] if given == kind:
+        case [str(cursor_kind), str(time), str(resource_id)] if cursor_kind == kind:
             pattern = UUID if kind == "conversations" else AGENT_ID
             created = _time(time)
             if created is not None and pattern.fullmatch(resource_id):
                 return created, resource_id
-    raise _bad()
+    raise _invalid()
 
 
 def decode_id(cursor: str, kind: str) -> str:
-    """Read the id that a page of `kind` ended with."""
+    """Return the last id of a page of `kind`."""
     match _values(cursor):
-        case [str(given), str(resource_id)] if given == kind and UUID.fullmatch(resource_id):
+        case [str(cursor_kind), str(resource_id)] if cursor_kind == kind and UUID.fullmatch(
+            resource_id
+        ):
             return resource_id
-    raise _bad()
+    raise _invalid()
 
 
 def decode_name(cursor: str, kind: str) -> str:
-    """Read the name that a page of `kind` ended with."""
+    """Return the last name of a page of `kind`."""
     match _values(cursor):
-        case [str(given), str(name)] if given == kind and is_sendable(name):
+        case [str(cursor_kind), str(name)] if cursor_kind == kind and is_sendable(name):
             return name
-    raise _bad()
+    raise _invalid()
 
 
 def _values(cursor: str) -> Any:
@@ -82,5 +84,5 @@ def _time(text: str) -> datetime | None:
     return time if time.tzinfo is not None and time.year in _YEARS else None
 
 
-def _bad() -> ValidationError:
-    return ValidationError.at("/query/cursor", "This is no cursor that this list has given")
+def _invalid() -> ValidationError:
+    return ValidationError.at("/query/cursor", "must be a `next_cursor` of this list")

@@ -1,4 +1,4 @@
-"""What the routers work with: the services, the tenant, and ids read from paths."""
+"""Dependencies of the routers: the services, the caller, and ids of paths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_NAME = 256
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything a router may call; `is_ready` raises ServiceUnavailable or tells."""
+    """The services of an app; `is_ready` returns a bool or raises ServiceUnavailable."""
 
     agents: AgentService
     blobs: BlobService
@@ -69,20 +69,20 @@ class Services:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who sent this request; `app.api.middleware.authentication` has checked it."""
+    """Return the caller that `app.api.middleware.authentication` has authenticated."""
     caller: Caller = request.scope["caller"]
     return caller
 
 
 def tenant_of(request: Request) -> str:
-    """Return the tenant whose key came with this request."""
+    """Return the tenant of the request's API key."""
     return caller_of(request).tenant_id
 
 
 def services(request: Request) -> Services:
-    """Return the services of the app that answers this request."""
-    found: Services = request.app.state.services
-    return found
+    """Return the services of the app."""
+    app_services: Services = request.app.state.services
+    return app_services
 
 
 ConversationPath = Annotated[
@@ -94,7 +94,7 @@ ConversationPath = Annotated[
 ]
 AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]
 ModelPath = Annotated[
-    str, Path(description="Name of the model; slashes may stand as they are.", examples=["gpt-4o"])
+    str, Path(description="Name of the model; slashes need no escape.", examples=["gpt-4o"])
 ]
 IdempotencyKey = Annotated[
     str | None,
@@ -102,33 +102,33 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         pattern=KEY_PATTERN,
         max_length=MAX_KEY,
-        description="Repeating a request with its key and body gives the first answer, for 24 h.",
+        description="A repeated key with the same body returns the first response, for 24 h.",
         examples=["0d2f7c1e"],
     ),
 ]
-Limit = Annotated[int, Query(ge=1, le=1000, description="Items on a page.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on a page.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=1024, description="`next_cursor` of the page before; no other text is one."),
+    Query(max_length=1024, description="`next_cursor` of the previous page."),
 ]
 
 
 def conversation_id_from(text: str) -> str:
-    """Return the id of a path in its one spelling; what is no UUID is found nowhere."""
+    """Return the normalised id of a path; raises NotFound for text that is not a UUID."""
     if not UUID.fullmatch(text):
         raise NotFound.conversation(text)
     return text.lower()
 
 
 def agent_id_from(text: str) -> str:
-    """Return the id of a path; what could be no agent's id is found nowhere."""
+    """Return the agent id of a path; raises NotFound for text that is not an agent id."""
     if len(text) > _MAX_NAME or not AGENT_ID.fullmatch(text):
         raise NotFound.agent(text)
     return text
 
 
 def model_from(text: str) -> str:
-    """Return the model of a path; what could be no model's name is found nowhere."""
+    """Return the model of a path; raises NotFound for text that is not a model name."""
     if not 0 < len(text) <= _MAX_NAME or not is_sendable(text) or not text.isprintable():
         raise NotFound(f"The model {text!r} is unknown", {"model": text})
     return text

@@ -1,11 +1,9 @@
-"""Errors on the wire: one status table, one shape, `application/problem+json` (M).
+"""Error responses: `application/problem+json` (RFC 9457) with a status for each error class.
 
-1. The domain raises, this file answers: the status of every error class is in `STATUS`.
-2. `errors[]` names places. A pointer without a prefix is into the body; those of parameters
-   begin with where they stand: `/query/limit`, `/path/model`, `/header/idempotency-key`.
-3. What nobody expected is a 500 that says nothing of itself; the log has where it happened.
-4. A problem is at most 64 KiB, whatever the request: it tells of a hundred places at most, and cuts
-   off what is long.
+1. A pointer in `errors[]` is into the body. Pointers of parameters begin with their location:
+   `/query/limit`, `/path/model`, `/header/idempotency-key`.
+2. An unexpected error is a 500 without details; the log has the code location.
+3. A problem document has at most 64 KiB: at most a hundred places, and truncated texts.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from app.api.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter, dump
-from app.api.http.problems import ProblemAnswer
 from app.domain.common.errors import (
     Conflict,
     ContextError,
@@ -50,6 +48,51 @@ MAX_PROBLEM_BYTES = 65_536
 _MAX_PLACES = 100
 _MAX_CHARACTERS = 1_000
 _OWN_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
+
+
+class ProblemPlace(BaseModel):
+    """A place of a request that is wrong."""
+
+    pointer: str = Field(
+        description="JSON pointer into the body, or to a parameter: `/query/limit`."
+    )
+    detail: str = Field(description="What is wrong there.")
+
+
+class ProblemAnswer(BaseModel):
+    """An RFC 9457 problem, with further fields for some codes."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:context-service:problem:conflict",
+                    "title": "Conflict",
+                    "status": 409,
+                    "detail": "The log's head is 12, not 11",
+                    "code": "CONFLICT",
+                    "errors": [],
+                    "request_id": "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f",
+                    "head_seq": 12,
+                    "expected_seq": 11,
+                }
+            ]
+        },
+    )
+
+    type: str = Field(description="URN of the kind of problem.")
+    title: str = Field(description="Name of the kind of problem.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="The cause of this problem.")
+    code: str = Field(description="Stable code of the kind of problem, for programs.")
+    errors: list[ProblemPlace] = Field(
+        description="The places that are wrong, if known; the first hundred of them."
+    )
+    request_id: str = Field(
+        description="Id of the request, as in `X-Request-Id` and in the log of the service."
+    )
+
 
 STATUS: Mapping[type[ContextError], int] = {
     ValidationError: 422,
@@ -79,14 +122,14 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         {"errors": [{"pointer": "/expected_seq", "detail": "must be a valid integer"}]},
     ),
     MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
-    MalformedRequest: ("A request has one Host header", {}),
+    MalformedRequest: ("A request must have exactly one Host header", {}),
     EncodedBody: (
-        "A body is sent as it is, without Content-Encoding: gzip",
+        "must be identity: a body with Content-Encoding gzip is not decoded",
         {
             "errors": [
                 {
                     "pointer": "/header/content-encoding",
-                    "detail": "A body is sent as it is, without Content-Encoding: gzip",
+                    "detail": "must be identity: a body with Content-Encoding gzip is not decoded",
                 }
             ]
         },
@@ -162,14 +205,14 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         "Output blob_9f86d081884c7d659a2feaa0 was collected",
         {"ref": "blob_9f86d081884c7d659a2feaa0"},
     ),
-    PayloadTooLarge: ("A body holds at most 33,554,432 bytes", {"limit": 33554432}),
+    PayloadTooLarge: ("A body has at most 33,554,432 bytes", {"limit": 33554432}),
     StorageLimitReached: (
         "The tenant may store 1,000,000 bytes, and 999,990 are stored: delete conversations or"
         " outputs, or ask for more room",
         {"limit": 1000000, "stored": 999990},
     ),
     Unauthenticated: ("The API key is unknown, revoked or expired", {}),
-    Forbidden: ("Without an API key this service answers to its address only", {}),
+    Forbidden: ("Without an API key the service accepts requests to its address only", {}),
     RateLimited: (
         "The 600 requests of this minute are spent",
         {"limit": 600, "kind": "requests", "retry_after": 23},
@@ -180,19 +223,19 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
 _REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
-_RETRY_AFTER = ("Retry-After", "Seconds to wait before the next try.")
+_RETRY_AFTER = ("Retry-After", "Seconds to wait before a retry.")
 _HEADERS = {
     STATUS[ServiceUnavailable]: _RETRY_AFTER,
     STATUS[InsufficientStorage]: _RETRY_AFTER,
     STATUS[RateLimited]: _RETRY_AFTER,
-    STATUS[EncodedBody]: ("Accept-Encoding", "What a body may be coded as: `identity`."),
-    STATUS[Unauthenticated]: ("WWW-Authenticate", "How to say who asks: `Bearer`."),
+    STATUS[EncodedBody]: ("Accept-Encoding", "The accepted content coding: `identity`."),
+    STATUS[Unauthenticated]: ("WWW-Authenticate", "The authentication scheme: `Bearer`."),
 }
 _log = logging.getLogger("app.api")
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the app in the one shape."""
+    """Install the exception handlers of the app."""
 
     async def on_context_error(_request: Request, error: Exception) -> Response:
         assert isinstance(error, ContextError)
@@ -211,7 +254,7 @@ def install(app: FastAPI) -> None:
 
 
 def answer_error(error: ContextError) -> Response:
-    """Return the answer to an error of the domain."""
+    """Return the response to an error of the domain."""
     headers = {}
     if isinstance(error, ServiceUnavailable | RateLimited):
         headers["Retry-After"] = str(error.facts.get("retry_after", _RETRY_SECONDS))
@@ -230,11 +273,11 @@ def answer_error(error: ContextError) -> Response:
 
 
 def answer_unexpected(request: Request, error: Exception) -> Response:
-    """Return a 500 without internals; the log gets the place, never the error's own words."""
+    """Return a 500 without details; the log has the code location, not the error's text."""
     route = getattr(request.scope.get("route"), "path", None)
     data = {"route": route, "error": type(error).__name__, "places": places(error)}
     _log.error("request_failed", extra={"data": data})
-    detail = "Something went wrong here; the log of the service has more"
+    detail = "Internal error; see the log of the service"
     return problem(500, ContextError.code, detail)
 
 
@@ -247,7 +290,7 @@ def problem(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return one problem document."""
+    """Return a problem document."""
     body = _document(status, code, _cut(detail), problems[:_MAX_PLACES])
     body["request_id"] = request_id.get()
     for name, value in (facts or {}).items():
@@ -256,10 +299,7 @@ def problem(
 
 
 def _bounded(body: dict[str, Any]) -> bytes:
-    """Write a document of at most `MAX_PROBLEM_BYTES`: without some places, at last without facts.
-
-    What is wrong can be told of a hundred places, and a place can have a long name (rule 4).
-    """
+    """Return at most `MAX_PROBLEM_BYTES`, without some places or all facts (rule 3)."""
     written = dump(sendable_json(body))
     while len(written) > MAX_PROBLEM_BYTES and body["errors"]:
         body["errors"] = body["errors"][: len(body["errors"]) // 2]
@@ -270,15 +310,14 @@ def _bounded(body: dict[str, Any]) -> bytes:
 
 
 def _cut(text: str) -> str:
-    """Return a text without its end, should it be long: it may repeat what the request holds."""
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
 def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of an operation that can end in these errors."""
+    """Return the OpenAPI `responses` of an operation with these errors."""
     by_status: dict[int, list[type[ContextError]]] = {}
     if ServiceUnavailable in kinds:
-        kinds = (*kinds, InsufficientStorage)  # whatever needs the database may need its disk
+        kinds = (*kinds, InsufficientStorage)  # a database that answers may have a full disk
     for kind in kinds:
         by_status.setdefault(STATUS[kind], []).append(kind)
     return {status: _response(status, found) for status, found in by_status.items()}
@@ -320,7 +359,7 @@ def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) 
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
-    """Return the methods of the path, not those of one with a parameter in the place of a word."""
+    """Return the methods of the matching path with the fewest parameters."""
     found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     paths = [getattr(route, "path", "") for route in found]
     nearest = min(paths, key=lambda path: path.count("{"), default="")
@@ -334,7 +373,7 @@ def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
 
 def _http_detail(error: HTTPException, request: Request) -> str:
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return "No such path; /docs lists all there are"
+        return "Unknown path; see /docs"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        return f"{request.method} is not among the methods of this path"
+        return f"The path does not allow {request.method}"
     return str(error.detail)

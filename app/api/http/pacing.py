@@ -1,9 +1,8 @@
-"""Large answers: their place in memory, and the pace at which their reader takes them.
+"""Large responses: memory permits and backpressure.
 
-1. An answer holds its place, as `app.services.common.read_permits` gives it, until its last byte
-   is sent.
-2. It is sent in slices, because the server takes whatever it is given at once, and keeps it.
-3. A reader who takes no slice within `SLICE_SECONDS` is given up: the connection is closed.
+1. A response holds a permit of `app.services.common.read_permits` until its last byte is sent.
+2. It is sent in slices, because the server buffers all that it gets at once.
+3. The connection is closed if the client receives no slice within `SLICE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ SLICE_SECONDS = 20.0
 
 
 class ReaderStalled(Exception):
-    """The reader of an answer does not take it (rule 3)."""
+    """The client does not receive the response (rule 3)."""
 
 
-Place = Callable[[Reads, str], AbstractAsyncContextManager[Read]]
-"""Which place an answer needs: `Reads.page` or `Reads.stream`."""
+Permit = Callable[[Reads, str], AbstractAsyncContextManager[Read]]
+"""The permit that a response needs: `Reads.page` or `Reads.stream`."""
 
 
-def held(app: ASGIApp, place: Place) -> ASGIApp:
-    """Return the app with a place for each of its answers (rule 1)."""
+def permitted(app: ASGIApp, permit: Permit) -> ASGIApp:
+    """Return the app with a permit for each of its responses (rule 1)."""
 
-    async def in_place(scope: Scope, receive: Receive, send: Send) -> None:
-        tenant_id = scope["caller"].tenant_id  # `app.api.middleware.authentication` has checked it
-        async with place(scope["app"].state.reads, tenant_id) as read:
+    async def with_permit(scope: Scope, receive: Receive, send: Send) -> None:
+        tenant_id = scope["caller"].tenant_id
+        async with permit(scope["app"].state.reads, tenant_id) as read:
             scope["read"] = read
             await app(scope, receive, paced(send))
 
-    return in_place
+    return with_permit
 
 
 def read_of(request: Request) -> Read:
-    """Return the place of the answer to this request."""
+    """Return the permit of the response to this request."""
     read: Read = request.scope["read"]
     return read
 
 
 def paced(send: Send, seconds: float = SLICE_SECONDS) -> Send:
-    """Return a `send` that sends a body in slices, and raises ReaderStalled (rules 2 and 3)."""
+    """Return a `send` that sends bodies in slices and raises ReaderStalled (rules 2 and 3)."""
 
     async def in_time(message: Message) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What every list and every deletion answers."""
+"""Response schemas of lists and deletions."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from app.api.http.fields import Answered
 Item = TypeVar("Item")
 
 RowCounts = TypeAliasType(
-    "RowCounts", Annotated[dict[str, int], Field(description="Numbers of rows by their table.")]
+    "RowCounts", Annotated[dict[str, int], Field(description="Numbers of rows by table.")]
 )
 
 
 class Page(Answered, Generic[Item]):
-    """One page of a list."""
+    """A page of a list."""
 
     data: list[Item] = Field(description="The items of this page.")
     next_cursor: str | None = Field(
-        description="Send it as `cursor` for the next page; null on the last one."
+        description="The `cursor` of the next page; null on the last page."
     )
 
 
 class Deleted(Answered):
-    """What a deletion took with it (A7)."""
+    """The rows that a deletion removed (A7)."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"deleted": {"conversations": 1, "messages": 42}}]}

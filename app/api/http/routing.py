@@ -1,11 +1,10 @@
 """The route classes: `WireRoute` for every endpoint, `DirectRoute` for the two hot ones.
 
-1. A route reads the body before FastAPI does, so that every error is one of ours.
-2. Whatever nobody expected ends here as a 500 without internals.
-3. A parameter of a query that the operation does not have is refused, as a field of a body is.
-   Those who watch the process may send what they like.
-4. A direct route takes a conversation's id, a body and perhaps an idempotency key. It reads
-   these three itself: FastAPI's general way costs as much as the rest of an append.
+1. A route reads the body before FastAPI, within the limits of `app.api.http.bodies`.
+2. An unexpected error is a 500 without details.
+3. Unknown query parameters of paths under `/v1` are refused, like unknown fields of a body.
+4. A direct route reads its conversation id, body and idempotency key itself: FastAPI's handling of
+   a request takes as long as the rest of an append.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http.bodies import NO_ANSWER, THREAD_BYTES, WireRequest, beside, require_json
+from app.api.http.bodies import NO_ANSWER, THREAD_BYTES, WireRequest, require_json, threaded
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.http.fields import KEY_PATTERN, MAX_KEY
-from app.api.http.pacing import held
+from app.api.http.pacing import permitted
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
 from app.services.common.read_permits import Reads
@@ -38,13 +37,13 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
 def heavy(endpoint: _Endpoint) -> _Endpoint:
-    """Have each request to an endpoint take a place of its tenant's share until it is answered."""
+    """Bound the concurrent requests of a tenant to an endpoint."""
     endpoint.__dict__["is_heavy"] = True
     return endpoint
 
 
 class WireRoute(APIRoute):
-    """A route that FastAPI handles, between our reading of the body and our last resort."""
+    """A route of FastAPI with bounded bodies and error responses."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
@@ -52,25 +51,25 @@ class WireRoute(APIRoute):
             self.app = _shared(self.app)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler with reading before it and the last resort around it."""
+        """Return FastAPI's handler with the body read before it and error handling around it."""
         handle = super().get_route_handler()
         reads_body = self.body_field is not None
         body = self.body_field.field_info.annotation if self.body_field is not None else None
-        known = _parameters(self)
-        # Made when it is needed: most routes never see a long body.
+        accepted = _parameters(self)
+        # Created on demand: most routes never receive a long body.
         schema = cache(lambda: TypeAdapter[Any](body or Any))
 
         async def handle_wire(request: Request) -> Response:
             request = WireRequest(request.scope, request.receive)
             try:
-                if known is not None and request.scope["query_string"]:
-                    refuse_unknown_query(request, known)
+                if accepted is not None and request.scope["query_string"]:
+                    refuse_unknown_query(request, accepted)
                 if reads_body and await request.body():
                     require_json(request)
                     value = await request.json()
                     if len(whole := await request.body()) >= THREAD_BYTES:
-                        # FastAPI would do it on the event loop, and make an error of each mistake.
-                        await beside(whole, validated, schema(), value)
+                        # FastAPI would validate on the event loop, and create all error objects.
+                        await threaded(whole, validated, schema(), value)
                 return await handle(request)
             except (ContextError, HTTPException):
                 raise
@@ -78,30 +77,30 @@ class WireRoute(APIRoute):
                 raise validation_error(error.errors(), error.body) from error
             except ClientDisconnect:
                 return Response(status_code=NO_ANSWER)
-            except Exception as error:  # the last resort: no input gives a bare 500
+            except Exception as error:  # every 500 is a problem document
                 return answer_unexpected(request, error)
 
         return handle_wire
 
 
 class PageRoute(WireRoute):
-    """A route that answers with a page, which holds its place in memory until it is sent."""
+    """A route that responds with a page, under a memory permit."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self.app = held(self.app, Reads.page)
+        self.app = permitted(self.app, Reads.page)
 
 
 class StreamRoute(WireRoute):
-    """A route whose answer is read and sent in batches."""
+    """A route whose response is read and sent in batches."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self.app = held(self.app, Reads.stream)
+        self.app = permitted(self.app, Reads.stream)
 
 
 def _shared(inner: ASGIApp) -> ASGIApp:
-    """Return an app whose requests hold a place for as long as they and their answers last."""
+    """Return the app with a share of its tenant held until the response is sent."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as stack:
@@ -116,7 +115,7 @@ def _shared(inner: ASGIApp) -> ASGIApp:
 
 
 class DirectRoute(APIRoute):
-    """A route that FastAPI only describes; its endpoint is called straight from ASGI (rule 4)."""
+    """A route that FastAPI only documents; ASGI calls its endpoint directly (rule 4)."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
@@ -124,14 +123,14 @@ class DirectRoute(APIRoute):
 
 
 def _parameters(route: APIRoute) -> frozenset[str] | None:
-    """Return the names that a query to this route may have, None for any (rule 3)."""
+    """Return the query parameters of a route, None if all are accepted (rule 3)."""
     if not route.path.startswith("/v1/"):
         return None
     return frozenset(field.alias for field in route.dependant.query_params)
 
 
 def _direct(
-    endpoint: Callable[..., Awaitable[Response]], known: frozenset[str] | None
+    endpoint: Callable[..., Awaitable[Response]], accepted: frozenset[str] | None
 ) -> Callable[..., Awaitable[None]]:
     parameters = inspect.signature(endpoint, eval_str=True).parameters
     body = parameters["body"]
@@ -140,14 +139,14 @@ def _direct(
     takes_key = "idempotency_key" in parameters
 
     async def answer(request: WireRequest) -> Response:
-        if known is not None and request.scope["query_string"]:
-            refuse_unknown_query(request, known)
+        if accepted is not None and request.scope["query_string"]:
+            refuse_unknown_query(request, accepted)
         value = None
         if await request.body():
             require_json(request)
             value = await request.json()
             whole = await request.body()
-            value = await beside(whole, validated, schema, value)
+            value = await threaded(whole, validated, schema, value)
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _key(request)} if takes_key else {}
@@ -162,7 +161,7 @@ def _direct(
             response = answer_error(error)
         except ClientDisconnect:
             response = Response(status_code=NO_ANSWER)
-        except Exception as error:  # the last resort, as above
+        except Exception as error:
             response = answer_unexpected(request, error)
         await response(scope, receive, send)
 
@@ -172,6 +171,6 @@ def _direct(
 def _key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
     if key is not None and not (len(key) <= MAX_KEY and _KEY.fullmatch(key)):
-        detail = f"An Idempotency-Key has 1 to {MAX_KEY} visible ASCII characters"
+        detail = f"must be 1 to {MAX_KEY} visible ASCII characters"
         raise ValidationError.at("/header/idempotency-key", detail)
     return key

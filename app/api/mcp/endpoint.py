@@ -1,9 +1,9 @@
-"""The endpoint of the Model Context Protocol: what is asked before the SDK is (L1, M).
+"""The endpoint of the Model Context Protocol: request validation, then the SDK.
 
-1. `/mcp` and `/mcp/` take POST alone. Without sessions there is no stream to GET and none to
-   DELETE, and any process may answer any request (decision 37).
-2. The SDK comes with the first request, in a thread (decision 36): nobody else pays for it.
-3. A client is bound to one conversation by its URL or by a header. One that is not names the
+1. `/mcp` and `/mcp/` accept POST only. They are stateless: there is no session to GET or DELETE,
+   and any process answers any request (decision 37).
+2. The first request imports the SDK, in a thread (decision 36).
+3. A client is bound to one conversation by its URL or by a header. An unbound client passes the
    conversation in each call.
 """
 
@@ -15,30 +15,27 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.http.bodies import NO_ANSWER, WireRequest, beside, require_json, require_structure
+from app.api.http.bodies import NO_ANSWER, WireRequest, require_json, require_structure, threaded
 from app.api.http.errors import answer_error, answer_unexpected
-from app.domain.common.errors import ContextError, ValidationError
-from app.domain.common.json_structure import StructureLimits
+from app.api.mcp.binding import conversation_of
+from app.domain.common.errors import ContextError
+from app.domain.common.structure import StructureLimits
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATHS = ("/mcp", "/mcp/")
-CONVERSATION = "conversation_id"
-"""What binds a client: a parameter of the URL. Unbound, an argument of every tool."""
-
-CONVERSATION_HEADER = "Context-Conversation-Id"
 
 
 class McpEndpoint:
-    """ASGI application that serves the service's own tools over MCP.
+    """ASGI application that serves the agent tools over MCP.
 
-    A call that takes longer than `deadline_seconds` is given up.
+    A call is cancelled after `deadline_seconds`.
     """
 
     def __init__(
@@ -57,12 +54,12 @@ class McpEndpoint:
 
     @property
     def routes(self) -> list[Route]:
-        """Its routes; they are no operations of the published API."""
+        """The routes, which openapi.json leaves out."""
         return [Route(path, self, methods=["POST"], include_in_schema=False) for path in PATHS]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Stop, after the block, what the first request has started."""
+        """Stop the SDK's tasks after the block."""
         try:
             yield
         finally:
@@ -72,23 +69,23 @@ class McpEndpoint:
                 await asyncio.wait([serving])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle a request."""
         request = WireRequest(scope, receive)
         try:
             conversation_of(request)
             require_json(request)
             body = await request.body()
-            # The SDK parses it on the event loop: what a tool is called with is never large.
-            await beside(body, require_structure, body, self._limits)
+            # The SDK parses the body on the event loop.
+            await threaded(body, require_structure, body, self._limits)
             manager = await self._started()
         except ContextError as error:
             response = answer_error(error)
         except ClientDisconnect:
             response = Response(status_code=NO_ANSWER)
-        except Exception as error:  # the last resort: no input gives a bare 500
+        except Exception as error:  # every 500 is a problem document
             response = answer_unexpected(request, error)
         else:
-            await manager.handle_request(scope, _again(body, receive), send)
+            await manager.handle_request(scope, _replayed(body, receive), send)
             return
         await response(scope, receive, send)
 
@@ -97,11 +94,11 @@ class McpEndpoint:
             self._manager = asyncio.get_running_loop().create_future()
             self._serving = asyncio.create_task(self._serve(self._manager))
         assert self._manager is not None
-        # Others wait for the same one when the client of this request goes away.
+        # Shielded: other requests wait for it too when this client disconnects.
         return await asyncio.shield(self._manager)
 
     async def _serve(self, ready: asyncio.Future[StreamableHTTPSessionManager]) -> None:
-        """Run the SDK's tasks where they can also be ended: in a task of their own."""
+        """Run the SDK's task group in a task that enters and leaves it."""
         try:
             await asyncio.to_thread(import_module, "app.api.mcp.tools")
             from app.api.mcp.tools import manager_of
@@ -116,30 +113,15 @@ class McpEndpoint:
             ready.set_exception(error)
 
 
-def conversation_of(request: Request) -> str | None:
-    """Return what a client is bound to, as it came; None for one that is not (rule 4).
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that yields the body that was read first."""
+    is_replayed = False
 
-    Raises ValidationError where the URL and the header do not agree.
-    """
-    named = [
-        *request.query_params.getlist(CONVERSATION),
-        *request.headers.getlist(CONVERSATION_HEADER),
-    ]
-    if len({text.lower() for text in named}) > 1:
-        detail = f"{CONVERSATION} and {CONVERSATION_HEADER} name different conversations"
-        raise ValidationError.at(f"/query/{CONVERSATION}", detail)
-    return named[0] if named else None
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what gives the body that has been read, and then what else comes."""
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def receive_again() -> Message:
+        nonlocal is_replayed
+        if is_replayed:
             return await receive()
-        given = True
+        is_replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again

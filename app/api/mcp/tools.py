@@ -1,10 +1,9 @@
-"""The service's own tools as MCP lists and calls them (L1); imported by the first request.
+"""The agent tools in the form of MCP; imported by the first request.
 
-1. The tools are those of `app.domain.prompt.agent_tools`, executed by the service that answers
-   `…/tool-calls`: nothing is defined or done a second time.
-2. What the model can mend is a result with `isError`. What only the caller can mend, a conversation
-   its client is bound to or a database that is away, is an error of JSON-RPC.
-3. A conversation of another tenant is answered as one that never was.
+1. The tools are those of `app.domain.prompt.agent_tools`, executed by `ToolCallService`.
+2. An error that the model can correct is a result with `isError`. Others, such as an unknown bound
+   conversation or an unavailable database, are JSON-RPC errors.
+3. A conversation of another tenant is an unknown conversation.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from starlette.requests import Request
 
 from app.api.http.dependencies import conversation_id_from, services, tenant_of
 from app.api.http.errors import answer_error, answer_unexpected
-from app.api.mcp.endpoint import CONVERSATION, conversation_of
+from app.api.mcp.binding import CONVERSATION, conversation_of
 from app.domain.common.errors import ContextError, NotFound, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.prompt.agent_tools import AGENT_TOOLS, AgentTool, Parameter
@@ -44,7 +43,7 @@ INSTRUCTIONS: Final = (
     " summarised, and tools that were held back. Call them when a note in the conversation names"
     " them, with the refs exactly as it gives them."
 )
-UNEXPECTED: Final = "Something went wrong here; the log of the service has more"
+UNEXPECTED: Final = "Internal error; see the log of the service"
 
 _MAX_ID = 64
 _CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
@@ -56,10 +55,10 @@ _Context = ServerRequestContext[Any, Request]
 def manager_of(
     version: str, max_body_bytes: int, deadline_seconds: float
 ) -> StreamableHTTPSessionManager:
-    """Return the SDK's server, stateless and answering in JSON; its `run` is entered once."""
+    """Return the SDK's stateless server with JSON responses; its `run` is entered once."""
 
-    async def call_tool(context: _Context, asked: CallToolRequestParams) -> CallToolResult:
-        return await _call(_request_of(context), asked, deadline_seconds)
+    async def call_tool(context: _Context, params: CallToolRequestParams) -> CallToolResult:
+        return await _call(_request_of(context), params, deadline_seconds)
 
     server: Server[Any] = Server(
         "context-service",
@@ -70,63 +69,67 @@ def manager_of(
         on_call_tool=call_tool,
         get_tool_input_schema=_no_schema,
     )
-    # Spans are the service's: these would be named by whatever a client sends.
+    # The service has its own spans; the SDK names spans by client input.
     server.middleware.clear()
-    # The SDK's events quote what clients send, which no log of the service does.
+    # The SDK logs client input, which the service never does.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     return StreamableHTTPSessionManager(
         server, json_response=True, stateless=True, max_request_body_size=max_body_bytes
     )
 
 
-async def _list_tools(context: _Context, _asked: PaginatedRequestParams | None) -> ListToolsResult:
-    return ListToolsResult(tools=_FREE if conversation_of(_request_of(context)) is None else _BOUND)
+async def _list_tools(context: _Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+    return ListToolsResult(
+        tools=_UNBOUND if conversation_of(_request_of(context)) is None else _BOUND
+    )
 
 
 async def _call(
-    request: Request, asked: CallToolRequestParams, deadline_seconds: float
+    request: Request, params: CallToolRequestParams, deadline_seconds: float
 ) -> CallToolResult:
-    if asked.name not in AGENT_TOOLS:
-        detail = f"There is no tool of that name; there are {', '.join(AGENT_TOOLS)}"
+    if params.name not in AGENT_TOOLS:
+        detail = f"Unknown tool; the tools are {', '.join(AGENT_TOOLS)}"
         raise MCPError(INVALID_PARAMS, detail)
     try:
         async with asyncio.timeout(deadline_seconds):
-            return await _answered(request, AGENT_TOOLS[asked.name], asked.arguments or {})
+            return await _call_tool(request, AGENT_TOOLS[params.name], params.arguments or {})
     except TimeoutError:
-        return _failed(f"{asked.name} took longer than {deadline_seconds:g} s and was given up.")
+        return _failed(f"{params.name} took longer than {deadline_seconds:g} s and was cancelled.")
     except ContextError as error:
         raise _rpc_error(error) from error
     except Exception as error:
-        answer_unexpected(request, error)  # for its line in the log
+        answer_unexpected(request, error)  # logs the error
         raise MCPError(INTERNAL_ERROR, UNEXPECTED) from None
 
 
-async def _answered(request: Request, tool: AgentTool, arguments: dict[str, Any]) -> CallToolResult:
+async def _call_tool(
+    request: Request, tool: AgentTool, arguments: dict[str, Any]
+) -> CallToolResult:
     bound = conversation_of(request)
     if bound is not None:
-        return await _executed(request, tool, bound, arguments)
+        return await _execute(request, tool, bound, arguments)
     own = dict(arguments)
     named = own.pop(CONVERSATION, None)
     if not isinstance(named, str):
-        takes = ", ".join(item.usage for item in _free(tool).parameters)
+        takes = ", ".join(item.usage for item in _unbound(tool).parameters)
         return _failed(f"{tool.name} was not run: {CONVERSATION} is required. It takes {takes}.")
     try:
-        return await _executed(request, tool, named, own)
+        return await _execute(request, tool, named, own)
     except NotFound as error:
         return _failed(error.detail)
 
 
-async def _executed(
+async def _execute(
     request: Request, tool: AgentTool, named: str, arguments: dict[str, Any]
 ) -> CallToolResult:
-    """Have the call answered as one of Anthropic's, whose results tell failures as MCP's do."""
+    """Execute a call in Anthropic's format, whose results have `is_error` like those of MCP."""
     conversation_id = conversation_id_from(named[:_MAX_ID])
     call = {"type": "tool_use", "id": tool.name, "name": tool.name, "input": arguments}
-    answered = await services(request).tool_calls.answer(
+    answer = await services(request).tool_calls.answer(
         tenant_of(request), conversation_id, FormatName.ANTHROPIC, call
     )
-    (result,) = answered.message["content"]
-    return CallToolResult(content=[TextContent(text=result["content"])], is_error=answered.is_error)
+    (result,) = answer.message["content"]
+    return CallToolResult(content=[TextContent(text=result["content"])], is_error=answer.is_error)
 
 
 def _failed(text: str) -> CallToolResult:
@@ -134,12 +137,12 @@ def _failed(text: str) -> CallToolResult:
 
 
 def _rpc_error(error: ContextError) -> MCPError:
-    """Return an error as JSON-RPC tells it; `data.code` is the word that problems have (M)."""
+    """Return a JSON-RPC error; `data.code` is the code of the problem document."""
     data: dict[str, Any] = {"code": error.code}
     if (seconds := answer_error(error).headers.get("retry-after")) is not None:
         data["retry_after"] = int(seconds)
-    is_callers = isinstance(error, NotFound | ValidationError)
-    return MCPError(INVALID_PARAMS if is_callers else INTERNAL_ERROR, error.sentence, data)
+    is_client_error = isinstance(error, NotFound | ValidationError)
+    return MCPError(INVALID_PARAMS if is_client_error else INTERNAL_ERROR, error.sentence, data)
 
 
 def _request_of(context: _Context) -> Request:
@@ -148,11 +151,11 @@ def _request_of(context: _Context) -> Request:
 
 
 def _no_schema(_name: str) -> None:
-    """No argument of ours is repeated in a header, so none has to be compared with one."""
+    """Return no schema: the tools have no arguments that a header repeats."""
 
 
-def _free(tool: AgentTool) -> AgentTool:
-    """Return a tool for clients that are bound to no conversation."""
+def _unbound(tool: AgentTool) -> AgentTool:
+    """Return a tool for unbound clients."""
     return replace(tool, parameters=(_CONVERSATION, *tool.parameters))
 
 
@@ -175,4 +178,4 @@ def _listed(tool: AgentTool) -> Tool:
 
 
 _BOUND = [_listed(tool) for tool in AGENT_TOOLS.values()]
-_FREE = [_listed(_free(tool)) for tool in AGENT_TOOLS.values()]
+_UNBOUND = [_listed(_unbound(tool)) for tool in AGENT_TOOLS.values()]

@@ -1,16 +1,14 @@
-"""Who may come in, and how often: every request but the open ones belongs to a caller (34).
+"""Authentication middleware: API keys, rate quotas and host checks.
 
-1. The caller is known before anything of the request is looked at, so that a stranger is told
-   nothing, not even which paths there are.
-2. A request takes from its tenant's allowance of requests before it is handled, and from that of
-   bytes as its body comes in.
-3. Without a key the service is only as private as the loopback, and by DNS rebinding any page in a
-   browser reaches that under a name of its own. So who has no key must ask for an address, for a
-   name that no page can have, or for one of the names that the settings allow.
-4. A request names one host, as RFC 9112 asks: of two, a proxy before the service could have
-   checked the other one.
-5. A page of another origin may send without asking its browser first, if there is no body. Without
-   a key it is refused; one that sends a key was given it.
+1. Authentication comes before routing, so that an unauthenticated client learns no path.
+2. A request counts against its tenant's quota of requests before it is handled, and against the
+   quota of bytes while its body is received.
+3. Without API keys the service is as private as the loopback, which DNS rebinding opens to web
+   pages. A request without a key must name an IP address, a host name that cannot be registered, or
+   one of the allowed hosts of the settings.
+4. A request has one Host header (RFC 9112): a proxy could have checked the other one of two.
+5. A browser sends requests without a body to other origins without a preflight. A cross-origin
+   request without a key is refused.
 """
 
 from __future__ import annotations
@@ -30,17 +28,17 @@ from app.domain.common.errors import ContextError, Forbidden
 from app.domain.tenancy.api_keys import Caller, is_address
 from app.domain.tenancy.quotas import QuotaKind
 
-OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
-"""Paths for which nobody is asked for a key."""
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
+"""Paths without authentication."""
 ANY_HOST = "*"
-"""The allowed host that allows all."""
+"""The allowed host that allows all hosts."""
 
-_LONGEST_HOST = 300
+_MAX_HOST = 300
 _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
 
 
 class Keys(Protocol):
-    """Knows whose a key is."""
+    """Authenticates API keys."""
 
     async def admit(self, authorization: str, address: str) -> Caller:
         """Return the caller of an `Authorization` header, which may be empty.
@@ -51,11 +49,11 @@ class Keys(Protocol):
 
 
 Take = Callable[[str, QuotaKind, int], Awaitable[None]]
-"""Takes so much of a kind from a tenant's allowance; raises RateLimited and ServiceUnavailable."""
+"""Counts an amount against a tenant's quota; raises RateLimited and ServiceUnavailable."""
 
 
-class Guard:
-    """ASGI middleware that puts the caller into the scope, or answers instead of the app."""
+class AuthenticationMiddleware:
+    """ASGI middleware that adds the caller to the scope, or refuses the request."""
 
     def __init__(
         self, app: ASGIApp, keys: Keys, take: Take, allowed_hosts: Sequence[str] = ()
@@ -66,17 +64,17 @@ class Guard:
         self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admit the request first, unless it is an open one."""
+        """Authenticate the request, unless its path is public."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         hosts = sum(name == b"host" for name, _ in scope["headers"])
         if hosts != 1 and (hosts > 1 or scope["http_version"] == "1.1"):
-            await answer_error(MalformedRequest("A request has one Host header"))(
+            await answer_error(MalformedRequest("A request must have exactly one Host header"))(
                 scope, receive, send
             )
             return
-        if scope["path"] in OPEN:
+        if scope["path"] in PUBLIC_PATHS:
             await self._app(scope, receive, send)
             return
         client = scope.get("client")
@@ -86,7 +84,7 @@ class Guard:
             caller = await self._keys.admit(headers.get("authorization", ""), address)
             if caller.key_id is None:
                 host = headers.get("host", "")
-                _require_own_page(headers.get("origin"), host)
+                _require_same_origin(headers.get("origin"), host)
                 self._require_allowed(host)
             scope["caller"] = caller
             await self._take(caller.tenant_id, QuotaKind.REQUESTS, 1)
@@ -103,35 +101,35 @@ class Guard:
         await self._app(scope, receive_counted, send)
 
     def _require_allowed(self, host: str) -> None:
-        """Raise Forbidden for a name that a page could have had made for it (rule 3)."""
-        if len(host) <= _LONGEST_HOST and _is_private(host):
+        """Raise Forbidden for a host name that DNS rebinding could use (rule 3)."""
+        if len(host) <= _MAX_HOST and _is_private(host):
             return
         if ANY_HOST not in self._allowed_hosts and _name_of(host) not in self._allowed_hosts:
             raise Forbidden(
-                "Without an API key this service answers to its address only, not to a name like"
-                " this: use 127.0.0.1, make a key with `context-service keys create`, or name the"
-                " host in CONTEXT_ALLOWED_HOSTS"
+                "Without an API key the service accepts requests to its address only, not to this host"
+                " name: use 127.0.0.1, create a key with `context-service keys create`, or add the"
+                " host to CONTEXT_ALLOWED_HOSTS"
             )
 
 
 @lru_cache(maxsize=1024)
 def _is_private(host: str) -> bool:
-    """Tell whether no page can have this host: an address, or a name that no one can register."""
+    """Return whether a host is an address or a name that cannot be registered."""
     name = _name_of(host)
     return name is not None and ("." not in name or _is_local(name) or is_address(name))
 
 
-def _require_own_page(origin: str | None, host: str) -> None:
-    """Raise Forbidden for a page that is neither of this service nor of this machine (rule 5)."""
+def _require_same_origin(origin: str | None, host: str) -> None:
+    """Raise Forbidden for an origin other than this service or this machine (rule 5)."""
     if origin is None or origin.partition("://")[2] == host:
         return
     name = _name_of(origin.partition("://")[2])
     if not name or not (_is_local(name) or (is_address(name) and ip_address(name).is_loopback)):
-        raise Forbidden("Pages of other origins are not served without an API key")
+        raise Forbidden("Cross-origin requests require an API key")
 
 
 def _name_of(host: str) -> str | None:
-    """Return a host without its port and brackets, in small letters; None for what is no host."""
+    """Return a host in lower case without port and brackets, None if it is invalid."""
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower() if found else None
 

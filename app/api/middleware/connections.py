@@ -1,17 +1,16 @@
-"""Connections: what a request may cost before it is whole (uvicorn's httptools protocol, bounded).
+"""Connection limits: uvicorn's httptools protocol with bounds on incomplete requests.
 
-uvicorn bounds neither the bytes of a request's head nor the time until the request is complete.
+uvicorn bounds neither the bytes of a request head nor the time until the request is complete.
 
-1. A head, which is the request line and the headers, has so many bytes and headers at most (431),
-   and is complete after so many seconds (408). A connection without a byte is closed by then.
-2. A body may take as long as it likes while it moves: it is given up (408) when too few bytes came
-   in a while. The time in which the server did not read, because the work on the body was behind,
-   does not count.
-3. What frames a body, such as the sizes of chunks, their extensions and trailers, is bounded by
-   the body itself (400). Trailers are dropped: they come when the request is under way.
-4. There are so many connections at most; one more is answered with 503.
-5. A refusal is written as any other problem. Then input is dropped for a while, since closing a
-   connection that has unread input resets it, and the sender would not see the answer.
+1. The head (request line and headers) has a limit of bytes and headers (431) and of seconds (408).
+   An idle connection is closed after the same time.
+2. A body has a minimum rate (408). The time in which the server does not read, because of
+   backpressure, does not count.
+3. The framing of a body (chunk sizes, extensions, trailers) may not exceed the body (400). Trailers
+   are dropped.
+4. A connection over the limit of connections receives a 503.
+5. A refusal is a problem document. Input is read and dropped for a while after it, since closing a
+   connection with unread input resets it, and the client would not receive the response.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, Valida
 
 MAX_HEADERS = 128
 MIN_BODY_BYTES_PER_SECOND = 100
-"""The slowest that a body may come."""
+"""The minimum rate of a body."""
 MAX_DROPPED_BYTES = 64 * 2**20
-"""What may still come of a body whose request is answered."""
+"""The maximum of input that is dropped after the response."""
 TIMEOUT_CODE = "REQUEST_TIMEOUT"
 
-_FRAMING_PER_BYTE = 1  # a chunk has five bytes around it, and should have more in it
+_FRAMING_PER_BYTE = 1  # a chunk has five bytes of framing
 _AROUND_HEADER = len(": \r\n")
 _LINGER_SECONDS = 2.0
 _OTHER_FILES = 64
@@ -43,7 +42,7 @@ _RETRY_AFTER = {"Retry-After": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The bounds of connections and of requests before they are whole."""
+    """The limits of connections and of incomplete requests."""
 
     connections: int
     head_bytes: int
@@ -51,16 +50,16 @@ class ConnectionLimits:
     body_stall_seconds: float
 
 
-def most_connections(wanted: int) -> int:
-    """Return how many connections a process can have, as many as are wanted or it has files for."""
+def max_connections(configured: int) -> int:
+    """Return the number of connections, bounded by the file descriptors of the process."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
-        return wanted
-    return max(1, min(wanted, files - _OTHER_FILES))
+        return configured
+    return max(1, min(configured, files - _OTHER_FILES))
 
 
 class _Part(Enum):
-    """What is awaited of a connection."""
+    """The part of a request that the connection waits for."""
 
     NOTHING = "nothing"  # the next request
     HEAD = "head"
@@ -68,10 +67,10 @@ class _Part(Enum):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol for one connection, within limits."""
+    """uvicorn's protocol for one connection, with limits."""
 
-    def __init__(self, *, limits: ConnectionLimits, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, *, limits: ConnectionLimits, **options: Any) -> None:
+        super().__init__(**options)
         self._limits = limits
         self._part = _Part.NOTHING
         self._timer: TimerHandle | None = None
@@ -84,21 +83,21 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- the connection -------------------------------------------------------------------
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Wait for a head, or refuse a connection too many."""
+        """Start the timeout of the head, or refuse the connection."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.connections:
-            detail = f"All {self._limits.connections:,} connections of this process are taken"
+            detail = f"All {self._limits.connections:,} connections of this process are in use"
             self._refuse(503, ServiceUnavailable.code, detail, _RETRY_AFTER)
             return
-        self._wait(self._limits.head_seconds)
+        self._start_timer(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
-        self._stop_waiting()
+        """Stop the timeout."""
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came, and refuse a request that is over a bound by now."""
+        """Parse the data, and refuse a request over a limit."""
         if self._is_refused:
             return
         self._received += len(data)
@@ -109,24 +108,24 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._is_too_large() or self._received > self._limits.head_bytes:
                 self._refuse_head()
             elif self._timer is None:
-                self._wait(self._limits.head_seconds)
+                self._start_timer(self._limits.head_seconds)
         elif self._part is _Part.BODY:
             framing = self._received - self._body_bytes
             if framing > self._limits.head_bytes + self._body_bytes * _FRAMING_PER_BYTE:
-                detail = "The chunks of the body have more bytes around them than in them"
+                detail = "The framing of the body exceeds the body"
                 self._refuse(400, ValidationError.code, detail)
             elif self._dropped > MAX_DROPPED_BYTES:
                 self.transport.close()
             elif self._timer is None:
                 self._moved = self._body_bytes
-                self._wait(self._limits.body_stall_seconds)
+                self._start_timer(self._limits.body_stall_seconds)
         elif self._timer is None and self._is_idle():
-            self._wait(self._limits.head_seconds)  # line ends before a request are nothing yet
+            self._start_timer(self._limits.head_seconds)  # empty lines before a request
 
-    # --- what the parser finds ------------------------------------------------------------
+    # --- callbacks of the parser ------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begin to count a head."""
+        """Start to count a head."""
         super().on_message_begin()
         self._part = _Part.HEAD
         self._head_bytes = self._headers = 0
@@ -137,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; drop a trailer, and what is too much."""
+        """Count a header; drop trailers and headers over the limit."""
         if self._part is not _Part.HEAD:
             return
         self._head_bytes += len(name) + len(value) + _AROUND_HEADER
@@ -146,13 +145,13 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Have the request handled, unless its head is over a bound."""
+        """Handle the request, unless its head is over a limit."""
         if self._is_refused:
             return
         if self._is_too_large():
             self._refuse_head()
             return
-        self._stop_waiting()
+        self._stop_timer()
         self._part = _Part.BODY
         self._received = self._body_bytes = self._dropped = 0
         self._was_paused = False
@@ -162,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._headers > MAX_HEADERS or self._head_bytes > self._limits.head_bytes
 
     def on_body(self, body: bytes) -> None:
-        """Hand on a piece of the body."""
+        """Count a chunk of the body."""
         if self._is_refused:
             return
         self._body_bytes += len(body)
@@ -172,26 +171,26 @@ class BoundedProtocol(HttpToolsProtocol):
         self._was_paused = self._was_paused or self.flow.read_paused
 
     def on_message_complete(self) -> None:
-        """Await the next request."""
+        """Wait for the next request."""
         if self._is_refused:
             return
-        self._stop_waiting()
+        self._stop_timer()
         self._part = _Part.NOTHING
         self._received = 0
         super().on_message_complete()
 
-    # --- waiting --------------------------------------------------------------------------
+    # --- timeouts ---------------------------------------------------------------------------
 
-    def _wait(self, seconds: float) -> None:
-        self._timer = self.loop.call_later(seconds, self._waited)
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._timed_out)
 
-    def _stop_waiting(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _waited(self) -> None:
-        """Give up what did not come in time, or go on waiting for a body that moves (rule 2)."""
+    def _timed_out(self) -> None:
+        """Refuse an incomplete request, unless its body has the minimum rate (rule 2)."""
         self._timer = None
         if self.transport.is_closing():
             return
@@ -199,13 +198,13 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._is_idle():
                 self.transport.close()
         elif self._part is _Part.HEAD:
-            detail = f"The head of a request is complete within {self._limits.head_seconds:g} s"
+            detail = f"The request head was not complete within {self._limits.head_seconds:g} s"
             self._refuse(408, TIMEOUT_CODE, detail)
         elif self._moves():
             self._moved, self._was_paused = self._body_bytes, self.flow.read_paused
-            self._wait(self._limits.body_stall_seconds)
+            self._start_timer(self._limits.body_stall_seconds)
         else:
-            detail = f"A body comes with {MIN_BODY_BYTES_PER_SECOND} bytes a second or more"
+            detail = f"The body was slower than {MIN_BODY_BYTES_PER_SECOND} bytes per second"
             self._refuse(408, TIMEOUT_CODE, detail)
 
     def _is_idle(self) -> bool:
@@ -222,7 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         detail = (
-            f"The request line and the headers have at most {self._limits.head_bytes:,} bytes and"
+            f"The request line and the headers may have {self._limits.head_bytes:,} bytes and"
             f" {MAX_HEADERS} headers"
         )
         self._refuse(431, PayloadTooLarge.code, detail)
@@ -230,13 +229,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(
         self, status: int, code: str, detail: str, headers: dict[str, str] | None = None
     ) -> None:
-        """Answer instead of the app, and end the connection (rule 5)."""
+        """Send a problem document and close the connection (rule 5)."""
         self._is_refused = True
-        self._stop_waiting()
+        self._stop_timer()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self._part is not _Part.BODY or self.pipeline or cycle.response_started:
-                # An answer before this one is under way, and this one would go into it.
+                # Another response is being sent, which this one would corrupt.
                 self.transport.close()
                 return
             cycle.disconnected = True

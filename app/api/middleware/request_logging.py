@@ -1,14 +1,12 @@
-"""What is seen of every request from outside: its id, one log line, its metrics (M).
+"""Request logging middleware: the request id, one log line and the metrics of each request.
 
-1. The id is the caller's `X-Request-Id` if that is 1 to 128 visible ASCII characters, else a new
-   one. Every answer carries it, whoever gave the answer, and so does every line of the log.
-2. A request is told by its route's template, its status and who sent it: never by its path, its
-   query or anything it holds.
-3. What nobody expected, above the routes, is a 500 like any other.
-4. A stream of events lasts as long as its reader likes: it is counted while it is open, and what
-   it took is no duration.
-5. An answer that cannot be finished, because what it shows is gone meanwhile or its reader takes
-   nothing, is broken off: the server closes the connection, so that its reader misses the end.
+1. The id is the client's `X-Request-Id` if that is 1 to 128 visible ASCII characters, else a new
+   one. Every response and every log line has it.
+2. Log and metrics have the route template, the status and the caller, never the path, the query or
+   content.
+3. An unexpected error outside of the routes is a 500 without details.
+4. Event streams are counted while they are open, without a duration.
+5. A response that cannot be completed is interrupted: the server closes the connection.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from app.domain.common.errors import ContextError
 from app.logs import request_id
 
 UNROUTED = "none"
-"""The route of a request that came to none: refused before, or sent to a path there is not."""
+"""The route of a request that no route handled."""
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Routes that are asked all the time, and are not logged."""
+"""Routes that are polled, and not logged."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER_METHOD = "other"
 
-_GIVEN = re.compile(rb"[!-~]{1,128}")
+_VALID_ID = re.compile(rb"[!-~]{1,128}")
 _TRACE_PARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _HEADER = b"x-request-id"
 _STREAM = b"text/event-stream"
@@ -43,19 +41,19 @@ _log = logging.getLogger("app.requests")
 
 
 class Requests(Protocol):
-    """Counts requests."""
+    """Metrics of requests."""
 
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
-        """Count one, and how long it took unless it was a stream."""
+        """Count a request, and its duration unless it was a stream."""
         ...
 
     def streaming(self, change: int) -> None:
-        """Note that a stream of events began, 1, or ended, -1."""
+        """Count the start (1) or the end (-1) of an event stream."""
         ...
 
 
-class Observing:
-    """ASGI middleware around all others of the app."""
+class RequestLoggingMiddleware:
+    """The outermost ASGI middleware of the app."""
 
     def __init__(self, app: ASGIApp, requests: Requests, *, access_log: bool) -> None:
         self._app = app
@@ -63,14 +61,14 @@ class Observing:
         self._access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request, and tell of it whatever becomes of it."""
+        """Handle the request, then log and count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = perf_counter()
         headers = dict(scope["headers"])
-        given = headers.get(_HEADER, b"")
-        own_id = given if _GIVEN.fullmatch(given) else str(uuid7()).encode()
+        client_id = headers.get(_HEADER, b"")
+        own_id = client_id if _VALID_ID.fullmatch(client_id) else str(uuid7()).encode()
         status, is_stream = 0, False
 
         async def send_named(message: Message) -> None:
@@ -86,7 +84,7 @@ class Observing:
         token = request_id.set(own_id.decode())
         try:
             await self._app(scope, receive, send_named)
-        except Exception as error:  # the last resort, as the routes have one (rule 3)
+        except Exception as error:  # rule 3
             reason = _reason(error) if status else None
             if reason is not None:
                 route = getattr(scope.get("route"), "path", UNROUTED)
@@ -105,16 +103,16 @@ class Observing:
             if is_stream:
                 self._requests.streaming(-1)
             if self._access_log and route not in QUIET:
-                told = {"method": method, "route": route, "status": status or NO_ANSWER}
-                told["duration_ms"] = round(seconds * 1000, 3)
-                _log.info("request", extra={"data": told | _sender(scope, headers)})
+                fields = {"method": method, "route": route, "status": status or NO_ANSWER}
+                fields["duration_ms"] = round(seconds * 1000, 3)
+                _log.info("request", extra={"data": fields | _sender(scope, headers)})
             request_id.reset(token)
 
 
 def _reason(error: BaseException | None) -> str | None:
-    """Return why an answer that has begun cannot be finished, None for an unexpected error.
+    """Return why a started response cannot be completed, None for an unexpected error.
 
-    Starlette raises an error of its own from one that it can no longer answer.
+    Starlette wraps an error after the start of a response in one of its own.
     """
     while error is not None:
         if isinstance(error, ContextError):
@@ -130,13 +128,13 @@ def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _sender(scope: Scope, headers: dict[bytes, bytes]) -> dict[str, Any]:
-    """Return who sent a request, and the trace it belongs to if there is one."""
+    """Return the caller of a request, and its trace id if it has one."""
     caller = scope.get("caller")
-    told = {
+    fields = {
         "tenant_id": caller.tenant_id if caller is not None else None,
         "key_id": caller.key_id if caller is not None else None,
     }
     trace_id = scope.get("trace_id")
     if trace_id is None and (found := _TRACE_PARENT.fullmatch(headers.get(b"traceparent", b""))):
         trace_id = found[1].decode()
-    return told if trace_id is None else told | {"trace_id": trace_id}
+    return fields if trace_id is None else fields | {"trace_id": trace_id}

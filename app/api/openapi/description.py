@@ -19,9 +19,8 @@ from pydantic.json_schema import models_json_schema
 
 from app.api.conversations.event_schemas import StreamedEvent
 from app.api.http.bodies import EncodedBody, UnknownParameter
-from app.api.http.errors import problems_of
+from app.api.http.errors import ProblemAnswer, problems_of
 from app.api.http.fields import TOOL_FUNCTION, Answered, Asked
-from app.api.http.problems import ProblemAnswer
 from app.api.openapi.links import add_links
 from app.domain.common.errors import Forbidden, RateLimited, Unauthenticated
 

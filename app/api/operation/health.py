@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`, for whoever watches the process."""
+"""`/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.domain.common.errors import ServiceUnavailable, Unauthenticated
 router = APIRouter(route_class=WireRoute, tags=["health"])
 
 METRICS: dict[str, Any] = {
-    "description": "The metrics, as Prometheus reads them.",
+    "description": "The metrics, in the text format of Prometheus.",
     "content": {
         "text/plain": {
             "schema": {"type": "string"},
@@ -30,32 +30,32 @@ METRICS: dict[str, Any] = {
 
 
 class Metrics(Protocol):
-    """Knows the metrics of the service, and who may read them."""
+    """The metrics of the service, and the access to them."""
 
     def admits(self, authorization: str) -> bool:
-        """Tell whether an `Authorization` header, which may be empty, may read them."""
+        """Return whether an `Authorization` header, which may be empty, may read them."""
         ...
 
     async def scrape(self) -> tuple[bytes, str]:
-        """Return them as text, and its media type."""
+        """Return the metrics as text, and the media type."""
         ...
 
 
-@router.get("/healthz", operation_id="healthz", summary="Is it alive?", response_model=Health)
+@router.get("/healthz", operation_id="healthz", summary="Liveness", response_model=Health)
 async def healthz() -> Response:
-    """Answer as long as the process can, whatever the database does."""
+    """Return `ok` while the process runs, without access to the database."""
     return Json({"status": "ok"})
 
 
 @router.get(
     "/readyz",
     operation_id="readyz",
-    summary="Can it work?",
+    summary="Readiness",
     response_model=Health,
     responses=problems_of(ServiceUnavailable),
 )
 async def readyz(request: Request) -> Response:
-    """Answer `ok` when the database answers and has this version's schema, else `503`."""
+    """Return `ok` if the database is available with this version's schema, else `503`."""
     if not await services(request).is_ready():
         raise ServiceUnavailable("The database's schema is older than this version")
     return Json({"status": "ok"})
@@ -64,18 +64,19 @@ async def readyz(request: Request) -> Response:
 @router.get(
     "/metrics",
     operation_id="metrics",
-    summary="What has it done?",
+    summary="Metrics",
     response_class=PlainTextResponse,
     responses={200: METRICS, **problems_of(Unauthenticated)},
 )
 async def metrics(request: Request) -> Response:
-    """Answer all metrics of the service in the text format of Prometheus, nothing of a tenant.
+    """Return all metrics in the text format of Prometheus, without data of tenants.
 
-    Of several processes on one port each answers for all. With a token in the settings it has to
-    come as `Authorization: Bearer`. While the database is away, what waits there is missing.
+    Each of several processes on one port returns the metrics of all. A token in the settings is
+    required as `Authorization: Bearer`. Metrics of the database's queues are missing while the
+    database is unavailable.
     """
-    found: Metrics = request.app.state.metrics
-    if not found.admits(request.headers.get("authorization", "")):
-        raise Unauthenticated("The metrics need the token of the settings")
-    body, media_type = await found.scrape()
+    service_metrics: Metrics = request.app.state.metrics
+    if not service_metrics.admits(request.headers.get("authorization", "")):
+        raise Unauthenticated("The metrics require the token of the settings")
+    body, media_type = await service_metrics.scrape()
     return Response(body, media_type=media_type)

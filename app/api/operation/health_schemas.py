@@ -1,4 +1,4 @@
-"""Health on the wire."""
+"""Schemas of health."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from app.api.http.fields import Answered
 
 
 class Health(Answered):
-    """The service lives."""
+    """The service is healthy."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
 
-    status: Literal["ok"] = Field(description="Always `ok`; an error says what is wrong.")
+    status: Literal["ok"] = Field(description="Always `ok`.")

@@ -1,4 +1,4 @@
-"""Forks on the wire."""
+"""Schemas of forks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXAMPLE: dict[str, Any] = {
 
 
 class ForkRequest(Asked):
-    """What to copy of a conversation, and into which."""
+    """A fork to create."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"at_seq": 12}]})
 
@@ -32,20 +32,20 @@ class ForkRequest(Asked):
     )
     conversation_id: ConversationId | None = None
     metadata: Metadata | None = Field(
-        default=None, description="Instead of the metadata of the conversation that is forked."
+        default=None, description="Metadata that replaces that of the source conversation."
     )
 
 
 class ForkedFrom(Answered):
-    """What a fork is a copy of."""
+    """The source of a fork."""
 
-    conversation_id: str = Field(description="UUID of the conversation that was forked.")
-    at_seq: int = Field(description="Seq of the last message that was copied.")
+    conversation_id: str = Field(description="UUID of the source conversation.")
+    at_seq: int = Field(description="Seq of the last copied message.")
 
 
 class Fork(ShownConversation):
-    """A conversation that was made as a fork."""
+    """A conversation that was created as a fork."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
-    forked_from: ForkedFrom = Field(description="Where it comes from.")
+    forked_from: ForkedFrom = Field(description="The source of the fork.")

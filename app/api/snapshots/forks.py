@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/fork`: a conversation that goes on from another one's log (I6)."""
+"""`/v1/conversations/{id}/fork`: copy a conversation up to a message (I6)."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ async def fork_conversation(
     body: ForkRequest | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Copy a conversation up to a message into one of its own, which goes on from there.
+    """Create a conversation as a copy of this one up to a message.
 
-    The fork has the log with its tool outputs, settings, pins and what is compacted of it; each of
-    the two can be deleted without the other. Calls that are open at that message are closed: a
-    result for one is a `409`, and payloads say that none was recorded. A fork of messages that are
-    not in the window any more has all of them in its own. `409` when the id is taken, `422` for a
-    seq beyond the head.
+    The fork has the log with its tool outputs, settings, pins and compactions; either conversation
+    can be deleted without the other. Calls that are open at that message are closed: a result for
+    one is a `409`, and payloads contain a placeholder result. If the source has none of the copied
+    messages in its active window any more, the fork has all of them in its own. `409` if the id is
+    used, `422` for a seq beyond the head.
     """
-    asked = body if body is not None else ForkRequest()
+    fork = body if body is not None else ForkRequest()
     new = NewFork(
-        at_seq=asked.at_seq,
-        conversation_id=asked.conversation_id.lower() if asked.conversation_id else None,
-        metadata=asked.metadata,
+        at_seq=fork.at_seq,
+        conversation_id=fork.conversation_id.lower() if fork.conversation_id else None,
+        metadata=fork.metadata,
         idempotency_key=idempotency_key,
-        request=asked.model_dump(exclude_unset=True),
+        request=fork.model_dump(exclude_unset=True),
     )
     source_id = conversation_id_from(conversation_id)
-    made = await services(request).forks.fork(tenant_of(request), source_id, new)
-    shown = await services(request).conversations.get(tenant_of(request), made.conversation_id)
-    told = {"conversation_id": made.source_id, "at_seq": made.at_seq}
-    location = f"/v1/conversations/{made.conversation_id}"
+    created = await services(request).forks.fork(tenant_of(request), source_id, new)
+    shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
+    source = {"conversation_id": created.source_id, "at_seq": created.at_seq}
+    location = f"/v1/conversations/{created.conversation_id}"
     return Json(
-        shown_conversation(shown) | {"forked_from": told}, 201, headers={"Location": location}
+        shown_conversation(shown) | {"forked_from": source}, 201, headers={"Location": location}
     )

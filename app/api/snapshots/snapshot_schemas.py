@@ -1,4 +1,4 @@
-"""Snapshots on the wire, in S4's shape (I1-I4)."""
+"""Schemas of snapshots."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Time = Annotated[
 
 
 class SnapshotSave(Asked):
-    """A snapshot of what is in the window now."""
+    """A snapshot to save."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"description": "Working on auth refactor"}]}
     )
 
     description: str | None = Field(
-        default=None, max_length=MAX_DESCRIPTION, description="What the snapshot is for."
+        default=None, max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
     )
 
 
@@ -82,7 +82,7 @@ _MESSAGE: dict[str, Any] = {
 
 
 class SnapshotModel(Answered):
-    """The model of one of a snapshot's conversations."""
+    """The model of a conversation in a snapshot."""
 
     conversation_id: str = Field(description="The conversation.")
     model: str = Field(
@@ -96,23 +96,25 @@ class Snapshot(Answered):
     model_config = ConfigDict(json_schema_extra={"examples": [_SNAPSHOT]})
 
     session_id: str = Field(description="Id of the snapshot.")
-    timestamp: datetime = Field(description="When it was taken.")
-    description: str | None = Field(description="What its maker said it is for.")
+    timestamp: datetime = Field(description="When it was saved.")
+    description: str | None = Field(description="The purpose, as given when it was saved.")
     summary: str = Field(
         description="A few sentences on what was accomplished, decided and left unfinished;"
-        " `(summary generation failed)` when the model failed."
+        " `(summary generation failed)` if the model failed."
     )
-    message_count: int = Field(description="Messages it holds.")
+    message_count: int = Field(description="The number of messages.")
     window_start: datetime = Field(
-        description="The time after which messages were in the window: the last clear or the"
-        " rolling window, else that of the first message."
+        description="Start of the window: the last clear or the rolling window, else the time of"
+        " the first message."
     )
-    window_end: datetime = Field(description="The time up to which they were.")
-    agent_id: str | None = Field(description="The agent it was taken of, or of whose conversation.")
-    conversation_ids: list[str] = Field(description="The conversations it holds messages of.")
-    imported: bool = Field(description="Whether it came from elsewhere, with its messages.")
+    window_end: datetime = Field(description="End of the window.")
+    agent_id: str | None = Field(
+        description="The agent whose conversations were saved, or of the conversation."
+    )
+    conversation_ids: list[str] = Field(description="The conversations that it has messages of.")
+    imported: bool = Field(description="Whether it was imported with its messages.")
     models: list[SnapshotModel] = Field(
-        description="The models of its conversations, as far as they were known when it was taken."
+        description="The models of its conversations, without those that have none."
     )
 
 
@@ -125,55 +127,57 @@ class SnapshotPage(Page[Snapshot]):
 
 
 class SnapshotMessage(Answered):
-    """A message as it came, with where it was."""
+    """An original message, with its conversation and position."""
 
     model_config = ConfigDict(extra="allow")
 
-    id: str = Field(description="Its id in the conversation.")
-    conversation_id: str = Field(description="The conversation it was in.")
-    seq: int | None = Field(description="Its place there; null for an import that had none.")
-    format: str = Field(description="The format it came in.")
+    id: str = Field(description="Id of the message in its conversation.")
+    conversation_id: str = Field(description="The conversation of the message.")
+    seq: int | None = Field(description="Seq of the message; null for an import without one.")
+    format: str = Field(description="The format of the message.")
     created_at: datetime | None = Field(
-        description="When it was received; null for an import that does not say."
+        description="When it was received; null for an import without a time."
     )
     output_ref: AnyObject | None = Field(
-        description="What a tool result is read by in its conversation; null for other messages."
+        description="The stored output of a tool result; null for other messages."
     )
-    content_truncated: bool = Field(description="Whether the view of a result stands in its place.")
-    content_collected: bool = Field(description="Whether the whole result was collected.")
+    content_truncated: bool = Field(
+        description="Whether a preview replaces the content of a tool result."
+    )
+    content_collected: bool = Field(description="Whether the stored output was collected.")
     given: AnyObject | None = Field(
-        description="Fields of the message as it came that the service's own of the same name"
-        " stand for; null when there are none."
+        description="Fields of the original message with the name of a field of the service; null"
+        " if there are none."
     )
 
 
 class SnapshotFile(Snapshot):
-    """A whole snapshot."""
+    """A snapshot with its messages."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [_SNAPSHOT | {"messages": [_MESSAGE]}]}
     )
 
     messages: list[SnapshotMessage] = Field(
-        description="Its messages, conversation by conversation, each in the order of its log."
+        description="The messages by conversation, in the order of the log."
     )
 
 
 MAX_IMPORTED = 50_000
-"""Checking so many messages takes some seconds of a thread."""
+"""Validation of this many messages takes a few seconds in a thread."""
 
 
 class ImportedModel(Asked):
-    """The model of one of an import's conversations."""
+    """The model of a conversation in an import."""
 
     conversation_id: ConversationId | None = Field(
-        default=None, description="The conversation; null for messages that name none."
+        default=None, description="The conversation; null for messages without one."
     )
     model: ModelName = Field(description="The model that its payloads are built for.")
 
 
 class SnapshotImport(Asked):
-    """A snapshot that was downloaded, or made elsewhere in the same shape."""
+    """A downloaded snapshot, or one of another source in the same format."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -197,15 +201,15 @@ class SnapshotImport(Asked):
     )
 
     session_id: str | None = Field(
-        default=None, pattern=UUID_PATTERN, description="UUID it keeps; 409 when it is taken."
+        default=None, pattern=UUID_PATTERN, description="UUID of the snapshot; 409 if it is used."
     )
-    timestamp: Time | None = Field(default=None, description="When it was taken; now by default.")
+    timestamp: Time | None = Field(default=None, description="When it was saved; now by default.")
     description: str | None = Field(
-        default=None, max_length=MAX_DESCRIPTION, description="What it is for."
+        default=None, max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
     )
-    summary: str = Field(default="", description="What happened in it.")
+    summary: str = Field(default="", description="The summary of the snapshot.")
     message_count: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="Must be the number of messages, if given."
+        default=None, ge=0, le=MAX_SEQ, description="Must equal the number of messages, if given."
     )
     window_start: Time | None = Field(
         default=None, description="Start of its window; `timestamp` by default."
@@ -221,20 +225,20 @@ class SnapshotImport(Asked):
     models: list[ImportedModel] | None = Field(
         default=None,
         max_length=MAX_IMPORTED,
-        description="Models of the conversations that a restore makes. One without an entry has"
-        " the model of its agent or of the service.",
+        description="Models of the conversations that a restore creates. A conversation without an"
+        " entry has the model of its agent or of the service.",
     )
     messages: list[MessageObject] = Field(
         min_length=1,
         max_length=MAX_IMPORTED,
-        description="Messages as a snapshot shows them, or bare ones: OpenAI chat unless `format`"
-        " names another. Those without `conversation_id` belong together; tool results must answer"
-        " calls of their conversation.",
+        description="Messages of a snapshot, or bare messages: OpenAI chat unless `format` names"
+        " another. Messages without `conversation_id` are one conversation; tool results must"
+        " answer calls of their conversation.",
     )
 
 
 class SnapshotRestore(Asked):
-    """Where to restore to."""
+    """The target of a restore."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{}, {"conversation_id": _CONVERSATION_ID}]}
@@ -242,22 +246,26 @@ class SnapshotRestore(Asked):
 
     conversation_id: ConversationId | None = Field(
         default=None,
-        description="Another conversation to copy the messages to; by default they go back to"
-        " where they came from.",
+        description="Another conversation to copy the messages to; the source conversations by"
+        " default.",
     )
 
 
 class RestoredConversation(Answered):
-    """What one conversation got back."""
+    """The result for one conversation."""
 
-    conversation_id: str = Field(description="The conversation that has the messages now.")
-    source_conversation_id: str = Field(description="The conversation they were saved from.")
-    restored: int = Field(description="Messages that are in its window again.")
-    skipped: int = Field(description="Messages that were in its window already.")
+    conversation_id: str = Field(
+        description="The conversation that the messages were restored into."
+    )
+    source_conversation_id: str = Field(
+        description="The conversation that the messages were saved from."
+    )
+    restored: int = Field(description="Number of messages restored into the active window.")
+    skipped: int = Field(description="Number of messages that were active before.")
 
 
 class Restored(Answered):
-    """What a restore did."""
+    """The result of a restore."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -280,6 +288,6 @@ class Restored(Answered):
     )
 
     session_id: str = Field(description="Id of the snapshot.")
-    restored: int = Field(description="Messages that are in a window again.")
-    skipped: int = Field(description="Messages that were in their window already.")
-    conversations: list[RestoredConversation] = Field(description="The same by conversation.")
+    restored: int = Field(description="Number of messages restored into active windows.")
+    skipped: int = Field(description="Number of messages that were active before.")
+    conversations: list[RestoredConversation] = Field(description="The results by conversation.")

@@ -1,4 +1,4 @@
-"""`/v1/snapshots`: saving windows, listing, reading, importing, restoring (I1-I4)."""
+"""`/v1/snapshots`: save windows; list, read, import, restore and delete snapshots."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ SessionPath = Annotated[
 async def save_agent_snapshot(
     request: Request, agent_id: AgentPath, body: SnapshotSave | None = None
 ) -> Response:
-    """Save what is in the windows of all the agent's conversations now, with a summary.
+    """Save the active windows of all conversations of the agent, with a summary.
 
-    Nothing is cleared. When the model fails, the snapshot is saved and its summary says so.
-    `422` when there is nothing to save.
+    Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
+    `422` if the window is empty.
     """
     known_id = agent_id_from(agent_id)
     description = body.description if body is not None else None
@@ -113,7 +113,7 @@ async def list_agent_snapshots(
     page = await services(request).snapshots.page_of_agent(
         tenant_of(request), known_id, limit, _before(cursor), read_of(request)
     )
-    return _listed(page)
+    return _page_answer(page)
 
 
 @router.post(
@@ -127,10 +127,10 @@ async def list_agent_snapshots(
 async def save_conversation_snapshot(
     request: Request, conversation_id: ConversationPath, body: SnapshotSave | None = None
 ) -> Response:
-    """Save what is in the conversation's window now, with a summary.
+    """Save the active window of the conversation, with a summary.
 
-    Nothing is cleared. When the model fails, the snapshot is saved and its summary says so.
-    `422` when there is nothing to save.
+    Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
+    `422` if the window is empty.
     """
     known_id = conversation_id_from(conversation_id)
     description = body.description if body is not None else None
@@ -155,7 +155,7 @@ async def list_conversation_snapshots(
     page = await services(request).snapshots.page_of_conversation(
         tenant_of(request), known_id, limit, _before(cursor), read_of(request)
     )
-    return _listed(page)
+    return _page_answer(page)
 
 
 @page_router.get(
@@ -168,10 +168,11 @@ async def list_conversation_snapshots(
 async def list_snapshots(
     request: Request,
     agent_id: Annotated[
-        AgentId | None, Query(description="Only those of this agent and its conversations.")
+        AgentId | None, Query(description="Only snapshots of this agent and its conversations.")
     ] = None,
     conversation_id: Annotated[
-        ConversationId | None, Query(description="Only those with messages of this conversation.")
+        ConversationId | None,
+        Query(description="Only snapshots with messages of this conversation."),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -185,7 +186,7 @@ async def list_snapshots(
         conversation_id=conversation_id,
         read=read_of(request),
     )
-    return _listed(page)
+    return _page_answer(page)
 
 
 @router.post(
@@ -200,14 +201,14 @@ async def list_snapshots(
 )
 @heavy
 async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
-    """Store a snapshot that was downloaded, or one made elsewhere in the same shape.
+    """Store a downloaded snapshot, or one of another source in the same format.
 
-    Its messages are checked as an append checks them. It keeps its `session_id`: `409` when that
-    is taken.
+    Its messages are validated like those of an append. It keeps its `session_id`: `409` if that
+    id is used.
     """
     await require_small_messages(request, body.messages)
     await services(request).storage.take(tenant_of(request), len(await request.body()))
-    given = service.SnapshotImport(
+    new = service.SnapshotImport(
         messages=body.messages,
         session_id=body.session_id.lower() if body.session_id is not None else None,
         timestamp=body.timestamp,
@@ -222,7 +223,7 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
             for item in body.models or ()
         ],
     )
-    return _created(await services(request).snapshots.add_import(tenant_of(request), given))
+    return _created(await services(request).snapshots.add_import(tenant_of(request), new))
 
 
 @stream_router.get(
@@ -236,13 +237,13 @@ async def get_snapshot(
     request: Request,
     session_id: SessionPath,
     download: Annotated[
-        bool, Query(description="true: as a file, with large tool results whole.")
+        bool, Query(description="true: as a file, with the full content of large tool results.")
     ] = False,
 ) -> Response:
-    """Return a snapshot with its messages as they came, streamed.
+    """Stream a snapshot with its original messages.
 
-    Tool results up to 64 KiB are whole, larger ones only in a download; `content_truncated` tells
-    that a view stands in the place of one. An answer that is broken off is no valid JSON.
+    Tool results up to 64 KiB are complete, larger ones only in a download; `content_truncated` is
+    true for a message with a preview instead. An interrupted response is not valid JSON.
     """
     known_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
@@ -250,15 +251,15 @@ async def get_snapshot(
         tenant_of(request), known_id, content, read_of(request)
     )
     kind = "attachment" if download else "inline"
-    # Without colons, which no file's name may have on Windows.
+    # Windows allows no colons in file names.
     name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{known_id}.json"
     headers = {
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
     }
-    # A database that is away is an error and no broken answer.
+    # Read before the response starts, so that a failing database is a 503.
     first: list[bytes] = await anext(pages, [])
-    body = _written(snapshot, first, pages)
+    body = _json_pieces(snapshot, first, pages)
     return StreamingResponse(body, headers=headers, media_type="application/json")
 
 
@@ -270,7 +271,7 @@ async def get_snapshot(
     responses=problems_of(NotFound, ServiceUnavailable),
 )
 async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
-    """Delete a snapshot, and say how much that was; the logs it was taken of stay."""
+    """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
     known_id = _session_id_from(session_id)
     return Json({"deleted": await services(request).snapshots.remove(tenant_of(request), known_id)})
 
@@ -286,11 +287,11 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
 async def restore_snapshot(
     request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
 ) -> Response:
-    """Bring the messages back into the windows they came from, or copy them to another one.
+    """Restore the messages into their own active windows, or copy them to another conversation.
 
-    What is in a window already is skipped, so restoring twice changes nothing. Copies have ids of
-    their own and say in `restored_from` what they were made of. `422` for several conversations
-    that would become one.
+    Messages that are active are skipped, so that a second restore changes nothing. Copies have new
+    ids and name their source in `restored_from`. `422` if a snapshot of several conversations
+    would be restored into one.
     """
     known_id = _session_id_from(session_id)
     target_id = None
@@ -299,10 +300,10 @@ async def restore_snapshot(
     return Json(await services(request).snapshots.restore(tenant_of(request), known_id, target_id))
 
 
-async def _written(
+async def _json_pieces(
     snapshot: snapshots.Snapshot, first: list[bytes], pages: AsyncGenerator[list[bytes]]
 ) -> AsyncIterator[bytes]:
-    """Write a snapshot as JSON, which is whole only at the last byte."""
+    """Yield a snapshot as JSON."""
     yield dump(asdict(snapshot))[:-1] + b',"messages":['
     async with aclosing(pages):
         page, between = first, b""
@@ -315,9 +316,9 @@ async def _written(
 
 
 def _pieces(page: list[bytes]) -> Iterator[bytes]:
-    """Take the entries out of a page, and yield them with commas in pieces of a slice or so.
+    """Remove the entries from a page, and yield them with commas in pieces of about a slice.
 
-    A sender of one piece holds no other piece, and a page that is sent holds nothing.
+    Memory is freed piece by piece.
     """
     small: list[bytes] = []
     while page:
@@ -335,7 +336,7 @@ def _pieces(page: list[bytes]) -> Iterator[bytes]:
 
 
 def _session_id_from(text: str) -> str:
-    """Return the id of a path in its one spelling; what is no UUID is found nowhere."""
+    """Return the normalised id of a path; raises NotFound for text that is not a UUID."""
     if not UUID.fullmatch(text):
         raise NotFound(f"No snapshot {text!r}", {"session_id": text})
     return text.lower()
@@ -349,7 +350,7 @@ def _created(saved: snapshots.Snapshot) -> Response:
     return Json(asdict(saved), 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
 
 
-def _listed(page: Page[snapshots.Snapshot]) -> Response:
+def _page_answer(page: Page[snapshots.Snapshot]) -> Response:
     following = None
     if page.has_more:
         last = page[-1]

@@ -1,12 +1,11 @@
-"""Forks: conversations that begin as another one was at a seq, and go on by themselves (I6).
+"""Forks: conversations that start as a copy of another one up to a seq (I6).
 
-1. A fork has the log up to and including that seq. Calls that are open there are closed: what would
-   answer them came later, if ever.
-2. Its active window is its source's, as far as the log goes. Where nothing of that is left at an
-   earlier seq, before a clear or a window's length ago, all of the log is put back: whoever forks
-   there goes on there. A fork at the head shows what its source shows, be it nothing.
-3. It shows the newest compaction of its source that says nothing of what came later, and has those
-   before it as well, so that it can be undone.
+1. A fork has the log up to and including that seq. Calls that are open there are closed.
+2. A fork has the active window of its source, cut at that seq. If that is empty at an earlier seq,
+   because of a clear or a rolling window, the whole log is restored into the fork's window. A fork
+   at the head has the window of its source, even an empty one.
+3. A fork shows the newest compaction of its source that covers no later message. It has the
+   earlier ones too, so that the compaction can be undone.
 """
 
 from __future__ import annotations
@@ -24,20 +23,21 @@ from app.domain.conversations.view import Span, View, overlap, spans_through
 from app.domain.tool_output.blobs import Blob
 
 BATCH_BYTES = 64 * 2**20
-"""Bytes of blobs that are copied with one statement, unless one blob alone has more."""
+"""The maximum of bytes that one statement copies, unless one blob alone has more."""
 BATCH_BLOBS = 500
-"""Blobs that are."""
+"""The maximum of blobs that one statement copies."""
 
 
-def puts_back(state: ConversationState, at_seq: int) -> bool:
-    """Whether a fork at a seq has back what its source shows nothing of any more (rule 2)."""
+def restores_log(state: ConversationState, at_seq: int) -> bool:
+    """Return whether a fork at a seq restores the whole log into its window (rule 2)."""
     return 0 < at_seq < state.head_seq and not spans_through(state.window.spans, at_seq)
 
 
-def head_at(state: ConversationState, at_seq: int) -> ConversationState:
-    """Return what is known of a fork's head before its log is there.
+def state_at(state: ConversationState, at_seq: int) -> ConversationState:
+    """Return the state of a fork before its log is copied.
 
-    To leave a conversation alone until it has grown is said of all of its log (decision 24).
+    `resume_at`, the size at which compaction is tried again, holds for the whole log only
+    (decision 24).
     """
     return replace(
         state,
@@ -48,7 +48,7 @@ def head_at(state: ConversationState, at_seq: int) -> ConversationState:
 
 
 def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWindow:
-    """Return the window of a fork that is made now of a conversation with this head (rule 2)."""
+    """Return the active window of a fork that is created now (rule 2)."""
     log = (Span(1, at_seq + 1),)
     window = ActiveWindow(
         min(state.window.since, at_seq + 1),
@@ -59,19 +59,19 @@ def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWin
             for span in overlap((item.span,), log)
         ),
     )
-    if not puts_back(state, at_seq):
+    if not restores_log(state, at_seq):
         return window
-    # Otherwise the clear would take it out again.
+    # Restored after the clear, which would remove the log from the window otherwise.
     return window.with_restored(log, after_clear(now, state.cleared_at))
 
 
 def oldest_before(state: ConversationState) -> datetime | None:
-    """Return a time that is older than everything in a head's window, None where there is none."""
+    """Return a time before the oldest message of a window, None for an empty window."""
     return state.oldest_at - TICK if state.oldest_at is not None else None
 
 
-def fits(view: View, at_seq: int) -> bool:
-    """Whether a view says nothing of what comes after a seq (rule 3)."""
+def covers_only(view: View, at_seq: int) -> bool:
+    """Return whether a view covers no message after a seq (rule 3)."""
     hidden = view.hidden
     return view.trimmed_through <= at_seq and (hidden is None or hidden.end <= at_seq + 1)
 
@@ -79,9 +79,9 @@ def fits(view: View, at_seq: int) -> bool:
 def kept_at(
     state: ConversationState, at_seq: int, receipt: Compaction, pinned: Iterable[Entry]
 ) -> tuple[int, ...]:
-    """Return the seqs that a fork keeps beside what this receipt of its source hides or clears.
+    """Return the seqs that a fork keeps visible although this compaction hides or clears them.
 
-    Those are what its source keeps, if the receipt is the active one there, and every pin (D8).
+    These are the seqs that its source keeps, if the compaction is active there, and all pins (D8).
     """
     is_active = state.compaction_id == receipt.compaction_id
     kept = (
@@ -90,8 +90,8 @@ def kept_at(
     return tuple(sorted({*kept, *(item.seq for item in pinned)}))
 
 
-def batches(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
-    """Yield blobs as they are copied together."""
+def blob_batches(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
+    """Yield blobs in batches, one for each statement that copies them."""
     batch: list[Blob] = []
     size = 0
     for blob in blobs:

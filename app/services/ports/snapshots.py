@@ -9,22 +9,22 @@ from typing import Protocol
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.view import Span
-from app.domain.snapshots.snapshots import Imported, Snapshot, SnapshotPart
+from app.domain.snapshots.entries import ImportedMessage
+from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
 from app.domain.tool_output.blobs import Blob
 
 
 class SnapshotRepository(Protocol):
-    """Sentences about snapshots (I)."""
+    """Snapshots, their parts and the messages of imports."""
 
-    async def hold(self, tenant_id: str, conversation_ids: Sequence[str]) -> list[str]:
-        """Keep conversations from being deleted until the transaction ends.
-
-        Returns those of them that there are.
-        """
+    async def lock_conversations(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> list[str]:
+        """Lock conversations against deletion in this transaction; return those that exist."""
         ...
 
     async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
-        """Return the time of a message as the active window sees it, None without such a one."""
+        """Return the time of a message in the active window, None if there is no such message."""
         ...
 
     async def add(
@@ -32,9 +32,9 @@ class SnapshotRepository(Protocol):
         tenant_id: str,
         snapshot: Snapshot,
         parts: Sequence[SnapshotPart] = (),
-        messages: Sequence[Imported] = (),
+        messages: Sequence[ImportedMessage] = (),
     ) -> bool:
-        """Store a snapshot; False when its id is taken."""
+        """Store a snapshot; return False for a used id."""
         ...
 
     async def find(self, tenant_id: str, session_id: str) -> Snapshot | None:
@@ -50,11 +50,11 @@ class SnapshotRepository(Protocol):
         before: tuple[datetime, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
-        """Return a page, newest first; `before` is the time and id it starts after (I3)."""
+        """Return a page, newest first, after the time and id in `before`."""
         ...
 
     async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
-        """Return what a snapshot holds of each conversation, the oldest conversation first."""
+        """Return the parts of a snapshot, the oldest conversation first."""
         ...
 
     async def messages(
@@ -66,33 +66,33 @@ class SnapshotRepository(Protocol):
         source_id: str | None = None,
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[int, str]]:
-        """Return entries of an imported snapshot after a position, each with its own.
+        """Return positions and entries of an import after a position.
 
-        With a `source_id` only those of that conversation.
+        A `source_id` selects the entries of one source conversation.
         """
         ...
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
-        """Delete a snapshot; returns rows deleted by table."""
+        """Delete a snapshot; return the rows deleted by table."""
         ...
 
     async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the seqs of those of the messages that the log has, by id."""
+        """Return the seqs of those messages that the log has, by id."""
         ...
 
     async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
-        """Return the ids of all calls in these spans."""
+        """Return the ids of all calls in spans of a log."""
         ...
 
 
 class ForkRepository(Protocol):
-    """Sentences about copying a conversation into another one (I6)."""
+    """Copies of the rows of a conversation."""
 
     async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
-        """Create a conversation with an empty log and all settings of another one.
+        """Create a conversation with an empty log and the settings of the source.
 
-        `metadata` replaces that of the source. False when the id is taken; raises NotFound when
-        there is no such source.
+        `metadata` replaces the metadata of the source. Returns False for a used id; raises
+        NotFound for an unknown source.
         """
         ...
 
@@ -101,9 +101,9 @@ class ForkRepository(Protocol):
         ...
 
     async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
-        """Copy blobs with their chunks; their object keys are those of the copies.
+        """Copy blobs with their chunks, under the object keys of the copies.
 
-        False when one of them is not any more what it was.
+        Returns False if one of them has changed.
         """
         ...
 
@@ -111,22 +111,22 @@ class ForkRepository(Protocol):
         """Return the bytes of the messages up to a seq, and of the blobs that they refer to."""
         ...
 
-    async def copy_marks(
+    async def copy_pins_and_compactions(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:
-        """Copy the pins and the uses of blobs up to a seq, and a receipt with all before it."""
+        """Copy pins and uses of blobs up to a seq, and a compaction with those before it."""
         ...
 
     async def copy_messages(
         self, source_id: str, fork_id: str, after_seq: int, through_seq: int
     ) -> int:
-        """Copy the messages after one seq and up to another, and return how many there were."""
+        """Copy the messages after one seq and up to another; return their number."""
         ...
 
     async def set_head(self, fork_id: str, state: ConversationState) -> None:
-        """Set the head of a log that was copied, but for its window and what is shown of it.
+        """Set the head of a copied log, without its window and its view.
 
-        Turns, tokens and the newest time are those of the log's last message. Tools stay promoted
-        if the turn they were promoted in is not yet to come.
+        Turns, tokens and the newest time are those of the last message of the log. Tools stay
+        promoted if the log has the turn that promoted them.
         """
         ...

@@ -1,13 +1,12 @@
-"""Forks: a conversation copied up to a seq, which then goes on by itself (I6).
+"""Forks: conversations created as a copy of another one up to a seq (I6).
 
-1. Everything is copied inside the database, in one transaction: a fork is there as a whole or not
-   at all, and neither of the two needs the other any more (A7).
-2. The source is read once, for its head. Its rows up to there never change, so nothing of it is
-   locked, and whoever appends to it need not wait.
-3. What lies in an object store is copied before that, with no session open. Copies that no row
-   comes to name are orphans, which the sweep deletes (decision 29).
-4. Where a blob was collected in between, or its agent was cleared, the fork is made anew.
-5. What is copied counts as if the tenant had sent it.
+1. The database copies the rows in one transaction. Afterwards neither conversation needs the other
+   (A7).
+2. The source is not locked, and appends to it do not wait: its rows up to a seq never change.
+3. Blobs in an object store are copied before that, with no session open. The sweep deletes copies
+   that no row refers to (decision 29).
+4. If a blob was collected meanwhile, or the agent was cleared, the fork is planned again.
+5. Copied bytes count as bytes that the tenant sends.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from app.domain.conversations.conversation import Conversation, ConversationStat
 from app.domain.conversations.view import spans_through
 from app.domain.prompt.resolved_settings import digest
 from app.domain.snapshots.forks import (
-    batches,
-    fits,
-    head_at,
+    blob_batches,
+    covers_only,
     kept_at,
     oldest_before,
-    puts_back,
+    restores_log,
+    state_at,
     window_at,
 )
 from app.domain.tool_output.blobs import Blob
@@ -40,18 +39,18 @@ from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 PIECE_MESSAGES = 20_000
-"""Messages that one statement copies, well within the time that a statement may take."""
+"""Messages that one statement copies, well within its timeout."""
 COPIES_AT_ONCE = 8
-"""Objects of one fork that are copied at the same time."""
+"""Objects of one fork that are copied concurrently."""
 _RECEIPTS = 50
 _MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class NewFork:
-    """A fork that is asked for, at the source's head by default.
+    """A fork to create, at the source's head by default.
 
-    `request` is the body as it came, which an idempotency key stands for.
+    `request` is the body of the request, which a repeated idempotency key must match.
     """
 
     at_seq: int | None = None
@@ -63,7 +62,7 @@ class NewFork:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A fork that was made: its own id, and what it is a copy of."""
+    """A created fork, and its source."""
 
     conversation_id: str
     source_id: str
@@ -72,7 +71,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is copied: the source as it was read, up to a seq, and a receipt it may go on with."""
+    """The source, the blobs and the compaction that a fork copies."""
 
     fork: Fork
     source: Conversation
@@ -81,7 +80,7 @@ class _Plan:
 
 
 CountBytes = Callable[[str, int], Awaitable[None]]
-"""Counts bytes that a tenant has copied; raises RateLimited where they are too many."""
+"""Counts bytes that a tenant copies; raises RateLimited over the limit."""
 
 
 async def _uncounted(_tenant_id: str, _size: int) -> None:
@@ -89,11 +88,11 @@ async def _uncounted(_tenant_id: str, _size: int) -> None:
 
 
 class _Changed(Exception):
-    """Tells that the source is not any more as it was read (rule 4)."""
+    """The source has changed since it was read (rule 4)."""
 
 
 class ForkService:
-    """Copies conversations."""
+    """Creates forks."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class ForkService:
         self._count_bytes = count_bytes
 
     async def fork(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork:
-        """Make a fork; a repeated idempotency key returns the first.
+        """Create a fork; a repeated idempotency key returns the first one.
 
         Raises NotFound, ValidationError for a seq beyond the head, Conflict when the id is taken.
         """
@@ -132,10 +131,10 @@ class ForkService:
             {"conversation_id": conversation_id},
         )
 
-    # --- before anything is copied --------------------------------------------------------
+    # --- planning ---------------------------------------------------------------------------
 
     async def _count(self, tenant_id: str, conversation_id: str, at_seq: int | None) -> None:
-        """Count what will be copied among the bytes that the tenant sends (rule 5)."""
+        """Count the bytes to copy (rule 5)."""
         async with self._database.session() as records:
             found = await self._find(records, tenant_id, conversation_id)
             if found is None:
@@ -145,14 +144,17 @@ class ForkService:
         await self._count_bytes(tenant_id, size)
 
     async def _made_before(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork | None:
-        """Return what the key stands for already, though its source may be gone by now."""
+        """Return the fork of a repeated idempotency key, whose source may be deleted."""
         if new.idempotency_key is None:
             return None
         async with self._database.session() as records:
-            kept = await records.tenants.find_creation(tenant_id, new.idempotency_key)
-            if kept is None or kept[0] != digest(json_text.dumps(_asked(conversation_id, new))):
+            creation = await records.tenants.find_creation(tenant_id, new.idempotency_key)
+            if creation is None:
                 return None
-            return await self._replayed(records, tenant_id, conversation_id, kept[1])
+            request_digest, resource = creation
+            if request_digest != digest(json_text.dumps(_request(conversation_id, new))):
+                return None
+            return await self._replayed(records, tenant_id, conversation_id, resource)
 
     async def _replayed(
         self, records: Repositories, tenant_id: str, conversation_id: str, resource: str
@@ -160,14 +162,15 @@ class ForkService:
         fork_id, at_seq = resource.split()
         if await self._find(records, tenant_id, fork_id) is None:
             raise Conflict(
-                "What the Idempotency-Key created has been deleted", {"conversation_id": fork_id}
+                "The resource that the Idempotency-Key created was deleted",
+                {"conversation_id": fork_id},
             )
         return Fork(fork_id, conversation_id, int(at_seq))
 
     async def _planned(
         self, tenant_id: str, conversation_id: str, fork_id: str, at_seq: int | None
     ) -> _Plan:
-        """Read what is to be copied, and copy what lies in the object store (rule 3)."""
+        """Read the source, and copy its blobs in the object store (rule 3)."""
         async with self._database.session() as records:
             found = await self._find(records, tenant_id, conversation_id)
         if found is None:
@@ -186,22 +189,22 @@ class ForkService:
     async def _receipt(
         self, records: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
-        """Return the newest receipt that says nothing of what comes after a seq (I5).
+        """Return the newest compaction that covers no message after a seq (I5).
 
-        It is one of those that led to what the source shows. Where nothing of the source's window
-        is left, it may be any that was not undone: what led to them is not shown any more.
+        It is one of those that led to the source's view. If the fork restores the whole log, it
+        may be any that was not undone.
         """
-        if puts_back(source.state, at_seq):
-            return await self._receipt_of_before(records, source, at_seq)
+        if restores_log(source.state, at_seq):
+            return await self._newest_receipt(records, source, at_seq)
         compaction_id = source.state.compaction_id
         while compaction_id is not None:
             receipt = await records.contexts.find_compaction(source.conversation_id, compaction_id)
-            if receipt is None or fits(receipt.view, at_seq):
+            if receipt is None or covers_only(receipt.view, at_seq):
                 return receipt
             compaction_id = receipt.parent_id
         return None
 
-    async def _receipt_of_before(
+    async def _newest_receipt(
         self, records: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
         strategy = self._frames.policy_of(source).strategy
@@ -209,22 +212,22 @@ class ForkService:
         while page := await records.contexts.compactions(source.conversation_id, _RECEIPTS, before):
             for receipt in page:
                 is_valid = receipt.undone_at is None and receipt.policy_strategy == strategy
-                if is_valid and fits(receipt.view, at_seq):
+                if is_valid and covers_only(receipt.view, at_seq):
                     return receipt
             before = page[-1].compaction_id
         return None
 
     async def _copy_objects(self, tenant_id: str, fork: Fork, blobs: Sequence[Blob]) -> list[Blob]:
-        """Return the blobs as the fork has them, those in the object store copied there."""
-        some = asyncio.Semaphore(COPIES_AT_ONCE)
+        """Return the blobs with the object keys of the fork's copies."""
+        permits = asyncio.Semaphore(COPIES_AT_ONCE)
 
         async def copied(blob: Blob) -> Blob:
             if blob.object_key is None or blob.collected_at is not None:
                 return blob
-            async with some:
+            async with permits:
                 return await self._copied(tenant_id, fork, blob, blob.object_key)
 
-        # All end before one's failure is told: nothing is written behind the caller's back.
+        # Wait for all copies before a failure is raised: none is written after the answer.
         done = await asyncio.gather(*map(copied, blobs), return_exceptions=True)
         failures = [item for item in done if isinstance(item, BaseException)]
         if failures:
@@ -253,7 +256,7 @@ class ForkService:
                     records,
                     tenant_id,
                     new.idempotency_key,
-                    _asked(fork.source_id, new),
+                    _request(fork.source_id, new),
                     f"{fork.conversation_id} {fork.at_seq}",
                 )
                 if first is not None:
@@ -271,11 +274,11 @@ class ForkService:
     async def _copy_rows(self, records: Repositories, plan: _Plan) -> None:
         fork, forks = plan.fork, records.forks
         ids = (fork.source_id, fork.conversation_id)
-        for batch in batches(plan.blobs):
+        for batch in blob_batches(plan.blobs):
             if not await forks.copy_blobs(*ids, batch):
                 raise _Changed
         compaction_id = plan.receipt.compaction_id if plan.receipt is not None else None
-        await forks.copy_marks(*ids, fork.at_seq, compaction_id)
+        await forks.copy_pins_and_compactions(*ids, fork.at_seq, compaction_id)
         copied = 0
         for after in range(0, fork.at_seq, PIECE_MESSAGES):
             through = min(after + PIECE_MESSAGES, fork.at_seq)
@@ -284,9 +287,9 @@ class ForkService:
             raise NotFound.conversation(fork.source_id)
 
     async def _show(self, records: Repositories, tenant_id: str, plan: _Plan) -> None:
-        """Set the fork's head: its log's sums, its window, and what is shown of that."""
+        """Set the head of the fork: the sums of its log, its window and its view."""
         before, fork_id, at_seq = plan.source.state, plan.fork.conversation_id, plan.fork.at_seq
-        await records.forks.set_head(fork_id, head_at(before, at_seq))
+        await records.forks.set_head(fork_id, state_at(before, at_seq))
         made = await self._find(records, tenant_id, fork_id)
         assert made is not None, "it was added in this transaction"
         window = window_at(before, at_seq, self._active.now())
@@ -302,12 +305,12 @@ class ForkService:
         before: ConversationState,
         receipt: Compaction,
     ) -> None:
-        """Show the fork as this receipt has it."""
+        """Apply this compaction to the fork's view."""
         fork_id, state = made.conversation_id, made.state
         pinned = await records.contexts.pinned(fork_id)
         kept = kept_at(before, state.head_seq, receipt, pinned)
-        ground = replace(made, state=replace(state, kept=kept))
-        shown = await shown_of(records, self._frames, ground, receipt)
+        base = replace(made, state=replace(state, kept=kept))
+        shown = await shown_of(records, self._frames, base, receipt)
         if shown.compaction_id is None:
             return
         applied = await records.contexts.show(
@@ -317,7 +320,7 @@ class ForkService:
             cause="compaction",
             resume_at=state.resume_at,
         )
-        assert applied, "nobody else knows the fork yet, and the view shows every pin"
+        assert applied, "no other transaction sees the fork, and the view shows every pin"
 
     async def _find(
         self, records: Repositories, tenant_id: str, conversation_id: str
@@ -327,7 +330,7 @@ class ForkService:
         )
 
 
-def _asked(conversation_id: str, new: NewFork) -> list[Any]:
+def _request(conversation_id: str, new: NewFork) -> list[Any]:
     return ["fork", conversation_id, new.request]
 
 
@@ -350,7 +353,7 @@ async def _in_window(
     window: ActiveWindow,
     before: ConversationState,
 ) -> ConversationState:
-    """Return a fork's head with its window, and what is known of what that shows."""
+    """Return the state of a fork with its window and the messages in it."""
     state = await with_window(records, fork_id, state, window)
     oldest_at, mentions = before.oldest_at, before.mentions
     if (state.head_seq, window) != (before.head_seq, before.window):
@@ -369,15 +372,15 @@ async def _in_window(
 
 
 async def _check_agent(records: Repositories, tenant_id: str, source: Conversation) -> None:
-    """Lock the source's agent, so that its deletion or clear sees the fork, or this sees them.
+    """Lock the source's agent, which orders this transaction and its deletion or clear.
 
-    Last of all: whoever needs the agent does not wait for a long log to be copied.
+    This is the last step, so that other requests do not wait for the copy of a long log.
     """
     if source.agent_id is None:
         return
     agent = await records.agents.find(tenant_id, source.agent_id, lock=True)
     if agent is None:
         raise NotFound.conversation(source.conversation_id)
-    known = source.state.cleared_at
-    if agent.cleared_at is not None and (known is None or known < agent.cleared_at):
+    cleared_at = source.state.cleared_at
+    if agent.cleared_at is not None and (cleared_at is None or cleared_at < agent.cleared_at):
         raise _Changed

@@ -1,16 +1,15 @@
-"""Restoring snapshots: ranges that rejoin their window, and copies that go elsewhere (I4).
+"""Restores of snapshots: spans that rejoin their active window, and copies in other conversations.
 
-1. Into its own conversation nothing is appended: what is outside the window rejoins it (decision
-   31). What is in the window is skipped, so that restoring twice restores nothing again.
-2. Elsewhere a message is appended as a copy whose id follows from what it is a copy of. One that
-   the log has already rejoins the window or is skipped, as above; so a restore that was broken off
-   can be asked for again.
-3. Copies go in batches that never part a call from its results, but where a group alone is larger
-   than a batch, or comes in several formats. Each batch is an append like any other.
-4. A window that was added to shows something else from then on: its next build starts an epoch
-   (decision 16), and replays no reasoning that was bound to the prefix it had elsewhere (K3).
-5. An import's conversation that does not exist here is made, under its own id if that is free. It
-   gets the model that it was built for, unless it has that from its agent or the service anyway.
+1. A restore into the source conversation appends nothing: messages outside the window rejoin it
+   (decision 31). Messages in the window are skipped, so that a second restore changes nothing.
+2. Elsewhere a message is appended as a copy with an id derived from its source. A copy that the log
+   has already rejoins the window or is skipped, so that an interrupted restore can be repeated.
+3. Copies are appended in batches that keep calls and results together, unless one group is larger
+   than a batch or has several formats.
+4. The next build of a conversation with new copies starts an epoch (decision 16) and replays no
+   reasoning that was bound to the source's prefix (K3).
+5. The conversation of an import is created if it does not exist, under its own id if that is free.
+   It gets the model of the import, unless its agent or the service has the same as default.
 """
 
 from __future__ import annotations
@@ -22,47 +21,41 @@ from operator import itemgetter
 from typing import Any
 
 from app.domain.common import json_text
-from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
-from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import Span, count_in, minus, spans_of, spans_through
-from app.domain.snapshots.snapshots import (
-    Snapshot,
-    SnapshotPart,
-    Source,
-    copied,
+from app.domain.snapshots.copies import (
+    SourceMessage,
     copy_id,
-    fresh_calls,
-    late_calls,
+    copy_of,
+    pending_calls,
     piece_ids,
-    source_of,
-    stand_in,
+    renamed_calls,
+    substitute_id,
 )
+from app.domain.snapshots.entries import source_of
+from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
 from app.services.common.read_permits import BATCH_BYTES, Read
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database
-from app.services.tool_output.stored_results import Content, Original, StoredResults
+from app.services.snapshots.reading import imported_entries, originals_of
+from app.services.tool_output.stored_results import Content, StoredResults
 
-PAGE_MESSAGES = 200
 MAX_BATCH_BYTES = 16 * 2**20
-"""Text of copies appended at once, unless one call group alone has more."""
+"""The maximum of text in one append, unless one call group alone has more."""
 _MAX_ROUNDS = 3
 
 AppendCopies = Callable[[str, str, Sequence[Mapping[str, Any]], FormatName], Awaitable[None]]
-"""Appends messages of one format to a tenant's conversation, as any client's are appended."""
-MakeConversation = Callable[[str, str, str | None, str | None], Awaitable[None]]
-"""Makes a tenant's conversation with this id, of this agent, with a model of its own or none.
-
-Raises Conflict when the id is taken.
-"""
+"""Appends messages of one format to a conversation."""
+CreateConversation = Callable[[str, str, str | None, str | None], Awaitable[None]]
+"""Creates a conversation with an id, an agent and a model; raises Conflict for a used id."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredConversation:
-    """How many messages a conversation got back, and how many it had in its window already."""
+    """The number of restored messages of a conversation, and of those active before."""
 
     conversation_id: str
     source_conversation_id: str
@@ -72,7 +65,7 @@ class RestoredConversation:
 
 @dataclass(slots=True)
 class _Target:
-    """Where messages go: the ids of calls in its window, the copies added, and their counts."""
+    """The conversation to restore into: call ids of its window, added copies, counts."""
 
     conversation_id: str
     used_calls: frozenset[str] = frozenset()
@@ -81,22 +74,21 @@ class _Target:
     skipped: int = 0
 
     def count(self, restored: int, messages: int) -> None:
-        """Count so many of the messages as restored, and the others as skipped."""
         self.restored += restored
         self.skipped += messages - restored
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A source with its id as a copy, and all ids by which its target's log may have it."""
+    """A source, the id of its copy, and all ids that it may have in the target's log."""
 
-    source: Source
+    source: SourceMessage
     id: str
-    known_as: tuple[str, ...]
+    possible_ids: tuple[str, ...]
 
 
 class RestoreService:
-    """Brings a snapshot's messages back into windows."""
+    """Restores the messages of snapshots into active windows."""
 
     def __init__(
         self,
@@ -104,17 +96,17 @@ class RestoreService:
         outputs: StoredResults,
         active: ActiveWindows,
         append: AppendCopies,
-        make: MakeConversation,
+        create: CreateConversation,
         default_model: str | None,
-        most_messages: int,
+        max_messages: int,
     ) -> None:
         self._database = database
         self._outputs = outputs
         self._active = active
         self._append = append
-        self._make = make
+        self._create = create
         self._default_model = default_model
-        self._most_messages = most_messages
+        self._most_messages = max_messages
 
     async def restore(
         self,
@@ -125,13 +117,13 @@ class RestoreService:
     ) -> list[RestoredConversation]:
         """Restore all conversations of a snapshot, or its only one into the target.
 
-        Raises NotFound for an unknown target, ValidationError for one that several conversations
-        would go into, Conflict when others write to a target too fast.
+        Raises NotFound for an unknown target, ValidationError for several conversations and one
+        target, Conflict for too many concurrent writes to a target.
         """
         if target_id is not None:
             await self._find(tenant_id, target_id)
             if len(snapshot.conversation_ids) > 1:
-                detail = "The snapshot is of several conversations, which cannot become one"
+                detail = "The snapshot has several conversations, which cannot be restored into one"
                 raise ValidationError.at("/conversation_id", detail)
         if snapshot.imported:
             return [
@@ -151,36 +143,36 @@ class RestoreService:
         else:
             assert target_id is not None
             target = await self._target(tenant_id, target_id)
-            await self._copy(tenant_id, snapshot, self._stored(part), target)
-        return await self._done(snapshot, source_id, target)
+            await self._copy(tenant_id, snapshot, self._log_messages(part), target)
+        return await self._finish(snapshot, source_id, target)
 
     async def _restore_import(
         self, tenant_id: str, snapshot: Snapshot, source_id: str, target_id: str | None
     ) -> RestoredConversation:
-        known_id = target_id or await self._home(tenant_id, snapshot, source_id)
+        known_id = target_id or await self._own_conversation(tenant_id, snapshot, source_id)
         target = await self._target(tenant_id, known_id)
-        brought = self._brought(tenant_id, snapshot.session_id, source_id)
-        await self._copy(tenant_id, snapshot, brought, target)
-        return await self._done(snapshot, source_id, target)
+        messages = self._imported_messages(tenant_id, snapshot.session_id, source_id)
+        await self._copy(tenant_id, snapshot, messages, target)
+        return await self._finish(snapshot, source_id, target)
 
-    async def _done(
+    async def _finish(
         self, snapshot: Snapshot, source_id: str, target: _Target
     ) -> RestoredConversation:
-        """Tell of a conversation that was restored."""
-        told = {
+        """Record the event of a restored conversation."""
+        event = {
             "session_id": snapshot.session_id,
             "restored": target.restored,
             "skipped": target.skipped,
         }
         async with self._database.session() as records:
             await records.events.add(
-                target.conversation_id, EventType.RESTORED, json_text.dumps(told)
+                target.conversation_id, EventType.RESTORED, json_text.dumps(event)
             )
         return RestoredConversation(
             target.conversation_id, source_id, target.restored, target.skipped
         )
 
-    # --- where messages go ----------------------------------------------------------------
+    # --- targets ----------------------------------------------------------------------------
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as records:
@@ -198,18 +190,18 @@ class RestoreService:
             used = await records.snapshots.calls_in(conversation_id, spans)
         return _Target(conversation_id, used)
 
-    async def _home(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
-        """Return the conversation that an import's messages belong to, made if need be (rule 5)."""
-        homes = (source_id, stand_in(tenant_id, source_id))
-        for known_id in homes:
+    async def _own_conversation(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
+        """Return the conversation of an import's messages, created if missing (rule 5)."""
+        candidates = (source_id, substitute_id(tenant_id, source_id))
+        for known_id in candidates:
             if await self._exists(tenant_id, known_id):
                 return known_id
         agent_id, model = await self._inherited(tenant_id, snapshot.agent_id)
         own = snapshot.model_of(source_id)
-        for known_id in homes:
+        for known_id in candidates:
             try:
-                await self._make(tenant_id, known_id, agent_id, own if own != model else None)
-            except Conflict:  # another tenant's, or made this moment by an equal restore
+                await self._create(tenant_id, known_id, agent_id, own if own != model else None)
+            except Conflict:  # of another tenant, or created by a concurrent restore
                 if not await self._exists(tenant_id, known_id):
                     continue
             return known_id
@@ -218,7 +210,7 @@ class RestoreService:
     async def _inherited(
         self, tenant_id: str, agent_id: str | None
     ) -> tuple[str | None, str | None]:
-        """Return the agent if there is such a one, and the model that its conversations have."""
+        """Return the agent if it exists, and the default model of its conversations."""
         if agent_id is None:
             return None, self._default_model
         async with self._database.session() as records:
@@ -237,7 +229,7 @@ class RestoreService:
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
     ) -> tuple[Span, ...]:
-        """Put ranges of the log back into the window, and return what of them was outside."""
+        """Restore spans of the log into the window, and return those that were outside."""
         async with self._database.transaction() as records:
             found = await records.log.lock(tenant_id, conversation_id, self._default_model)
             if found is None:
@@ -248,14 +240,14 @@ class RestoreService:
                 await self._active.rejoin(records, found, outside)
         return outside
 
-    # --- what is restored -----------------------------------------------------------------
+    # --- sources ----------------------------------------------------------------------------
 
-    async def _stored(self, part: SnapshotPart) -> AsyncIterator[Source]:
+    async def _log_messages(self, part: SnapshotPart) -> AsyncIterator[SourceMessage]:
         read = Read(BATCH_BYTES, MAX_BATCH_BYTES)
         async for page in originals_of(self._database, self._outputs, part, Content.FULL, read):
             for original in page:
                 message, output = original.message, original.message.output
-                yield Source(
+                yield SourceMessage(
                     part.conversation_id,
                     message.id,
                     FormatName(message.format),
@@ -263,20 +255,14 @@ class RestoreService:
                     max(len(message.body), output.byte_size if output is not None else 0),
                 )
 
-    async def _brought(
+    async def _imported_messages(
         self, tenant_id: str, session_id: str, source_id: str
-    ) -> AsyncIterator[Source]:
-        after = 0
-        while True:
-            async with self._database.session() as records:
-                page = await records.snapshots.messages(
-                    tenant_id, session_id, after, PAGE_MESSAGES, source_id, Bound(BATCH_BYTES)
-                )
-            for position, body in page:
-                after = position
-                yield source_of(body)
-            if not page.has_more:
-                return
+    ) -> AsyncIterator[SourceMessage]:
+        read = Read(BATCH_BYTES, MAX_BATCH_BYTES)
+        pages = imported_entries(self._database, tenant_id, session_id, source_id, read)
+        async for page in pages:
+            for body in page:
+                yield source_of(body.decode())
 
     # --- copying --------------------------------------------------------------------------
 
@@ -284,35 +270,35 @@ class RestoreService:
         self,
         tenant_id: str,
         snapshot: Snapshot,
-        sources: AsyncIterator[Source],
+        sources: AsyncIterator[SourceMessage],
         target: _Target,
     ) -> None:
         async for batch in in_batches(sources, self._most_messages, MAX_BATCH_BYTES):
             copies = [_copy_of(target.conversation_id, source) for source in batch]
             found: Mapping[str, Sequence[int]] = {}
             for last in range(_MAX_ROUNDS)[::-1]:
-                found = await self._found(target, copies)
+                found = await self._existing(target, copies)
                 try:
                     await self._add(tenant_id, snapshot, target, copies, found)
                     break
-                except Conflict:  # somebody else restores the same, or closed an open call
+                except Conflict:  # a concurrent restore, or an open call was closed
                     if not last:
                         raise
             known = [seqs for copy, seqs in found.items() if copy not in target.added]
-            back = 0
+            rejoined = 0
             if known:
                 spans = spans_of(seq for seqs in known for seq in seqs)
                 outside = await self._rejoin(tenant_id, target.conversation_id, spans)
-                back = sum(
+                rejoined = sum(
                     any(span.holds(seq) for span in outside for seq in seqs) for seqs in known
                 )
             added = sum(copy.id in target.added for copy in copies)
-            target.count(back + added, len(copies))
+            target.count(rejoined + added, len(copies))
         if target.added:
-            await self._show_anew(tenant_id, target.conversation_id)
+            await self._start_epoch(tenant_id, target.conversation_id)
 
-    async def _show_anew(self, tenant_id: str, conversation_id: str) -> None:
-        """Have the next build of a conversation start an epoch (rule 4)."""
+    async def _start_epoch(self, tenant_id: str, conversation_id: str) -> None:
+        """Make the next build of a conversation start an epoch (rule 4)."""
         async with self._database.transaction() as records:
             found = await records.log.lock(tenant_id, conversation_id, self._default_model)
             if found is None:
@@ -321,13 +307,15 @@ class RestoreService:
             state = replace(found.state, view_version=version, view_cause="restored")
             await records.windows.move(conversation_id, state)
 
-    async def _found(self, target: _Target, copies: Sequence[_Copy]) -> dict[str, list[int]]:
-        """Return the seqs of those copies that the target's log has already (rule 2)."""
-        ids = [message_id for copy in copies for message_id in copy.known_as]
+    async def _existing(self, target: _Target, copies: Sequence[_Copy]) -> dict[str, list[int]]:
+        """Return the seqs of those copies that the target's log has (rule 2)."""
+        ids = [message_id for copy in copies for message_id in copy.possible_ids]
         async with self._database.session() as records:
             seqs = await records.snapshots.seqs_of(target.conversation_id, ids)
-        there = {copy.id: [seqs[name] for name in copy.known_as if name in seqs] for copy in copies}
-        return {copy: found for copy, found in there.items() if found}
+        existing = {
+            copy.id: [seqs[name] for name in copy.possible_ids if name in seqs] for copy in copies
+        }
+        return {copy: found for copy, found in existing.items() if found}
 
     async def _add(
         self,
@@ -337,86 +325,42 @@ class RestoreService:
         copies: Sequence[_Copy],
         found: Mapping[str, Sequence[int]],
     ) -> None:
-        """Append those copies that the log does not have, their calls renamed where they clash."""
+        """Append those copies that the log does not have, with clashing calls renamed."""
         calls: Mapping[str, str] | None = {}
-        asking = ""
+        origin = ""
         new: list[tuple[FormatName, dict[str, Any]]] = []
         for copy in copies:
             source = copy.source
             if not source.is_result:
-                asking = copy.id
-                calls = fresh_calls(source.own_calls, target.used_calls, asking)
+                origin = copy.id
+                calls = renamed_calls(source.own_calls, target.used_calls, origin)
             if copy.id in found:
                 continue
-            if source.is_result and asking in found:
+            if source.is_result and origin in found:
                 open_calls = (await self._find(tenant_id, target.conversation_id)).state.open_calls
-                calls = late_calls(source.answers, open_calls, asking)
+                calls = pending_calls(source.answers, open_calls, origin)
             if calls is not None:
-                new.append((source.format, copied(source, copy.id, snapshot.session_id, calls)))
+                new.append((source.format, copy_of(source, copy.id, snapshot.session_id, calls)))
         for format, run in groupby(new, key=itemgetter(0)):
             messages = [message for _, message in run]
             for start in range(0, len(messages), self._most_messages):
-                some = messages[start : start + self._most_messages]
-                await self._append(tenant_id, target.conversation_id, some, format)
-                target.added.update(message["id"] for message in some)
-
-
-async def originals_of(
-    database: Database,
-    outputs: StoredResults,
-    part: SnapshotPart,
-    content: Content,
-    read: Read,
-) -> AsyncIterator[list[Original]]:
-    """Yield the messages of a part as they came, a batch at a time; no session is open meanwhile.
-
-    Raises ServiceUnavailable where messages are missing, since their conversation is deleted.
-    """
-    for span in part.spans:
-        at = span.start
-        while at < span.end:
-            page = await read.page(_asking(database, part.conversation_id, at, span.end))
-            seqs = [message.seq for message in page]
-            if not seqs or seqs != list(range(at, at + len(seqs))):
-                raise changed_meanwhile()
-            at += len(seqs)
-            while page:
-                shown = await outputs.originals(part.conversation_id, page, content, read)
-                del page[: len(shown)]
-                yield shown
-                shown.clear()  # or the next batch would be read while this one is held
-                await read.let_go()
-
-
-def _asking(
-    database: Database, conversation_id: str, start: int, end: int
-) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
-    async def ask(bound: Bound) -> Page[StoredMessage]:
-        async with database.session() as records:
-            return await records.log.page(
-                conversation_id, start - 1, end, "asc", PAGE_MESSAGES, bound
-            )
-
-    return ask
-
-
-def changed_meanwhile() -> ServiceUnavailable:
-    """Return the error for a snapshot that lost messages while it was read."""
-    return ServiceUnavailable("The snapshot changed while it was read", {"reason": "changed"})
+                batch = messages[start : start + self._most_messages]
+                await self._append(tenant_id, target.conversation_id, batch, format)
+                target.added.update(message["id"] for message in batch)
 
 
 async def in_batches(
-    sources: AsyncIterator[Source], most_messages: int, most_bytes: int
-) -> AsyncIterator[list[Source]]:
-    """Yield messages in batches that begin and end between call groups (rule 3)."""
-    batch: list[Source] = []
-    group: list[Source] = []
+    sources: AsyncIterator[SourceMessage], max_messages: int, max_bytes: int
+) -> AsyncIterator[list[SourceMessage]]:
+    """Yield messages in batches that start and end between call groups (rule 3)."""
+    batch: list[SourceMessage] = []
+    group: list[SourceMessage] = []
     size = 0
     async for source in sources:
         if not source.is_result:
             batch, group = batch + group, []
         size += source.size_bytes
-        if batch and (size > most_bytes or len(batch) + len(group) >= most_messages):
+        if batch and (size > max_bytes or len(batch) + len(group) >= max_messages):
             yield batch
             batch, size = [], sum(item.size_bytes for item in (*group, source))
         group.append(source)
@@ -424,9 +368,9 @@ async def in_batches(
         yield batch + group
 
 
-def _copy_of(target_id: str, source: Source) -> _Copy:
+def _copy_of(target_id: str, source: SourceMessage) -> _Copy:
     own_id, pieces = copy_id(target_id, source), source.pieces
-    known_as = piece_ids(own_id, pieces)
+    possible_ids = piece_ids(own_id, pieces)
     if source.conversation_id == target_id:
-        known_as += piece_ids(source.id, pieces)
-    return _Copy(source, own_id, known_as)
+        possible_ids += piece_ids(source.id, pieces)
+    return _Copy(source, own_id, possible_ids)

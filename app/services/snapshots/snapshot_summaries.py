@@ -1,9 +1,9 @@
-"""Recaps: what a snapshot says of its window in a few sentences (I1).
+"""Summaries of snapshots: a few sentences on the content of their windows.
 
-1. A recap fails in any way without failing the snapshot: then it says that it failed.
-2. What the active compaction has summarised is told by that summary, and not read again.
-3. However large a window is, at most `FIRST_MESSAGES` and `LAST_MESSAGES` of it are read, a page at
-   a time, and a few hundred characters of each text. So a recap costs a few calls at most.
+1. A failed summary does not fail the snapshot, whose summary is `FAILED_SUMMARY` then.
+2. The summary of the active compaction replaces the messages that it covers.
+3. At most `FIRST_MESSAGES` and `LAST_MESSAGES` of the windows are read, a page at a time, and at
+   most `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls of any window.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from dataclasses import dataclass
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message, Role, Text
-from app.domain.compaction.summaries.prompt import SummaryRequest
-from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
+from app.domain.compaction.extractive import recap
+from app.domain.compaction.summaries import SummaryRequest
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
-from app.domain.snapshots.snapshots import (
-    FAILED_SUMMARY,
+from app.domain.snapshots.snapshots import FAILED_SUMMARY, SnapshotPart
+from app.domain.snapshots.summaries import (
     MIN_SUMMARY_CHARS,
     SUMMARY_PROMPT,
     SUMMARY_TOKENS,
-    SnapshotPart,
-    ends_of,
-    shortened,
+    truncated,
+    without_middle,
 )
 from app.services.common.read_permits import BATCH_BYTES, batches
 from app.services.compaction.summariser import Summariser
@@ -35,21 +34,21 @@ FIRST_MESSAGES = 200
 LAST_MESSAGES = 800
 PAGE_MESSAGES = 200
 MAX_TEXT_CHARS = 800
-"""Characters of each text that a model reads of a message."""
+"""Characters of each text of a message that the model reads."""
 
 _log = logging.getLogger("app.recaps")
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWindow:
-    """The active window of a conversation, as a snapshot is to hold it."""
+    """The active window of a conversation to save."""
 
     conversation: Conversation
     part: SnapshotPart
 
 
 class SnapshotSummaries:
-    """Says what happened in windows, by a model or by picking sentences out."""
+    """Summarises windows, by a model or by extracting sentences."""
 
     def __init__(self, database: Database, summariser: Summariser) -> None:
         self._database = database
@@ -62,63 +61,65 @@ class SnapshotSummaries:
         policy_model: str | None,
         model: str | None,
     ) -> str:
-        """Return a recap of all the windows, or the word that there is none (rule 1).
+        """Return a summary of all the windows, or `FAILED_SUMMARY` (rule 1).
 
-        Which model is asked follows E5; no session is open meanwhile.
+        The model is chosen like the model of a compaction (E5).
         """
         try:
             chosen = self._summariser.choose_model(None, policy_model, model)
             if chosen is None:
-                return await self._picked_out(windows)
-            return await self._told(tenant_id, windows, chosen)
+                return await self._extracted(windows)
+            return await self._generated(tenant_id, windows, chosen)
         except (ServiceUnavailable, ValidationError) as error:
             reason = error.facts.get("reason", error.code)
             _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
             return FAILED_SUMMARY
 
-    async def _picked_out(self, windows: Sequence[SnapshotWindow]) -> str:
+    async def _extracted(self, windows: Sequence[SnapshotWindow]) -> str:
         first, last = windows[0].part, windows[-1].part
         begins = _pages((first.conversation_id, span) for span in first.spans[:1])
         ends = _pages((last.conversation_id, span) for span in last.spans[-1:])
         opening, closing = await self._read(*begins[0]), await self._read(*ends[-1])
         messages = sum(window.part.message_count for window in windows)
-        return extract_snapshot_summary(messages, len(windows), opening, closing)
+        return recap(messages, len(windows), opening, closing)
 
-    async def _told(self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str) -> str:
-        effort = self._summariser.start_run(tenant_id)
-        ask = SummaryRequest(prompt=SUMMARY_PROMPT)
-        said: str | None = None
+    async def _generated(
+        self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str
+    ) -> str:
+        effort = self._summariser.effort(tenant_id)
+        request = SummaryRequest(prompt=SUMMARY_PROMPT)
+        summary: str | None = None
         batch: list[Message] = []
         async for messages in self._messages(windows):
             if batch:
                 result = await self._summariser.summarise(
                     batch,
-                    said,
-                    ask,
+                    summary,
+                    request,
                     model,
                     SUMMARY_TOKENS,
                     effort,
                     is_end=False,
-                    min_chars=MIN_SUMMARY_CHARS,
+                    least_chars=MIN_SUMMARY_CHARS,
                 )
-                said = result.text
+                summary = result.text
             batch = messages
         result = await self._summariser.summarise(
-            batch, said, ask, model, SUMMARY_TOKENS, effort, min_chars=MIN_SUMMARY_CHARS
+            batch, summary, request, model, SUMMARY_TOKENS, effort, least_chars=MIN_SUMMARY_CHARS
         )
         return result.text
 
     async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
-        """Yield what a model reads, in lists of about a page (rules 2 and 3)."""
+        """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""
         notes: dict[str, list[Message]] = {}
         pieces: list[tuple[str, Span]] = []
         for place, window in enumerate(windows, start=1):
-            summary, spans = await self._shown(window)
-            said = [f"Conversation {place} of {len(windows)} begins here"] * (len(windows) > 1)
-            said += [f"Earlier in this conversation: {summary}"] * (summary is not None)
-            notes[window.part.conversation_id] = list(map(_note, said))
+            summary, spans = await self._visible(window)
+            texts = [f"Conversation {place} of {len(windows)} begins here"] * (len(windows) > 1)
+            texts += [f"Earlier in this conversation: {summary}"] * (summary is not None)
+            notes[window.part.conversation_id] = list(map(_note, texts))
             pieces += [(window.part.conversation_id, span) for span in spans]
-        ends = ends_of(pieces, FIRST_MESSAGES, LAST_MESSAGES)
+        ends = without_middle(pieces, FIRST_MESSAGES, LAST_MESSAGES)
         left_out = count_in(span for _, span in pieces) - count_in(span for _, span in ends)
         page = [_note(f"{left_out:,} messages in the middle are left out")] if left_out else []
         for conversation_id, span in _pages(ends):
@@ -132,8 +133,8 @@ class SnapshotSummaries:
         if page:
             yield page
 
-    async def _shown(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
-        """Return the summary that a conversation shows, and what of the window stands beside it."""
+    async def _visible(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
+        """Return the active compaction's summary, and the spans of the window beside it."""
         state, part = window.conversation.state, window.part
         if state.compaction_id is None or state.span is None:
             return None, part.spans
@@ -147,14 +148,14 @@ class SnapshotSummaries:
         return receipt.summary, union((*minus(part.spans, (state.span,)), *kept))
 
     async def _read(self, conversation_id: str, span: Span) -> list[Message]:
-        """Return the messages of a span, shortened; a batch of them is held whole at a time."""
+        """Return the truncated messages of a span, read in batches."""
         async with self._database.session() as records:
             sizes = await records.log.sizes(conversation_id, span.start, span.end)
         messages: list[Message] = []
         for start, end in batches(sizes, BATCH_BYTES):
             async with self._database.session() as records:
                 rows = await records.contexts.rows(conversation_id, start, end, as_chat=False)
-            messages += [shortened(row.message(), MAX_TEXT_CHARS) for row in rows]
+            messages += [truncated(row.message(), MAX_TEXT_CHARS) for row in rows]
         return messages
 
 

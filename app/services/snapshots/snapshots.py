@@ -1,19 +1,17 @@
-"""Snapshots: saved, listed, read, imported, restored and deleted (I1-I4, S4).
+"""Snapshots: save, list, read, import, restore and delete.
 
-1. A snapshot is taken of windows as they are at one moment; a recap of them takes its time, with
-   no session open. What was deleted meanwhile is left out, and then the recap as well.
-2. Messages are read a page at a time. A reading that cannot be finished ends in an error.
+A snapshot stores the active windows of one moment; its summary is generated afterwards, with no
+session open. Conversations that are deleted meanwhile are left out, and then the summary too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import sendable
 from app.domain.common.pages import Bound, Page
@@ -21,35 +19,26 @@ from app.domain.conversations.active_window import marker_of
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import spans_through
-from app.domain.snapshots.snapshots import (
-    FORGOTTEN_SUMMARY,
-    Snapshot,
-    SnapshotModel,
-    SnapshotPart,
-    entry_of,
-    models_of,
-    read_import,
-)
+from app.domain.snapshots.entries import models_of, parse_import
+from app.domain.snapshots.snapshots import FORGOTTEN_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
 from app.services.common.read_permits import UNLIMITED, Read
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.snapshots.reading import complete, imported_entries, log_entries
 from app.services.snapshots.restores import (
-    PAGE_MESSAGES,
     RestoredConversation,
     RestoreService,
-    changed_meanwhile,
-    originals_of,
 )
 from app.services.snapshots.snapshot_summaries import SnapshotSummaries, SnapshotWindow
-from app.services.tool_output.stored_results import Content, Original, StoredResults
+from app.services.tool_output.stored_results import Content, StoredResults
 
 NO_MESSAGES = "Conversation has no messages"
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotImport:
-    """A snapshot that comes from elsewhere; `messages` are its entries, or bare messages."""
+    """An imported snapshot; `messages` are entries or bare messages."""
 
     messages: Sequence[Any]
     session_id: str | None = None
@@ -65,7 +54,7 @@ class SnapshotImport:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did, in all and for each conversation."""
+    """The result of a restore, in total and for each conversation."""
 
     session_id: str
     restored: int
@@ -74,13 +63,13 @@ class Restored:
 
 
 class SnapshotService:
-    """Takes snapshots of active windows, and brings them back."""
+    """Saves, reads, imports, restores and deletes snapshots."""
 
     def __init__(
         self,
         database: Database,
         resolver: SettingsResolver,
-        recaps: SnapshotSummaries,
+        summaries: SnapshotSummaries,
         restores: RestoreService,
         outputs: StoredResults,
         active: ActiveWindows,
@@ -88,7 +77,7 @@ class SnapshotService:
     ) -> None:
         self._database = database
         self._frames = resolver
-        self._recaps = recaps
+        self._summaries = summaries
         self._restores = restores
         self._outputs = outputs
         self._active = active
@@ -99,28 +88,28 @@ class SnapshotService:
     async def save_conversation(
         self, tenant_id: str, conversation_id: str, description: str | None = None
     ) -> Snapshot:
-        """Save the active window of a conversation; nothing is cleared (I1).
+        """Save the active window of a conversation, without clearing it.
 
         Raises NotFound, or ValidationError when the window is empty.
         """
-        found = await self._conversation(tenant_id, conversation_id)
-        windows = await self._windows(tenant_id, [found])
+        current = await self._conversation(tenant_id, conversation_id)
+        windows = await self._windows(tenant_id, [current])
         if not windows:
             raise ValidationError(NO_MESSAGES)
         conversation = windows[0].conversation
         seconds, cleared_at = conversation.rolling_window_seconds, conversation.state.cleared_at
-        made = await self._made(
-            tenant_id, windows, description, found.agent_id, cleared_at, seconds
+        snapshot = await self._snapshot_of(
+            tenant_id, windows, description, current.agent_id, cleared_at, seconds
         )
         policy = self._frames.policy_of(conversation)
         model = conversation.model or self._frames.default_model
-        recap = await self._recaps.of(tenant_id, windows, policy.compaction.model, model)
-        return await self._stored(tenant_id, replace(made, summary=recap), windows, None)
+        summary = await self._summaries.of(tenant_id, windows, policy.compaction.model, model)
+        return await self._store(tenant_id, replace(snapshot, summary=summary), windows, None)
 
     async def save_agent(
         self, tenant_id: str, agent_id: str, description: str | None = None
     ) -> Snapshot:
-        """Save the active windows of all conversations of an agent; nothing is cleared (I1).
+        """Save the active windows of all conversations of an agent, without clearing them.
 
         Raises NotFound, or ValidationError when all of them are empty.
         """
@@ -128,16 +117,16 @@ class SnapshotService:
         async with self._database.session() as records:
             ids = await records.conversations.ids_of_agent(tenant_id, agent_id)
             found = [
-                await records.conversations.find(tenant_id, given, self._frames.default_model)
-                for given in ids
+                await records.conversations.find(tenant_id, each, self._frames.default_model)
+                for each in ids
             ]
-        there = sorted(
+        conversations = sorted(
             filter(None, found), key=lambda item: (item.created_at, item.conversation_id)
         )
-        windows = await self._windows(tenant_id, there)
+        windows = await self._windows(tenant_id, conversations)
         if not windows:
             raise ValidationError("No conversation of the agent has messages")
-        made = await self._made(
+        snapshot = await self._snapshot_of(
             tenant_id,
             windows,
             description,
@@ -147,13 +136,13 @@ class SnapshotService:
         )
         policy = self._frames.policy(agent.settings.policy)
         model = agent.settings.model or self._frames.default_model
-        recap = await self._recaps.of(tenant_id, windows, policy.compaction.model, model)
-        return await self._stored(tenant_id, replace(made, summary=recap), windows, agent_id)
+        summary = await self._summaries.of(tenant_id, windows, policy.compaction.model, model)
+        return await self._store(tenant_id, replace(snapshot, summary=summary), windows, agent_id)
 
     async def _windows(
         self, tenant_id: str, conversations: Sequence[Conversation]
     ) -> list[SnapshotWindow]:
-        """Return the windows that hold messages, as they are by now."""
+        """Return the windows that are not empty now."""
         windows = []
         for conversation in conversations:
             try:
@@ -166,7 +155,7 @@ class SnapshotService:
                 windows.append(SnapshotWindow(settled, part))
         return windows
 
-    async def _made(
+    async def _snapshot_of(
         self,
         tenant_id: str,
         windows: Sequence[SnapshotWindow],
@@ -175,7 +164,6 @@ class SnapshotService:
         cleared_at: datetime | None,
         seconds: int | None,
     ) -> Snapshot:
-        """Return a snapshot of these windows, which has no summary yet."""
         now = self._active.now()
         start = marker_of(cleared_at, seconds, now)
         if start is None:
@@ -203,22 +191,24 @@ class SnapshotService:
             if model is not None:
                 yield SnapshotModel(window.part.conversation_id, model)
 
-    async def _stored(
+    async def _store(
         self,
         tenant_id: str,
         snapshot: Snapshot,
         windows: Sequence[SnapshotWindow],
         agent_id: str | None,
     ) -> Snapshot:
-        """Store a snapshot without the conversations that were deleted meanwhile (rule 1)."""
+        """Store a snapshot without the conversations that were deleted meanwhile."""
         async with self._database.transaction() as records:
-            # Locked, so that the agent's deletion sees the snapshot or this sees the deletion.
+            # The lock orders this transaction and a deletion of the agent.
             if agent_id is not None and not await records.agents.find(
                 tenant_id, agent_id, lock=True
             ):
                 raise NotFound.agent(agent_id)
-            there = await records.snapshots.hold(tenant_id, snapshot.conversation_ids)
-            parts = [window.part for window in windows if window.part.conversation_id in there]
+            existing = await records.snapshots.lock_conversations(
+                tenant_id, snapshot.conversation_ids
+            )
+            parts = [window.part for window in windows if window.part.conversation_id in existing]
             if not parts:
                 raise NotFound.conversation(snapshot.conversation_ids[0])
             if len(parts) < len(windows):
@@ -227,35 +217,37 @@ class SnapshotService:
                     summary=FORGOTTEN_SUMMARY,
                     message_count=sum(part.message_count for part in parts),
                     conversation_ids=tuple(part.conversation_id for part in parts),
-                    models=tuple(item for item in snapshot.models if item.conversation_id in there),
+                    models=tuple(
+                        item for item in snapshot.models if item.conversation_id in existing
+                    ),
                 )
             await records.snapshots.add(tenant_id, snapshot, parts)
         return snapshot
 
-    async def add_import(self, tenant_id: str, given: SnapshotImport) -> Snapshot:
-        """Store a snapshot that comes from elsewhere (I2).
+    async def add_import(self, tenant_id: str, new: SnapshotImport) -> Snapshot:
+        """Store an imported snapshot.
 
-        Raises ValidationError for messages that no log would take, Conflict when its id is taken.
+        Raises ValidationError for messages that an append would refuse, Conflict for a used id.
         """
-        count = len(given.messages)
-        if given.message_count is not None and given.message_count != count:
+        count = len(new.messages)
+        if new.message_count is not None and new.message_count != count:
             raise ValidationError.at("/message_count", f"There are {count} messages")
-        session_id = given.session_id or self._new_id()
-        # In a thread: a snapshot may have as many messages as fit a body.
-        messages = await asyncio.to_thread(read_import, given.messages, session_id)
-        timestamp = given.timestamp or self._active.now()
+        session_id = new.session_id or self._new_id()
+        # In a thread: the number of messages is bounded by the size of the body only.
+        messages = await asyncio.to_thread(parse_import, new.messages, session_id)
+        timestamp = new.timestamp or self._active.now()
         snapshot = Snapshot(
             session_id=session_id,
             timestamp=timestamp,
-            description=sendable(given.description) if given.description is not None else None,
-            summary=sendable(given.summary),
+            description=sendable(new.description) if new.description is not None else None,
+            summary=sendable(new.summary),
             message_count=count,
-            window_start=given.window_start or timestamp,
-            window_end=given.window_end or timestamp,
-            agent_id=given.agent_id,
+            window_start=new.window_start or timestamp,
+            window_end=new.window_end or timestamp,
+            agent_id=new.agent_id,
             conversation_ids=tuple(dict.fromkeys(message.source_id for message in messages)),
             imported=True,
-            models=models_of(given.models, messages, session_id),
+            models=models_of(new.models, messages, session_id),
         )
         async with self._database.session() as records:
             if not await records.snapshots.add(tenant_id, snapshot, messages=messages):
@@ -274,7 +266,7 @@ class SnapshotService:
         conversation_id: str | None = None,
         read: Read = UNLIMITED,
     ) -> Page[Snapshot]:
-        """Return a page, newest first, after the time and id of the page before (I3)."""
+        """Return a page, newest first, after the time and id that ended the previous page."""
         async with self._database.session() as records:
             return await records.snapshots.page(
                 tenant_id, agent_id, conversation_id, limit, before, Bound(read.max_bytes)
@@ -288,7 +280,7 @@ class SnapshotService:
         before: tuple[datetime, str] | None,
         read: Read = UNLIMITED,
     ) -> Page[Snapshot]:
-        """Return a page of an agent's snapshots, its conversations' too; raises NotFound."""
+        """Return a page of the snapshots of an agent and its conversations; raises NotFound."""
         await self._agent(tenant_id, agent_id)
         return await self.page(tenant_id, limit, before, agent_id=agent_id, read=read)
 
@@ -300,61 +292,33 @@ class SnapshotService:
         before: tuple[datetime, str] | None,
         read: Read = UNLIMITED,
     ) -> Page[Snapshot]:
-        """Return a page of the snapshots with a part of a conversation; raises NotFound."""
+        """Return a page of the snapshots with messages of a conversation; raises NotFound."""
         await self._conversation(tenant_id, conversation_id)
         return await self.page(tenant_id, limit, before, conversation_id=conversation_id, read=read)
 
     async def read(
         self, tenant_id: str, session_id: str, content: Content, read: Read = UNLIMITED
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
-        """Return a snapshot, and its entries as JSON texts, page by page (I2); raises NotFound.
+        """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
-        Who takes entries out of a page when they are sent need not hold them all.
-
-        The pages end in ServiceUnavailable where they would not be all of it (rule 2).
+        The pages end in ServiceUnavailable if entries are missing. The caller may remove entries
+        from a page to free their memory.
         """
         snapshot, parts = await self._found(tenant_id, session_id)
         if snapshot.imported:
-            pages = self._brought(tenant_id, snapshot, read)
+            pages = imported_entries(self._database, tenant_id, session_id, None, read)
         else:
-            pages = self._entries(parts, content, read)
-        return snapshot, _all_of(snapshot, pages)
-
-    async def _entries(
-        self, parts: Sequence[SnapshotPart], content: Content, read: Read
-    ) -> AsyncGenerator[list[bytes]]:
-        for part in parts:
-            async for page in originals_of(self._database, self._outputs, part, content, read):
-                entries = [_entry(original, part.conversation_id) for original in page]
-                page.clear()
-                yield entries
-
-    async def _brought(
-        self, tenant_id: str, snapshot: Snapshot, read: Read
-    ) -> AsyncGenerator[list[bytes]]:
-        after, session_id = 0, snapshot.session_id
-
-        async def ask(bound: Bound) -> Page[tuple[int, str]]:
-            async with self._database.session() as records:
-                return await records.snapshots.messages(
-                    tenant_id, session_id, after, PAGE_MESSAGES, None, bound
-                )
-
-        while page := await read.page(ask):
-            after = page[-1][0]
-            entries = [body.encode() for _, body in page]
-            page.clear()
-            yield entries
-            await read.let_go()
+            pages = log_entries(self._database, self._outputs, parts, content, read)
+        return snapshot, complete(snapshot, pages)
 
     # --- restoring and deleting -----------------------------------------------------------
 
     async def restore(
         self, tenant_id: str, session_id: str, conversation_id: str | None = None
     ) -> Restored:
-        """Bring the messages back into the windows they came from, or into one other (I4).
+        """Restore the messages into their own conversations, or all into another one.
 
-        What is active there already is skipped. Raises NotFound for an unknown snapshot or
+        Messages that are active there are skipped. Raises NotFound for an unknown snapshot or
         conversation, ValidationError for several conversations that would go into one.
         """
         snapshot, parts = await self._found(tenant_id, session_id)
@@ -367,7 +331,7 @@ class SnapshotService:
         )
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
-        """Delete a snapshot; return rows by table. Raises NotFound."""
+        """Delete a snapshot and return the rows deleted by table; raises NotFound."""
         async with self._database.session() as records:
             deleted = await records.snapshots.remove(tenant_id, session_id)
         if not deleted["snapshots"]:
@@ -397,32 +361,6 @@ class SnapshotService:
         if found is None:
             raise NotFound.agent(agent_id)
         return found
-
-
-async def _all_of(
-    snapshot: Snapshot, pages: AsyncGenerator[list[bytes]]
-) -> AsyncGenerator[list[bytes]]:
-    left = snapshot.message_count
-    async for page in pages:
-        left -= len(page)
-        yield page
-    if left:
-        raise changed_meanwhile()
-
-
-def _entry(original: Original, conversation_id: str) -> bytes:
-    message, ref = original.message, original.message.output_ref
-    own = {
-        "id": message.id,
-        "conversation_id": conversation_id,
-        "seq": message.seq,
-        "format": message.format,
-        "created_at": message.created_at.isoformat(),
-        "output_ref": asdict(ref) if ref is not None else None,
-        "content_truncated": original.is_truncated,
-        "content_collected": original.is_collected,
-    }
-    return json_text.dump_stored(entry_of(original.piece, own))
 
 
 def _no_snapshot(session_id: str) -> NotFound:

@@ -90,7 +90,7 @@ def test_the_rest_asks_for_none() -> None:
     assert DOCUMENT["security"] == [{SCHEME: []}]
     schemes = DOCUMENT["components"]["securitySchemes"]
     assert {scheme["scheme"] for scheme in schemes.values()} == {"bearer"}
-    assert {path for _, path, _ in OPEN} <= authentication.OPEN
+    assert {path for _, path, _ in OPEN} <= authentication.PUBLIC_PATHS
     for _, path, operation in OPEN:
         assert operation["security"] == ([{}, {WATCHER: []}] if path == "/metrics" else [])
         assert ("401" in operation["responses"]) is (path == "/metrics")

@@ -38,7 +38,8 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.types import Receive, Scope, Send
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.api.mcp.endpoint import CONVERSATION, CONVERSATION_HEADER, PATHS, McpEndpoint
+from app.api.mcp.binding import CONVERSATION, CONVERSATION_HEADER
+from app.api.mcp.endpoint import PATHS, McpEndpoint
 from app.composition import utc_now
 from app.domain.common.json_structure import StructureLimits
 from app.domain.prompt.agent_tools import AGENT_TOOLS
@@ -609,12 +610,12 @@ async def test_a_database_that_is_away_is_told(settings: Settings) -> None:
 
 
 async def test_a_call_has_a_deadline(settings: Settings) -> None:
-    """M: what takes too long is given up, and the model is told."""
+    """M: a call over the deadline is cancelled, and its result is an error."""
     async with unguarded(create_app(settings), endpoint_of(0.0)) as client:
         answer = await client.post(BOUND, json=RECALL, headers=ASKED)
     told = answer.json()["result"]
     assert told["isError"]
-    assert told["content"][0]["text"] == "recall took longer than 0 s and was given up."
+    assert told["content"][0]["text"] == "recall took longer than 0 s and was cancelled."
 
 
 async def test_what_nobody_expected_says_nothing(
@@ -627,7 +628,7 @@ async def test_what_nobody_expected_says_nothing(
         answer = await client.post(BOUND, json=RECALL, headers=ASKED)
     assert answer.json()["error"] == {
         "code": INTERNAL_ERROR,
-        "message": "Something went wrong here; the log of the service has more",
+        "message": "Internal error; see the log of the service",
     }
     (record,) = [record for record in caplog.records if record.name == "app.api"]
     assert record.getMessage() == "request_failed"

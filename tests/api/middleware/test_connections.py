@@ -19,7 +19,7 @@ from app.api.middleware.connections import (
     MAX_HEADERS,
     BoundedProtocol,
     ConnectionLimits,
-    most_connections,
+    max_connections,
 )
 from app.main import create_app
 from app.settings import Settings
@@ -270,8 +270,8 @@ def test_what_comes_after_an_early_answer_is_bounded(
 
 def test_connections_are_within_the_files_of_the_process() -> None:
     """A process does not take connections that it has no file for."""
-    assert most_connections(1) == 1
-    assert most_connections(10**9) < 10**9
+    assert max_connections(1) == 1
+    assert max_connections(10**9) < 10**9
 
 
 @pytest.mark.parametrize(
@@ -291,4 +291,4 @@ def test_a_request_has_one_host(settings: Settings, head: bytes, status: int) ->
         answer = sent(int(url.rpartition(":")[2]), closing(head))
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:300]
     if status == 400:
-        assert b"one Host header" in answer
+        assert b"exactly one Host header" in answer

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.bodies import NO_ANSWER
 from app.api.http.dependencies import Services
-from app.api.middleware.authentication import Guard
-from app.api.middleware.request_logging import Observing
+from app.api.middleware.authentication import AuthenticationMiddleware
+from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.domain.common.errors import Unauthenticated
 from app.domain.tenancy.api_keys import Caller
 from app.domain.tenancy.quotas import QuotaKind
@@ -132,8 +132,8 @@ async def test_a_refused_caller_has_an_id() -> None:
         raise AssertionError("a stranger came in")
 
     counted = Counted()
-    guarded = Guard(never, keys=Strangers(), take=no_limit)
-    async with client_of(Observing(guarded, counted, access_log=False)) as client:
+    guarded = AuthenticationMiddleware(never, keys=Strangers(), take=no_limit)
+    async with client_of(RequestLoggingMiddleware(guarded, counted, access_log=False)) as client:
         answer = await client.get("/v1/conversations", headers={"X-Request-Id": "who"})
     assert assert_problem(answer, 401, "UNAUTHENTICATED")["request_id"] == "who"
     assert answer.headers["x-request-id"] == "who"
@@ -180,7 +180,7 @@ async def test_an_error_above_the_routes(lines: Lines) -> None:
         raise LookupError("secret words")
 
     counted = Counted()
-    async with client_of(Observing(fail, counted, access_log=True)) as client:
+    async with client_of(RequestLoggingMiddleware(fail, counted, access_log=True)) as client:
         answer = await client.request("BREW", "/v1/x", headers={"X-Request-Id": "r"})
     assert assert_problem(answer, 500, "INTERNAL")["request_id"] == "r"
     assert counted.answers == [("other", "none", 500)]
@@ -201,7 +201,7 @@ async def test_an_error_after_the_answer_began(lines: Lines) -> None:
 
     counted = Counted()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    await Observing(fail, counted, access_log=True)(scope, send, send)  # type: ignore[arg-type]
+    await RequestLoggingMiddleware(fail, counted, access_log=True)(scope, send, send)  # type: ignore[arg-type]
     assert [message["type"] for message in sent] == ["http.response.start"]
     assert counted.answers == [("GET", "none", 200)]
     assert len(lines.told("request_failed")) == 1
@@ -215,7 +215,7 @@ async def test_no_answer(lines: Lines) -> None:
 
     counted = Counted()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    await Observing(leave, counted, access_log=True)(scope, leave, leave)  # type: ignore[arg-type]
+    await RequestLoggingMiddleware(leave, counted, access_log=True)(scope, leave, leave)  # type: ignore[arg-type]
     assert counted.answers == [("GET", "none", NO_ANSWER)]
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.api.middleware.authentication import OPEN
+from app.api.middleware.authentication import PUBLIC_PATHS
 from app.domain.tenancy.quotas import TenantLimits
 from app.keys import create, revoke, set_limits
 from app.main import create_app
@@ -45,7 +45,7 @@ async def test_every_operation_wants_the_key(guarded: httpx.AsyncClient, key: st
     for method, path in calls:
         for headers in ({}, {"Authorization": "Basic x"}, bearer("x"), bearer(key + "x")):
             answer = await guarded.request(method, path, headers=headers)
-            if path in OPEN:
+            if path in PUBLIC_PATHS:
                 assert answer.status_code == 200
             else:
                 assert_problem(answer, 401, "UNAUTHENTICATED")

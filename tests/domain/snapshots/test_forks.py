@@ -1,4 +1,4 @@
-"""What a fork begins with, as values: its window, the compaction that fits, its blobs (I6)."""
+"""What a fork begins with, as values: its window, its compaction, its blobs (I6)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from app.domain.conversations.view import (
 from app.domain.snapshots.forks import (
     BATCH_BLOBS,
     BATCH_BYTES,
-    batches,
-    fits,
-    head_at,
-    puts_back,
+    blob_batches,
+    covers_only,
+    restores_log,
+    state_at,
     window_at,
 )
 from app.domain.tool_output.blobs import Blob
@@ -62,7 +62,7 @@ def test_a_forks_window_is_its_sources(window: ActiveWindow, at_seq: int) -> Non
     """I6, B2: it shows what its source shows of the log, or all of an earlier one unseen there."""
     cut = window_at(ConversationState(MOST, window=window), at_seq, NOW)
     held = shown(window, at_seq)
-    assert puts_back(ConversationState(MOST, window=window), at_seq) == (
+    assert restores_log(ConversationState(MOST, window=window), at_seq) == (
         not held and 0 < at_seq < MOST
     )
     assert shown(cut, at_seq) == (held or set(range(1, at_seq + 1 if at_seq < MOST else 1)))
@@ -101,14 +101,14 @@ def test_what_is_put_back_is_newer_than_the_clear(
 )
 def test_the_first_seq_that_a_view_fits(view: View, first: int) -> None:
     """I5, I6: a compaction goes along where all that it hides and clears does."""
-    assert [seq for seq in range(25) if fits(view, seq)] == list(range(first, 25))
+    assert [seq for seq in range(25) if covers_only(view, seq)] == list(range(first, 25))
 
 
 def test_a_head_at_an_earlier_seq() -> None:
     """I6, decision 24: of a clear there is what it cleared; to wait is said of the whole log."""
     state = ConversationState(9, cleared_seq=6, resume_at=100)
-    assert head_at(state, 9) == state
-    assert head_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at=0)
+    assert state_at(state, 9) == state
+    assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at=0)
 
 
 def blob(number: int, byte_size: int) -> Blob:
@@ -120,7 +120,7 @@ def blob(number: int, byte_size: int) -> Blob:
 def test_batches_are_bound_by_bytes(sizes: list[int]) -> None:
     """Cost model: no statement copies more than it has time for, and none is left out."""
     blobs = [blob(number, size) for number, size in enumerate(sizes)]
-    found = list(batches(blobs))
+    found = list(blob_batches(blobs))
     assert [item for batch in found for item in batch] == blobs
     for batch in found:
         assert len(batch) == 1 or sum(item.byte_size for item in batch) <= BATCH_BYTES
@@ -128,7 +128,7 @@ def test_batches_are_bound_by_bytes(sizes: list[int]) -> None:
 
 def test_batches_are_bound_by_number() -> None:
     """Cost model: nor more blobs than that."""
-    found = list(batches(blob(number, 1) for number in range(2 * BATCH_BLOBS + 1)))
+    found = list(blob_batches(blob(number, 1) for number in range(2 * BATCH_BLOBS + 1)))
     assert [len(batch) for batch in found] == [BATCH_BLOBS, BATCH_BLOBS, 1]
 
 

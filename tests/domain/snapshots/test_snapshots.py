@@ -19,22 +19,17 @@ from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.log.draft import draft
 from app.domain.conversations.view import Span, count_in, spans_of
 from app.domain.formats import FORMATS
-from app.domain.snapshots.snapshots import (
-    OWN_FIELDS,
-    Source,
-    copied,
+from app.domain.snapshots.copies import (
+    SourceMessage,
     copy_id,
-    ends_of,
-    entry_of,
-    fresh_calls,
-    late_calls,
-    message_of,
+    copy_of,
+    pending_calls,
     piece_ids,
-    read_import,
-    shortened,
-    source_of,
+    renamed_calls,
     with_calls,
 )
+from app.domain.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
+from app.domain.snapshots.summaries import truncated, without_middle
 from tests.domain.histories import QUICK, RawLog, raw_logs
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
@@ -69,7 +64,7 @@ def groups(log: RawLog) -> list[list[tuple[FormatName, dict[str, Any]]]]:
 
 # --- entries ---------------------------------------------------------------------------------
 
-fields = st.sampled_from((*OWN_FIELDS, "given", "role", "content", "mood"))
+fields = st.sampled_from((*ENTRY_FIELDS, "given", "role", "content", "mood"))
 values = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.just({"a": 1}))
 
 
@@ -108,24 +103,24 @@ def test_a_log_is_imported_as_it_is(log: RawLog) -> None:
         entry_of(raw, OWN | {"id": f"m{place}", "format": format})
         for place, (format, raw) in enumerate(log.messages)
     ]
-    found = read_import(json.loads(json.dumps(entries)), SESSION)
+    found = parse_import(json.loads(json.dumps(entries)), SESSION)
     for (format, raw), item in zip(log.messages, found, strict=True):
         source = source_of(item.body)
         assert source.format is format
         assert source.message == json.loads(json.dumps(raw))
-    again = read_import([json.loads(item.body) for item in found], SESSION)
+    again = parse_import([json.loads(item.body) for item in found], SESSION)
     assert again == found
 
 
 def test_ids_of_an_import_follow_from_its_places() -> None:
     """I2, I4: messages without an id get the same one whenever the file is imported."""
     bare = [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]
-    found = read_import(bare, SESSION)
-    assert found == read_import(bare, SESSION)
+    found = parse_import(bare, SESSION)
+    assert found == parse_import(bare, SESSION)
     one, two = (source_of(item.body) for item in found)
     assert one.id != two.id
     assert one.conversation_id == two.conversation_id
-    (other,) = read_import(bare[:1], SESSION.replace("9f", "90"))
+    (other,) = parse_import(bare[:1], SESSION.replace("9f", "90"))
     assert source_of(other.body).id != one.id
 
 
@@ -141,7 +136,7 @@ def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> Non
         "t": {"role": "tool", "tool_call_id": "c", "content": "x"},
     }
     with pytest.raises(ValidationError) as caught:
-        read_import([made[kind] for kind in kinds], SESSION)
+        parse_import([made[kind] for kind in kinds], SESSION)
     assert [problem.pointer for problem in caught.value.problems] == [f"/messages/{wrong}"]
 
 
@@ -161,7 +156,7 @@ def test_results_of_an_import_name_no_blob() -> None:
         {"role": "user", "content": [block]},
     ]
     entries = [message | {"format": "anthropic"} for message in messages]
-    _, found = read_import(entries, SESSION)
+    _, found = parse_import(entries, SESSION)
     assert source_of(found.body).message["content"][0] == {
         "type": "tool_result",
         "tool_use_id": "t",
@@ -179,16 +174,16 @@ def test_only_clashing_calls_get_other_ids(
     calls: list[str], used: frozenset[str], origin: str
 ) -> None:
     """I4: an id in use gives way to one that is not, always the same; others stay."""
-    fresh = fresh_calls(calls, used, origin)
+    fresh = renamed_calls(calls, used, origin)
     assert fresh.keys() == {*calls} & used
     assert not {*fresh.values()} & ({*calls} | used)
     assert len({*fresh.values()}) == len(fresh)
-    assert fresh == fresh_calls(calls, used, origin)
-    crowded = fresh_calls(calls, used | {*fresh.values()}, origin)
+    assert fresh == renamed_calls(calls, used, origin)
+    crowded = renamed_calls(calls, used | {*fresh.values()}, origin)
     assert not {*crowded.values()} & {*fresh.values()}
     waiting = [fresh.get(name, name) for name in calls]
-    assert late_calls(calls, waiting, origin) == {name: fresh.get(name, name) for name in calls}
-    assert late_calls([*calls, "unheard"], waiting, origin) is None
+    assert pending_calls(calls, waiting, origin) == {name: fresh.get(name, name) for name in calls}
+    assert pending_calls([*calls, "unknown"], waiting, origin) is None
 
 
 def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Message]:
@@ -200,9 +195,9 @@ def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Messa
 def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
     """I4: with every id in use, each group of every format still pairs, and says the same."""
     for group in groups(log):
-        sources = [Source("conversation", "m", format, raw) for format, raw in group]
+        sources = [SourceMessage("conversation", "m", format, raw) for format, raw in group]
         calls = sources[0].own_calls
-        fresh = fresh_calls(calls, frozenset(calls), "origin")
+        fresh = renamed_calls(calls, frozenset(calls), "origin")
         renamed = [(format, with_calls(raw, format, fresh)) for format, raw in group]
         for before, after in zip(_parsed(group), _parsed(renamed), strict=True):
             assert [item.id for item in after.calls] == [
@@ -225,9 +220,9 @@ def test_copies_are_messages_of_a_log(log: RawLog, used: frozenset[str]) -> None
         fresh: dict[str, str] = {}
         for place, (format, raw) in enumerate(group):
             timed = raw | {"timestamp": "2026-02-12T14:30:00Z"}
-            source = Source("conversation", f"m{place}", format, timed)
-            fresh = fresh_calls(source.own_calls, used, "origin") if not place else fresh
-            copy = copied(source, copy_id("target", source), SESSION, fresh)
+            source = SourceMessage("conversation", f"m{place}", format, timed)
+            fresh = renamed_calls(source.own_calls, used, "origin") if not place else fresh
+            copy = copy_of(source, copy_id("target", source), SESSION, fresh)
             made = draft(copy, format, len, "")
             assert [item.id for item in made] == [
                 *piece_ids(copy_id("target", source), source.pieces)
@@ -246,7 +241,7 @@ def test_copies_are_messages_of_a_log(log: RawLog, used: frozenset[str]) -> None
 
 def test_ids_of_copies_follow_from_source_and_target() -> None:
     """I4: the same message copied to the same place has the same id, and to another another."""
-    source = Source("conversation", "m1", CHAT, {"role": "user", "content": "x"})
+    source = SourceMessage("conversation", "m1", CHAT, {"role": "user", "content": "x"})
     ids = {
         copy_id("target", source),
         copy_id("target", source),
@@ -260,7 +255,7 @@ def test_ids_of_copies_follow_from_source_and_target() -> None:
 def test_what_the_model_said_alone_stays_alone() -> None:
     """I4, A5: a Responses item in an envelope is not joined with its neighbours, or sent marked."""
     item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
-    copy = copied(Source("c", "m", RESPONSES, item), "id", SESSION, {})
+    copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "id", SESSION, {})
     assert copy["output"] == [{"type": "message", "role": "assistant", "content": "hi"}]
     assert copy["restored_from"]["timestamp"] == "2026-01-01"
     (parsed,) = FORMATS[RESPONSES].parse(copy, "")
@@ -270,7 +265,7 @@ def test_what_the_model_said_alone_stays_alone() -> None:
 def test_a_result_known_by_its_id_keeps_its_call() -> None:
     """I4: a local shell's output may name its call in `id`, which is the copy's own by then."""
     item = {"type": "local_shell_call_output", "id": "call_7", "output": "{}"}
-    copy = copied(Source("c", "m", RESPONSES, item), "copy", SESSION, {"call_7": "call_8"})
+    copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "copy", SESSION, {"call_7": "call_8"})
     (parsed,) = FORMATS[RESPONSES].parse(copy, "")
     assert parsed.tool_call_id == "call_8"
     assert copy["id"] == "copy"
@@ -279,12 +274,12 @@ def test_a_result_known_by_its_id_keeps_its_call() -> None:
 def test_gemini_calls_without_ids_stay_so() -> None:
     """I4: what is known by its place is not named, in the call or in its result."""
     asked = {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}}]}
-    source = Source("c", "m", GEMINI, asked)
+    source = SourceMessage("c", "m", GEMINI, asked)
     assert source.own_calls == ()
     assert with_calls(asked, GEMINI, {"f": "x"}) == asked
 
 
-# --- what a summary is made of ---------------------------------------------------------------
+# --- the input of a summary ------------------------------------------------------------------
 
 
 @given(
@@ -303,19 +298,19 @@ def test_the_middle_of_a_large_window_is_left_out(
 
     every = seqs(pieces)
     expected = every if len(every) <= first + last else every[:first] + every[-last:]
-    assert seqs(ends_of(pieces, first, last)) == expected
+    assert seqs(without_middle(pieces, first, last)) == expected
 
 
 def test_long_texts_lose_their_middle() -> None:
     """I1: whatever is long in a message is shortened, the rest stays."""
     said = Message(Role.ASSISTANT, (Text("a" * 500 + "z" * 500), ToolCall("c", "f", "b" * 500)))
-    text, asked = shortened(said, 100).parts
+    text, asked = truncated(said, 100).parts
     assert isinstance(text, Text)
     assert isinstance(asked, ToolCall)
     assert text.text == f"{'a' * 50} […] {'z' * 50}"
     assert len(asked.arguments) < 120
     short = Message(Role.USER, (Text("short"),))
-    assert shortened(short, 100) == short
+    assert truncated(short, 100) == short
 
 
 def test_a_recap_says_what_is_there_asked_answered_and_open() -> None:

@@ -755,16 +755,16 @@ async def between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
 ) -> list[Any]:
     """Fork while something else is done once after the first rows were copied."""
-    copy_marks = ForkRepository.copy_marks
+    copy_pins_and_compactions = ForkRepository.copy_pins_and_compactions
     done: list[Any] = []
 
     async def first(self: ForkRepository, *arguments: Any) -> None:
         if not done:
             done.append(None)
             await work
-        await copy_marks(self, *arguments)
+        await copy_pins_and_compactions(self, *arguments)
 
-    monkeypatch.setattr(ForkRepository, "copy_marks", first)
+    monkeypatch.setattr(ForkRepository, "copy_pins_and_compactions", first)
     return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
 
 
@@ -845,7 +845,7 @@ async def test_a_repeated_key(harness: Harness) -> None:
     await harness.conversations.remove(TENANT, cid)
     assert await make(harness, cid, **asked) == first
     await harness.conversations.remove(TENANT, first.conversation_id)
-    with pytest.raises(Conflict, match="has been deleted"):
+    with pytest.raises(Conflict, match="was deleted"):
         await make(harness, cid, **asked)
 
 
@@ -883,7 +883,7 @@ async def of_another_tenant(harness: Harness) -> str:
     return own
 
 
-@pytest.mark.parametrize("name", ["COPY_MESSAGES", "REFS", "COPY_MARKS"])
+@pytest.mark.parametrize("name", ["COPY_MESSAGES", "REFS", "COPY_PINS_AND_COMPACTIONS"])
 async def test_copies_go_by_their_keys(database_url: str, name: str) -> None:
     """Cost model: a plan made for an empty table is kept, and must not walk a long one."""
     plan = await plan_of(database_url, getattr(statements, name))

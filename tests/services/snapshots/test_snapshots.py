@@ -13,8 +13,8 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY, Source
-from app.services.conversations.batches import Append
+from app.domain.snapshots.copies import SourceMessage
+from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.own_settings import OwnSettings
 from app.services.snapshots.restores import RestoreService, in_batches
@@ -472,15 +472,15 @@ async def test_an_import_whose_conversation_is_anothers_gets_its_own(
     assert len([entry async for page in pages for entry in page]) == 1
 
 
-async def sources_of(roles: str) -> AsyncIterator[Source]:
+async def sources_of(roles: str) -> AsyncIterator[SourceMessage]:
     """Yield a message per letter: user, assistant with a call, tool."""
     for number, role in enumerate(roles):
         made = {"u": user("x"), "a": asks("c"), "t": result("c")}[role]
-        yield Source("conversation", str(number), CHAT, made, 10)
+        yield SourceMessage("conversation", str(number), CHAT, made, 10)
 
 
 @pytest.mark.parametrize(
-    ("roles", "most_messages", "most_bytes", "batches"),
+    ("roles", "max_messages", "max_bytes", "batches"),
     [
         ("", 3, 1_000, []),
         ("u", 3, 1_000, ["u"]),
@@ -492,9 +492,9 @@ async def sources_of(roles: str) -> AsyncIterator[Source]:
     ],
 )
 async def test_batches_are_bounded_in_messages_and_bytes(
-    roles: str, most_messages: int, most_bytes: int, batches: list[str]
+    roles: str, max_messages: int, max_bytes: int, batches: list[str]
 ) -> None:
     """I4: a batch ends between groups, before it has too many messages or too much text."""
-    found = [batch async for batch in in_batches(sources_of(roles), most_messages, most_bytes)]
+    found = [batch async for batch in in_batches(sources_of(roles), max_messages, max_bytes)]
     said = ["".join(roles[int(source.id)] for source in batch) for batch in found]
     assert said == batches

@@ -1,10 +1,9 @@
-"""Forks in Postgres: the rows of a conversation, copied where they lie (I6).
+"""Forks in PostgreSQL: the rows of a conversation, copied inside the database (I6).
 
-1. What is copied never changes in its source, but for blobs: one may be collected, and stored again
-   with another content. A blob and its chunks are copied with one statement, which sees them as of
-   one moment, and only as the caller has seen them.
-2. Nothing of the source is locked, so that it goes on meanwhile. Whether it was deleted in between
-   is told by the messages, which are copied last: they are all there, or they are not.
+1. The copied rows of the source never change, except blobs, which may be collected and stored again
+   with another content. One statement copies a blob with its chunks, if it is unchanged.
+2. The source is not locked. Messages are copied last: their number shows whether the source was
+   deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ COPIED = {
         *("object_start", "object_size"),
     ),
 }
-"""The columns that a fork's rows have in common with those they are copied from, by table."""
+"""The columns that are copied to a fork, by table."""
 
 
 def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
-    """Return what inserts copies into a table; `others` are more columns and their values."""
+    """Return an INSERT of copies into a table; `others` are further columns and their values."""
     prefix = f"{alias}." if alias else ""
     into = ("conversation_id", *COPIED[table], *(column for column, _ in others))
     values = (
@@ -116,8 +115,8 @@ COPY_BLOBS = Statement(
     is_long=True,
 )
 
-# That a receipt of the chain was undone meanwhile is no matter of the fork.
-COPY_MARKS = Statement(
+# A compaction of the chain that is undone meanwhile is copied as well.
+COPY_PINS_AND_COMPACTIONS = Statement(
     f"""
         WITH RECURSIVE chain AS (
             SELECT compaction_id, parent_id FROM compactions
@@ -155,7 +154,7 @@ COPY_MESSAGES = Statement(
     is_long=True,
 )
 
-# The log's sums are those of its last row; what was promoted is so for that turn alone.
+# The sums of the log are those of its last row; promoted tools are promoted for one turn.
 SET_HEAD = Statement(
     """
         UPDATE heads h
@@ -183,7 +182,7 @@ SET_HEAD = Statement(
 )
 
 
-# The size of a long text is known without reading it.
+# PostgreSQL reads the length of a TOASTed text without the text.
 SIZE = Statement(
     """
         SELECT coalesce((
@@ -206,17 +205,12 @@ SIZE = Statement(
 
 
 class ForkRepository:
-    """Sentences about copying a conversation into another one."""
+    """Statements that copy a conversation into another one."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def add(self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None) -> bool:
-        """Create a conversation with an empty log and all settings of another one.
-
-        `metadata` replaces that of the source. False when the id is taken; raises NotFound when
-        there is no such source.
-        """
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
@@ -229,15 +223,10 @@ class ForkRepository:
         return bool(row["is_added"])
 
     async def refs(self, source_id: str, through_seq: int) -> list[str]:
-        """Return the ids of the blobs that messages up to a seq refer to."""
         rows = await self._session.all(REFS, source_id=UUID(source_id), through_seq=through_seq)
         return [row["blob_id"] for row in rows]
 
     async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
-        """Copy blobs with their chunks; their object keys are those of the copies.
-
-        False when one of them is not any more what it was (rule 1).
-        """
         row = await self._session.first(
             COPY_BLOBS,
             source_id=UUID(source_id),
@@ -250,16 +239,14 @@ class ForkRepository:
         return row is not None and row["copied"] == len(blobs)
 
     async def size(self, source_id: str, through_seq: int) -> int:
-        """Return the bytes of the messages up to a seq, and of the blobs that they refer to."""
         row = await self._session.first(SIZE, source_id=UUID(source_id), through_seq=through_seq)
         return int(row["size"]) if row is not None else 0
 
-    async def copy_marks(
+    async def copy_pins_and_compactions(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:
-        """Copy the pins and the uses of blobs up to a seq, and a receipt with all before it."""
         await self._session.run(
-            COPY_MARKS,
+            COPY_PINS_AND_COMPACTIONS,
             source_id=UUID(source_id),
             fork_id=UUID(fork_id),
             through_seq=through_seq,
@@ -269,7 +256,6 @@ class ForkRepository:
     async def copy_messages(
         self, source_id: str, fork_id: str, after_seq: int, through_seq: int
     ) -> int:
-        """Copy the messages after one seq and up to another, and return how many there were."""
         return await self._session.run(
             COPY_MESSAGES,
             source_id=UUID(source_id),
@@ -278,20 +264,15 @@ class ForkRepository:
             through_seq=through_seq,
         )
 
-    async def set_head(self, fork_id: str, head: ConversationState) -> None:
-        """Set the head of a log that was copied, but for its window and what is shown of it.
-
-        Turns, tokens and the newest time are those of the log's last message. Tools stay promoted
-        if the turn they were promoted in is not yet to come.
-        """
+    async def set_head(self, fork_id: str, state: ConversationState) -> None:
         await self._session.run(
             SET_HEAD,
             fork_id=UUID(fork_id),
-            head_seq=head.head_seq,
-            resume_at=head.resume_at,
-            promoted=list(head.promoted),
-            promoted_turn=head.promoted_turn,
-            window_seconds=head.window_seconds,
-            cleared_at=head.cleared_at,
-            cleared_seq=head.cleared_seq,
+            head_seq=state.head_seq,
+            resume_at=state.resume_at,
+            promoted=list(state.promoted),
+            promoted_turn=state.promoted_turn,
+            window_seconds=state.window_seconds,
+            cleared_at=state.cleared_at,
+            cleared_seq=state.cleared_seq,
         )

@@ -1,9 +1,7 @@
-"""Snapshots in Postgres: a row each, with its parts or, for an imported one, its messages (I1-I4).
+"""Snapshots in PostgreSQL: a row each, with its parts or the messages of an import.
 
-1. Whoever adds a part holds the key of its conversation's head, so that a deletion, which locks
-   the head, leaves no part behind (A7).
-2. Whoever takes a part away locks the snapshots it belongs to before he reads their counts: the
-   last one to do so takes the snapshot with it.
+A transaction that adds a part holds a key-share lock on the head of its conversation, so that a
+deletion, which locks the head, leaves no part behind (A7).
 """
 
 from __future__ import annotations
@@ -19,14 +17,10 @@ from app.adapters.postgres.conversations.snapshot_removal import REMOVED_ROWS
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.view import Span
-from app.domain.snapshots.snapshots import (
-    Imported,
-    Snapshot,
-    SnapshotModel,
-    SnapshotPart,
-)
+from app.domain.snapshots.entries import ImportedMessage
+from app.domain.snapshots.snapshots import Snapshot, SnapshotModel, SnapshotPart
 
-HOLD = Statement(
+LOCK_CONVERSATIONS = Statement(
     """
         SELECT h.conversation_id
         FROM heads h
@@ -43,7 +37,7 @@ FIRST_AT = Statement(
         WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = CAST(:seq AS bigint)
         """
 )
-# Spans come as the text of their array: an array of arrays would be a flat one.
+# Spans are passed as the text of their array: PostgreSQL would flatten an array of arrays.
 ADD = Statement(
     """
         WITH added AS (
@@ -68,7 +62,7 @@ ADD = Statement(
                 CAST(:part_ids AS uuid[]), CAST(:part_spans AS text[]),
                 CAST(:part_counts AS bigint[])
             ) AS part (conversation_id, spans, message_count)
-        ), brought AS (
+        ), imported AS (
             INSERT INTO snapshot_messages (tenant_id, session_id, position, source_id, body)
             SELECT added.tenant_id, added.session_id, item.position, item.source_id, item.body
             FROM added, unnest(CAST(:source_ids AS text[]), CAST(:bodies AS text[]))
@@ -208,23 +202,22 @@ REMOVE = Statement(
 
 
 class SnapshotRepository:
-    """Sentences about snapshots."""
+    """Statements on snapshots."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def hold(self, tenant_id: str, conversation_ids: Sequence[str]) -> list[str]:
-        """Keep conversations from being deleted until the transaction ends (rule 1).
-
-        Returns those of them that there are.
-        """
+    async def lock_conversations(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> list[str]:
         rows = await self._session.all(
-            HOLD, tenant_id=tenant_id, conversation_ids=[UUID(given) for given in conversation_ids]
+            LOCK_CONVERSATIONS,
+            tenant_id=tenant_id,
+            conversation_ids=[UUID(each) for each in conversation_ids],
         )
         return [str(row["conversation_id"]) for row in rows]
 
     async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
-        """Return the time of a message as the active window sees it, None without such a one."""
         row = await self._session.first(FIRST_AT, conversation_id=UUID(conversation_id), seq=seq)
         return row["first_at"] if row is not None else None
 
@@ -233,9 +226,8 @@ class SnapshotRepository:
         tenant_id: str,
         snapshot: Snapshot,
         parts: Sequence[SnapshotPart] = (),
-        messages: Sequence[Imported] = (),
+        messages: Sequence[ImportedMessage] = (),
     ) -> bool:
-        """Store a snapshot; False when its id is taken."""
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
@@ -250,7 +242,7 @@ class SnapshotRepository:
             models=json_text.dumps({item.conversation_id: item.model for item in snapshot.models}),
             timestamp=snapshot.timestamp,
             part_ids=[UUID(part.conversation_id) for part in parts],
-            part_spans=[_flat(part.spans) for part in parts],
+            part_spans=[_array_text(part.spans) for part in parts],
             part_counts=[part.message_count for part in parts],
             source_ids=[message.source_id for message in messages],
             bodies=[message.body for message in messages],
@@ -258,7 +250,6 @@ class SnapshotRepository:
         return row is not None
 
     async def find(self, tenant_id: str, session_id: str) -> Snapshot | None:
-        """Return a snapshot without its messages, or None."""
         row = await self._session.first(FIND, tenant_id=tenant_id, session_id=session_id)
         return _snapshot_from(row) if row is not None else None
 
@@ -271,24 +262,22 @@ class SnapshotRepository:
         before: tuple[datetime, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
-        """Return a page, newest first; `before` is the time and id it starts after (I3)."""
-        wanted: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "tenant_id": tenant_id,
             **limits(limit, bound),
             "before": before[0] if before else None,
             "before_id": before[1] if before else None,
         }
         if conversation_id is not None:
-            wanted |= {"agent_id": agent_id, "conversation_id": UUID(conversation_id)}
-            rows = await self._session.all(LIST_OF_CONVERSATION, **wanted)
+            parameters |= {"agent_id": agent_id, "conversation_id": UUID(conversation_id)}
+            rows = await self._session.all(LIST_OF_CONVERSATION, **parameters)
         elif agent_id is not None:
-            rows = await self._session.all(LIST_OF_AGENT, agent_id=agent_id, **wanted)
+            rows = await self._session.all(LIST_OF_AGENT, agent_id=agent_id, **parameters)
         else:
-            rows = await self._session.all(LIST, **wanted)
+            rows = await self._session.all(LIST, **parameters)
         return page_of(rows, _snapshot_from)
 
     async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
-        """Return what a snapshot holds of each conversation, the oldest conversation first."""
         rows = await self._session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
         return [SnapshotPart(str(row["conversation_id"]), _spans(row["spans"])) for row in rows]
 
@@ -301,10 +290,6 @@ class SnapshotRepository:
         source_id: str | None = None,
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[int, str]]:
-        """Return entries of an imported snapshot after a position, each with its own.
-
-        With a `source_id` only those of that conversation.
-        """
         rows = await self._session.all(
             MESSAGES,
             tenant_id=tenant_id,
@@ -316,19 +301,16 @@ class SnapshotRepository:
         return page_of(rows, lambda row: (row["position"], row["body"]))
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
-        """Delete a snapshot; returns rows deleted by table."""
         row = await self._session.first(REMOVE, tenant_id=tenant_id, session_id=session_id)
         return dict(row or {})
 
     async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> dict[str, int]:
-        """Return the seqs of those of the messages that the log has, by id."""
         rows = await self._session.all(
             SEQS_OF, conversation_id=UUID(conversation_id), ids=list(ids)
         )
         return {row["message_id"]: row["seq"] for row in rows}
 
     async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
-        """Return the ids of all calls in these spans."""
         rows = await self._session.all(
             CALLS_IN,
             conversation_id=UUID(conversation_id),
@@ -340,7 +322,7 @@ class SnapshotRepository:
 
 def _snapshot_from(row: Any) -> Snapshot:
     ids: Sequence[str] = row["conversation_ids"]
-    # None where the release before stored it; a deleted conversation's model stays unseen.
+    # Null in rows of an earlier release. Models of deleted conversations are left out.
     models: dict[str, str] = json_text.loads(row["models"] or "{}")
     return Snapshot(
         session_id=row["session_id"],
@@ -353,11 +335,11 @@ def _snapshot_from(row: Any) -> Snapshot:
         agent_id=row["agent_id"],
         conversation_ids=tuple(ids),
         imported=row["imported"],
-        models=tuple(SnapshotModel(given, models[given]) for given in ids if given in models),
+        models=tuple(SnapshotModel(each, models[each]) for each in ids if each in models),
     )
 
 
-def _flat(spans: Sequence[Span]) -> str:
+def _array_text(spans: Sequence[Span]) -> str:
     edges = (str(edge) for span in spans for edge in (span.start, span.end))
     return f"{{{','.join(edges)}}}"
 
