@@ -405,7 +405,7 @@ def test_a_service_whose_private_database_is_gone_ends(data_dir: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         _, log = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert "is not there any more" in log.splitlines()[-1]
+    assert "was deleted" in log.splitlines()[-1]
     assert "Traceback" not in log
 
 

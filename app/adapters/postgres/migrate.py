@@ -1,17 +1,15 @@
-"""Bringing a database to the schema that this version of the service works with.
+"""Migration of a database to the schema of this version.
 
-1. A revision is a number, the one its file in `migrations/versions/` begins with: `0001_….py`.
-2. A schema newer than this version counts as current: migrations stay safe beside the previous
-   release, which may restart while the next one rolls out. So they only add, and what they add
-   to a table that is there has a default or may be null.
-3. One process migrates at a time; the others wait for its advisory lock and find nothing to do.
-   They ask for it again and again: a session that waits inside a statement would in turn be
-   waited for by an index that is built concurrently.
-4. No statement waits longer than 4 s for a lock or runs longer than 5 s, so a migration can
-   never stop the service. One that must, raises the limit for itself with `SET LOCAL`. One that
-   waited in vain is rolled back and tried again a little later.
+1. A revision is the number at the start of its file name in `migrations/versions/`: `0001_….py`.
+2. A schema newer than this version is accepted: the previous release may restart during a rollout.
+   Migrations only add, and new columns have a default or are nullable.
+3. One process migrates at a time, under an advisory lock that the others poll: a session that waits
+   inside a statement would block CREATE INDEX CONCURRENTLY.
+4. A statement waits at most 4 s for a lock and runs at most 5 s, so that a migration never stops
+   the service; a longer one raises its limit with `SET LOCAL`. After a lock timeout the migration
+   is rolled back and tried again.
 5. The URL must reach PostgreSQL itself or a pooler in session mode (decision 35).
-6. Alembic and SQLAlchemy cost half a second to import, so only a database that needs them does.
+6. Alembic and SQLAlchemy take half a second to import, so they are imported for a migration only.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
 LIMITS = {"lock_timeout": "4s", "statement_timeout": "5s"}
 ATTEMPTS = 6
-"""How often a migration is tried that waits for a lock in vain (rule 4)."""
+"""The maximum of attempts after lock timeouts (rule 4)."""
 
-_LOCK = 0x636F_6E74_6578_7400  # "context": one number for all processes of this service
+_LOCK = 0x636F_6E74_6578_7400  # "context" in ASCII
 _PAUSE_SECONDS = 0.2
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 10.0
@@ -44,39 +42,39 @@ _log = logging.getLogger("app.adapters.postgres.migrate")
 
 
 class MigrationError(Exception):
-    """The schema cannot be read or brought up to date; the text says why in one sentence."""
+    """The schema cannot be read or migrated, for the reason in the text."""
 
 
 class DatabaseUnusable(MigrationError):
-    """The database that the settings name does not answer, or not to this user."""
+    """The configured database does not answer, or refuses the user."""
 
 
 def head(migrations: Path = MIGRATIONS) -> int:
-    """Return the newest revision that ships with this version; 0 when there is none."""
+    """Return the newest revision of this version; 0 if there is none."""
     names = (file.name for file in (migrations / "versions").glob("[0-9]*_*.py"))
     return max((int(name.partition("_")[0]) for name in names), default=0)
 
 
 def is_current(url: str, migrations: Path = MIGRATIONS) -> bool:
-    """Tell with one query whether the database has this version's schema, or a newer one.
+    """Return whether the database has this version's schema or a newer one.
 
-    Raises DatabaseUnusable when the database does not answer.
+    Raises DatabaseUnusable.
     """
-    with _told():
+    with _translated_errors():
         return asyncio.run(_revision(url)) >= head(migrations)
 
 
 def migrate(url: str, migrations: Path = MIGRATIONS) -> None:
-    """Run the migrations that the database lacks, alone among all processes (rule 3).
+    """Run the missing migrations, in one process at a time (rule 3).
 
-    Raises MigrationError, with the failed migration rolled back and those before it kept.
+    Raises MigrationError. A failed migration is rolled back; the migrations before it stay.
     """
-    with _told():
+    with _translated_errors():
         asyncio.run(_migrate(url, migrations))
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
@@ -85,25 +83,25 @@ def _told() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def alone(url: str) -> AsyncIterator[None]:
-    """Keep every other process from migrating meanwhile (rule 3)."""
-    holder = await _connect(url)
+async def migration_lock(url: str) -> AsyncIterator[None]:
+    """Hold the lock of migrations (rule 3)."""
+    connection = await _connect(url)
     try:
-        while not await holder.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
+        while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
             await asyncio.sleep(_PAUSE_SECONDS)
         yield
     finally:
-        await holder.close(timeout=_ANSWER_SECONDS)
+        await connection.close(timeout=_ANSWER_SECONDS)
 
 
 async def _connect(url: str) -> asyncpg.Connection:
-    # No statement is kept under a name: the revision may be asked for through a pooler.
+    # No prepared statements: the revision may be read through a pooler.
     try:
         return await asyncpg.connect(
             url, timeout=_CONNECT_SECONDS, command_timeout=_ANSWER_SECONDS, statement_cache_size=0
         )
     except (ValueError, OverflowError) as exc:
-        raise DatabaseUnusable(f"The database's URL cannot be used: {exc}") from exc
+        raise DatabaseUnusable(f"The URL of the database is invalid: {exc}") from exc
 
 
 async def _revision(url: str) -> int:
@@ -117,7 +115,7 @@ async def _revision(url: str) -> int:
 
 
 async def _migrate(url: str, migrations: Path) -> None:
-    async with alone(url):
+    async with migration_lock(url):
         if await _revision(url) < head(migrations):
             await _upgrade(url, migrations)
 
@@ -127,7 +125,7 @@ async def _upgrade(url: str, migrations: Path) -> None:
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
 
-    # asyncpg reads the URL itself here, so that every form and option it knows is allowed.
+    # asyncpg parses the URL, so that all of its forms and options are accepted.
     connect = partial(asyncpg.connect, url, timeout=_CONNECT_SECONDS, server_settings=LIMITS)
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
     for attempt in range(1, ATTEMPTS + 1):

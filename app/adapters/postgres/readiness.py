@@ -1,4 +1,4 @@
-"""Whether the database answers, can be written, and has the schema of this version."""
+"""Readiness: the database answers, is writable, and has the schema of this version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from app.adapters.postgres.migrate import head
 from app.domain.common.errors import ServiceUnavailable
 
 READY_SECONDS = 1.0
-"""How long it may take to get a connection, and to answer; a probe does not wait much longer."""
+"""The timeout of a connection, and of its queries."""
 
 _STATE = Statement(
     """
@@ -19,17 +19,17 @@ _VERSION = Statement("SELECT max(version_num) AS revision FROM alembic_version")
 
 
 class Readiness:
-    """Asks the database; a schema newer than this version's counts as current."""
+    """Checks the database; a schema newer than this version's is accepted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._head = head()
 
     async def is_ready(self) -> bool:
-        """Tell whether the schema is this version's, so that requests can be answered.
+        """Return whether the database has the schema of this version.
 
-        Raises ServiceUnavailable without a database, within twice READY_SECONDS, and while it can
-        only be read: a standby, or a primary that was told to.
+        Raises ServiceUnavailable within twice READY_SECONDS if the database does not answer, and
+        if it is read-only.
         """
         async with self._store.session(READY_SECONDS) as session:
             state = await session.first(_STATE)
@@ -37,6 +37,6 @@ class Readiness:
                 return False
             if state["is_read_only"]:
                 facts = {"reason": "read_only", "retry_after": 1}
-                raise ServiceUnavailable("The database can only be read", facts)
+                raise ServiceUnavailable("The database is read-only", facts)
             row = await session.first(_VERSION)
             return row is not None and int(row["revision"] or 0) >= self._head

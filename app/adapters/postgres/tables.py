@@ -1,10 +1,10 @@
-"""The schema, as SQLAlchemy Core tables; `migrations/` creates exactly this.
+"""The schema as SQLAlchemy Core tables, the metadata of Alembic's autogenerate and check.
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it (decision 7); `agents`, `agent_versions`, `models`, `calibrations`, `creations`,
 `summariser_calls`, `snapshots`, `snapshot_messages`, `tenants`, `api_keys`, `key_uses` and
 `allowances` are small enough to be reference tables.
-JSON is kept as text: what came in goes out (decision 3).
+JSON is stored as text, so that it is returned byte for byte (decision 3).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def _time(name: str) -> sa.Column[object]:
 
 
 def _by_age(table: str) -> sa.Index:
-    """Return what retention finds old rows by."""
+    """Return the index that retention selects old rows by."""
     return sa.Index(f"{table}_by_age", "created_at", postgresql_using="brin")
 
 
-# What a tenant may do; null is what the settings say.
+# Quotas of a tenant; null is the default of the settings.
 tenants = sa.Table(
     "tenants",
     metadata,
@@ -52,7 +52,7 @@ api_keys = sa.Table(
     sa.Column("last_used_at", sa.DateTime(timezone=True)),
 )
 
-# How often a key came in an hour, and from where.
+# Requests of a key by hour and address.
 key_uses = sa.Table(
     "key_uses",
     metadata,
@@ -63,7 +63,7 @@ key_uses = sa.Table(
     sa.Column("refused", sa.BigInteger, nullable=False),
 )
 
-# What the processes together have taken of a tenant's limits in a window of time.
+# The use of a tenant's quotas in a rate window, by all processes.
 allowances = sa.Table(
     "allowances",
     metadata,
@@ -136,23 +136,23 @@ heads = sa.Table(
     # Why the last compaction failed, until one succeeds.
     sa.Column("last_failure", sa.Text),
     sa.Column("failed_at", sa.DateTime(timezone=True)),
-    # Results up to this seq have given way to placeholders, as far as they may.
+    # Tool results up to this seq are cleared, except those that stay.
     sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
-    # The own tools that the views of all results together name.
+    # The agent tools that the previews of all results name.
     sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
-    # The view that a scheduled collection has seen.
+    # The view version of the last scheduled blob collection.
     sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
     # The tools found by a search in this turn.
     sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
     sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
-    # The active window: all from this seq on, but for what `parts` takes out and puts back.
+    # The active window: all from this seq on, with the gaps and restored spans of `parts`.
     sa.Column("since", sa.BigInteger, nullable=False, server_default="1"),
     sa.Column("parts", sa.Text, nullable=False, server_default=""),
     sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
-    # Whether the calls that are open are outside the window, so that their results will be.
+    # Whether the open calls are outside the window; their results will be too.
     sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
-    # The rolling window that it was last moved by.
+    # The rolling window of the last move.
     sa.Column("window_seconds", sa.BigInteger),
     sa.Column("cleared_at", sa.DateTime(timezone=True)),
     sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
@@ -166,7 +166,7 @@ heads = sa.Table(
         "conversation_id",
         postgresql_where=sa.text("view_version > swept_version AND compaction_id IS NOT NULL"),
     ),
-    # Every append rewrites this row: room in the page keeps the update off the index.
+    # Every append updates this row: free space in the page allows HOT updates.
     postgresql_with={"fillfactor": 50},
 )
 
@@ -191,9 +191,9 @@ messages = sa.Table(
     _time("created_at"),
     sa.Column("output", sa.Text),
     sa.Column("call_names", sa.Text),
-    # The time the window goes by, never before that of an earlier message; null is `created_at`.
+    # The time in the window, never before that of an earlier message; null is `created_at`.
     sa.Column("at", sa.DateTime(timezone=True)),
-    # The message's own time, where that is before an earlier message's.
+    # The message's own time, if it is before that of an earlier message.
     sa.Column("late_at", sa.DateTime(timezone=True)),
     sa.UniqueConstraint("conversation_id", "message_id", name="messages_by_id"),
     sa.Index(
@@ -204,7 +204,7 @@ messages = sa.Table(
     ),
 )
 
-# How many bytes a log has up to a seq; its rows never change, so that each is measured once.
+# The bytes of a log up to a seq; its rows never change, so that each is measured once.
 log_sizes = sa.Table(
     "log_sizes",
     metadata,
@@ -213,7 +213,7 @@ log_sizes = sa.Table(
     sa.Column("bytes", sa.BigInteger, nullable=False),
 )
 
-# What full-text search knows of a message; a message without a row is not indexed yet.
+# The full-text index; a message without a row is not indexed yet.
 message_words = sa.Table(
     "message_words",
     metadata,
@@ -273,8 +273,8 @@ blob_chunks = sa.Table(
     sa.Index("blob_chunks_by_line", "conversation_id", "content_id", "newlines", "number"),
 )
 
-# Uploads under way: whoever finds no row here may neither add chunks nor end the upload.
-# Which messages refer to a blob.
+# Uploads in progress; chunks and the end of an upload require its row.
+# The messages that refer to a blob.
 blob_uses = sa.Table(
     "blob_uses",
     metadata,
@@ -368,7 +368,7 @@ pins = sa.Table(
     _time("created_at"),
 )
 
-# Appends are not among them: the log itself tells of those.
+# Appends are in the log, not here.
 events = sa.Table(
     "events",
     metadata,
@@ -400,7 +400,7 @@ jobs = sa.Table(
     ),
 )
 
-# What counted calls of summarisers before `allowances` did; the release before still writes it.
+# Counts of summariser calls, replaced by `allowances`; the previous release still writes it.
 summariser_calls = sa.Table(
     "summariser_calls",
     metadata,
@@ -443,7 +443,7 @@ prompt_texts = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 
-# Sections and tools as they were, the newest version among them.
+# All versions of sections and tools.
 conversation_versions = sa.Table(
     "conversation_versions",
     metadata,
@@ -478,13 +478,13 @@ usage_reports = sa.Table(
     sa.Column("output_tokens", sa.BigInteger, nullable=False),
     sa.Column("cache_creation_tokens", sa.BigInteger, nullable=False),
     sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
-    # What the payload was counted at before the factor, where it is known.
+    # The token count before calibration, if it is known.
     sa.Column("estimated_tokens", sa.BigInteger),
     sa.Column("usage", sa.Text, nullable=False),
     _time("created_at"),
 )
 
-# What a model's reported tokens are of the counted ones; the sums forget the past slowly.
+# The ratio of reported to counted tokens of a model, with exponential decay.
 calibrations = sa.Table(
     "calibrations",
     metadata,
@@ -509,7 +509,7 @@ models = sa.Table(
     _time("updated_at"),
 )
 
-# A snapshot's messages are spans of the logs they come from, one part for each conversation.
+# The messages of a snapshot are spans of logs, one part for each conversation.
 snapshots = sa.Table(
     "snapshots",
     metadata,
@@ -540,7 +540,7 @@ snapshot_parts = sa.Table(
     sa.Index("snapshot_parts_by_session", "tenant_id", "session_id"),
 )
 
-# The messages of an imported snapshot, which are in no log; `source_id` is their conversation's.
+# The messages of an imported snapshot; `source_id` is their conversation.
 snapshot_messages = sa.Table(
     "snapshot_messages",
     metadata,

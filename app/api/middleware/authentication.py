@@ -106,9 +106,9 @@ class AuthenticationMiddleware:
             return
         if ANY_HOST not in self._allowed_hosts and _name_of(host) not in self._allowed_hosts:
             raise Forbidden(
-                "Without an API key the service accepts requests to its address only, not to this host"
-                " name: use 127.0.0.1, create a key with `context-service keys create`, or add the"
-                " host to CONTEXT_ALLOWED_HOSTS"
+                "Without an API key the service accepts requests to its address only, not to a"
+                " host name: use 127.0.0.1, create a key with `context-service keys create`, or add"
+                " the host to CONTEXT_ALLOWED_HOSTS"
             )
 
 

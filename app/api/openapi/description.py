@@ -1,11 +1,10 @@
-"""What the published API manual says beside its operations.
+"""The parts of openapi.json that FastAPI does not generate.
 
-1. Linters are strict with it and clients are made from it: `docs/clients.md` names both.
-2. Whatever is under `/v1` asks for a key, and so can answer `401`, `403` and `429`. What is for
-   watchers does not; their metrics may have a token of their own.
-3. What is the same for many operations is a component, which they refer to.
-4. Whatever is under `/v1` refuses parameters that it does not have, and coded bodies where it takes
-   one.
+1. openapi.json passes strict linters and generates clients; see `docs/clients.md`.
+2. Operations under `/v1` require a key and may return `401`, `403` and `429`. Health and metrics do
+   not; metrics may have a token of their own.
+3. Responses of many operations are components.
+4. Operations under `/v1` refuse unknown parameters, and bodies with a content coding.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ call ask for the exact payload to send. It is always valid for the provider and 
 budget, and nothing is ever lost.
 
 - Bodies and answers are JSON (`Content-Type: application/json`), at most 32 MiB unless configured
-  otherwise, not compressed, nested at most 100 levels deep. A body that is no JSON is a `400`, one
-  that says something impossible a `422`, both with the code `VALIDATION_ERROR`.
-- Whole numbers are written without a decimal point: `1.0` is refused.
+  otherwise, not compressed, nested at most 100 levels deep. A body that is not JSON is a `400`, one
+  with invalid values a `422`, both with the code `VALIDATION_ERROR`.
+- Integers are written without a decimal point: `1.0` is refused.
 - Unknown fields and parameters are refused, except inside messages, content parts and tool
   definitions.
-- Errors are `application/problem+json`. Programs look at `code`; `errors[]` names the places.
-- Lists take `limit` and `cursor`, and answer `{data, next_cursor}`.
-- An `Idempotency-Key` makes it safe to send an append or a creation again.
-- Every answer has an `X-Request-Id`: yours, if you sent one, or a new one. It is in the logs too.
-- Where API keys exist, each request names one: `Authorization: Bearer ctx_…`. What belongs to
-  another tenant is a `404`.
+- Errors are `application/problem+json` with a stable `code`; `errors[]` names the places.
+- Lists accept `limit` and `cursor`, and return `{data, next_cursor}`.
+- An `Idempotency-Key` makes appends and creations safe to retry.
+- Every response has an `X-Request-Id`: the one of the request, or a new one. Logs have it too.
+- If API keys exist, each request needs one: `Authorization: Bearer ctx_…`. Resources of another
+  tenant are a `404`.
 """
 
 SCHEME = "bearer"
@@ -49,13 +48,13 @@ _SCHEMES = {
     SCHEME: {
         "type": "http",
         "scheme": "bearer",
-        "description": "An API key, `ctx_…`, made by `context-service keys create`. A service"
-        " without keys asks for none.",
+        "description": "An API key, `ctx_…`, created by `context-service keys create`. A service"
+        " without keys requires none.",
     },
     WATCHER: {
         "type": "http",
         "scheme": "bearer",
-        "description": "The token that reads `/metrics`, where the settings have one.",
+        "description": "The token for `/metrics`, if the settings have one.",
     },
 }
 _ABOUT_IT = {
@@ -72,13 +71,13 @@ _REFUSED = {
         ("RateLimited", RateLimited),
     )
 }
-"""What the guard answers before an operation begins, by the name of its component (rule 2)."""
+"""Responses of the authentication middleware, by component (rule 2)."""
 
 _UNREAD = {kind.__name__: problems_of(kind) for kind in (UnknownParameter, EncodedBody)}
-"""What an operation refuses before it reads a request, likewise (rule 4)."""
+"""Refusals before a request is read, by component (rule 4)."""
 
 _NO_HTTP = {
-    "description": "What came is no valid HTTP; the only thing that is refused here.",
+    "description": "The request is not valid HTTP.",
     "content": {
         "text/plain": {
             "schema": {"type": "string"},
@@ -86,44 +85,44 @@ _NO_HTTP = {
         }
     },
 }
-_LOCATION = {"description": "Path of what was made.", "schema": {"type": "string"}}
+_LOCATION = {"description": "Path of the created resource.", "schema": {"type": "string"}}
 
 TAGS = [
     {"name": "messages", "description": "The log of a conversation: append-only, never rewritten."},
     {"name": "context", "description": "Payloads, budgets and events of a conversation."},
     {"name": "blobs", "description": "Full tool outputs: read by line, byte and pattern."},
-    {"name": "tools", "description": "The tools an agent reads them with."},
-    {"name": "compactions", "description": "Compacting now, receipts, undo, and jobs to poll."},
+    {"name": "tools", "description": "The tools that an agent reads outputs with."},
+    {"name": "compactions", "description": "Compaction, receipts, undo, and jobs."},
     {"name": "conversations", "description": "Conversations and their settings."},
     {"name": "agents", "description": "Settings that several conversations share."},
-    {"name": "snapshots", "description": "Windows as they were: saved, read, restored."},
-    {"name": "stateless", "description": "The same on messages that are sent along."},
+    {"name": "snapshots", "description": "Saved active windows: read, export, restore."},
+    {"name": "stateless", "description": "Compaction and validation of messages in the request."},
     {"name": "models", "description": "Models, strategies and token counts."},
-    {"name": "health", "description": "For whoever watches the process."},
+    {"name": "health", "description": "Health and metrics of the process."},
 ]
 
 
 def describe(app: FastAPI) -> None:
-    """Complete the description FastAPI makes by what it cannot know of our errors."""
-    made = app.openapi
+    """Complete the OpenAPI document of an app."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _complete(made())
+            _complete(generate())
         assert app.openapi_schema is not None
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented extension
 
 
 def _complete(document: dict[str, Any]) -> None:
     components = document["components"]
     schemas = components["schemas"]
-    _, made = models_json_schema(
+    _, definitions = models_json_schema(
         [(ProblemAnswer, "serialization"), (StreamedEvent, "serialization")],
         ref_template="#/components/schemas/{model}",
     )
-    schemas.update(made["$defs"])
+    schemas.update(definitions["$defs"])
     schemas["ToolFunction"] = TOOL_FUNCTION
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -132,7 +131,7 @@ def _complete(document: dict[str, Any]) -> None:
         for operation in operations.values():
             _drop_fastapi_errors(operation["responses"])
             _name_successes(operation["responses"], schemas)
-            _add_refusals(operation, asks_for_key=path.startswith("/v1/"))
+            _add_refusals(operation, needs_key=path.startswith("/v1/"))
     add_links(document["paths"])
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {
@@ -147,7 +146,7 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _restore_examples(schemas: dict[str, Any]) -> None:
-    """FastAPI drops every null of the document, and so the fields of examples that are null."""
+    """Restore examples: FastAPI drops all nulls of the document, also in examples."""
     for model in (*_below(Asked), *_below(Answered)):
         extra = model.model_config.get("json_schema_extra")
         if model.__name__ in schemas and isinstance(extra, dict) and "examples" in extra:
@@ -160,10 +159,10 @@ def _below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield from _below(child)
 
 
-def _add_refusals(operation: dict[str, Any], *, asks_for_key: bool) -> None:
-    """Add what is refused before the operation begins; those that need no key say so."""
+def _add_refusals(operation: dict[str, Any], *, needs_key: bool) -> None:
+    """Add refusals before the operation; mark operations without a key."""
     responses = operation["responses"]
-    if asks_for_key:
+    if needs_key:
         refused = dict(_REFUSED)
         if "422" not in responses:
             refused[UnknownParameter.__name__] = _UNREAD[UnknownParameter.__name__]
@@ -181,7 +180,7 @@ def _add_refusals(operation: dict[str, Any], *, asks_for_key: bool) -> None:
 
 
 def _drop_fastapi_errors(responses: dict[str, Any]) -> None:
-    """FastAPI adds its own 422 to every operation with a parameter; ours never have that shape."""
+    """Drop the 422 that FastAPI adds to every operation with a parameter."""
     content = responses.get("422", {}).get("content", {})
     found = content.get("application/json", {}).get("schema", {}).get("$ref", "")
     if found.endswith("/HTTPValidationError"):
@@ -191,7 +190,7 @@ def _drop_fastapi_errors(responses: dict[str, Any]) -> None:
 
 
 def _name_successes(responses: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Describe an answer by its schema instead of the words FastAPI has for all."""
+    """Describe responses by their schema, not by FastAPI's default text."""
     for status in ("200", "201"):
         content = responses.get(status, {}).get("content", {}).get("application/json", {})
         name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]

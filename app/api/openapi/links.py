@@ -1,9 +1,9 @@
-"""Links: what can be done with what an operation has made, for clients and for generators of tests.
+"""OpenAPI links: the operations that follow a response, for clients and test generators.
 
-1. `GIVES` names the ids that an operation answers with. It is linked to every operation whose path
-   takes one of them and nothing that is not known then, so that a new operation needs no entry.
-2. `ALSO` has the links that pass something else than the ids of a path.
-3. A link has the name of the operation that it leads to. It stands at the status that has the id.
+1. `RESPONSE_IDS` names the ids in a response. It is linked to every operation whose path has one of
+   them and no unknown parameter.
+2. `FURTHER_LINKS` has links with other parameters than the ids of a path.
+3. A link has the name of its target operation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _AT_PATH = "$request.path."
 _AT_BODY = "$response.body#/"
 _OF_PATH = re.compile(r"\{(\w+)\}")
 
-GIVES: Mapping[tuple[str, str], Mapping[str, str]] = {
+RESPONSE_IDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("create_agent", "201"): {"agent_id": "agent_id"},
     ("create_conversation", "201"): {"conversation_id": "conversation_id"},
     ("fork_conversation", "201"): {"conversation_id": "conversation_id"},
@@ -29,10 +29,10 @@ GIVES: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("import_snapshot", "201"): {"session_id": "session_id"},
     ("set_model", "200"): {"model": "model"},
 }
-"""Where a body has the ids of what was made, by operation and status, as JSON pointers."""
+"""JSON pointers to ids in the body of a response, by operation and status."""
 
 _HERE = {"conversation_id": f"{_AT_PATH}conversation_id"}
-ALSO: Mapping[tuple[str, str], Mapping[str, Mapping[str, str]]] = {
+FURTHER_LINKS: Mapping[tuple[str, str], Mapping[str, Mapping[str, str]]] = {
     ("create_agent", "201"): {
         "list_conversations": {"agent_id": f"{_AT_BODY}agent_id"},
         "list_snapshots": {"agent_id": f"{_AT_BODY}agent_id"},
@@ -68,12 +68,12 @@ ALSO: Mapping[tuple[str, str], Mapping[str, Mapping[str, str]]] = {
         "get_conversation_tools": _HERE | {"version": f"{_AT_BODY}version"},
     },
 }
-"""Links with parameters of their own: by operation and status, then by where they lead."""
+"""Links with parameters, by operation and status, then by target operation."""
 
 
 def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add to the answers of a description the links that lead on from them."""
-    takes = {
+    """Add the links to the responses of a document."""
+    parameters = {
         operation["operationId"]: frozenset(_OF_PATH.findall(path))
         for path, operations in paths.items()
         for operation in operations.values()
@@ -81,21 +81,21 @@ def add_links(paths: Mapping[str, Mapping[str, Any]]) -> None:
     for operations in paths.values():
         for operation in operations.values():
             for status, response in operation["responses"].items():
-                links = dict(_links(operation["operationId"], status, takes))
+                links = dict(_links(operation["operationId"], status, parameters))
                 if links:
                     response["links"] = dict(sorted(links.items()))
 
 
 def _links(
-    name: str, status: str, takes: Mapping[str, frozenset[str]]
+    name: str, status: str, path_parameters: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = GIVES.get((name, status), {})
-    known = {key: f"{_AT_PATH}{key}" for key in takes[name]}
-    known |= {key: f"{_AT_BODY}{pointer}" for key, pointer in given.items()}
-    for target, wanted in takes.items():
-        if target != name and wanted & given.keys() and wanted <= known.keys():
-            yield target, _link(target, {key: known[key] for key in sorted(wanted)})
-    for target, parameters in ALSO.get((name, status), {}).items():
+    ids = RESPONSE_IDS.get((name, status), {})
+    known = {key: f"{_AT_PATH}{key}" for key in path_parameters[name]}
+    known |= {key: f"{_AT_BODY}{pointer}" for key, pointer in ids.items()}
+    for target, needed in path_parameters.items():
+        if target != name and needed & ids.keys() and needed <= known.keys():
+            yield target, _link(target, {key: known[key] for key in sorted(needed)})
+    for target, parameters in FURTHER_LINKS.get((name, status), {}).items():
         yield target, _link(target, dict(parameters))
 
 

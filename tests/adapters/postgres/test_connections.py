@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres import embedded
+from app.adapters.postgres import embedded_cluster
 from app.adapters.postgres.common.connections import Statement, Store, Timeouts
 from app.adapters.postgres.readiness import READY_SECONDS, Readiness
 from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
@@ -338,13 +338,13 @@ def standby(database_url: str, tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "standby"
     folder.mkdir(mode=0o700)
     os.chown(folder, account.pw_uid, account.pw_gid)
-    embedded._let_through(folder, account.pw_uid)
+    embedded_cluster._let_through(folder, account.pw_uid)
     switched: dict[str, Any] = {}
     if os.geteuid() == 0:
         switched = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
     def run(program: str, *arguments: str) -> None:
-        command = (str(embedded._programs() / program), *arguments)
+        command = (str(embedded_cluster.programs() / program), *arguments)
         with (tmp_path / "said").open("ab") as said:
             subprocess.run(command, check=True, cwd=folder, stdout=said, stderr=said, **switched)
 

@@ -165,7 +165,7 @@ async def test_a_server_whose_data_is_gone_is_lost(data_dir: Path) -> None:
         (data_dir / "postgres").rename(data_dir / "elsewhere")
         server.kill()
         assert await asyncio.to_thread(told.wait, 30)
-    assert lost == [f"The database in {data_dir / 'postgres'} is not there any more"]
+    assert lost == [f"The database in {data_dir / 'postgres'} was deleted"]
     assert not (data_dir / "postgres").exists()
 
 
