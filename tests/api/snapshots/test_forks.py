@@ -27,8 +27,8 @@ async def contents(client: httpx.AsyncClient, path: str) -> list[Any]:
     return [message["content"] for message in answer.json()["payload"]["messages"]]
 
 
-async def test_a_fork_is_shown_as_any_conversation(client: httpx.AsyncClient) -> None:
-    """I6, decision 32: 201 with Location, the conversation as GET has it, and its origin."""
+async def test_a_fork_is_returned_as_a_conversation(client: httpx.AsyncClient) -> None:
+    """I6, decision 32: 201 with Location, the fields of the conversation, and its source."""
     path = await new_conversation(client, metadata={"a": 1}, model="gpt-4o-mini")
     await append(client, path, *talk(4))
     answer = await client.post(f"{path}/fork")
@@ -44,8 +44,8 @@ async def test_a_fork_is_shown_as_any_conversation(client: httpx.AsyncClient) ->
     assert await contents(client, answer.headers["location"]) == await contents(client, path)
 
 
-async def test_what_may_be_said(client: httpx.AsyncClient) -> None:
-    """I6: where it ends, the id it has and its own metadata."""
+async def test_optional_fields_of_a_fork(client: httpx.AsyncClient) -> None:
+    """I6: the last seq, the id and the metadata of a fork."""
     path = await new_conversation(client, metadata={"a": 1})
     await append(client, path, *talk(4))
     made = await fork(client, path, at_seq=3, conversation_id=ID.upper(), metadata={"b": 2})
@@ -58,7 +58,7 @@ async def test_what_may_be_said(client: httpx.AsyncClient) -> None:
 
 
 async def test_open_calls_are_closed(client: httpx.AsyncClient) -> None:
-    """I6, A3: a result that comes later is a conflict in the fork, and none in its source."""
+    """I6, A3: a later result is a conflict in the fork, and accepted in its source."""
     path = await new_conversation(client)
     await append(client, path, user("look"), calling("c1"))
     made = await fork(client, path)
@@ -68,8 +68,8 @@ async def test_open_calls_are_closed(client: httpx.AsyncClient) -> None:
     await append(client, path, result("c1"))
 
 
-async def test_each_is_deleted_alone(client: httpx.AsyncClient) -> None:
-    """A7, I6: the fork has everything it needs, a large result among it."""
+async def test_a_fork_outlives_its_source(client: httpx.AsyncClient) -> None:
+    """A7, I6: a fork has all of its data, also large results."""
     path = await new_conversation(client)
     output = "a line of output\n" * 10_000
     done = await append(client, path, user("look"), calling("c1"), result("c1", output))
@@ -85,8 +85,8 @@ async def test_each_is_deleted_alone(client: httpx.AsyncClient) -> None:
     }
 
 
-async def test_a_repeated_key(client: httpx.AsyncClient) -> None:
-    """A2, decision 8: the same key and body give the first fork, another body a conflict."""
+async def test_a_repeated_idempotency_key_returns_the_first_fork(client: httpx.AsyncClient) -> None:
+    """A2, decision 8: the same key and body return the first fork, another body is a conflict."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     key = {"Idempotency-Key": "fork-1"}
@@ -116,15 +116,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
-async def test_wrong_forks(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
-    """M: what cannot be is refused at its place."""
+async def test_invalid_forks_are_refused(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
+) -> None:
+    """M: invalid fields are refused with their pointers."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     assert_problem(await client.post(f"{path}/fork", json=body), 422, "VALIDATION_ERROR", pointer)
 
 
-async def test_what_is_not_there_and_what_is_taken(client: httpx.AsyncClient) -> None:
-    """M, decision 7: an unknown source is not found, and a taken id is a conflict."""
+async def test_unknown_sources_and_used_ids_are_refused(client: httpx.AsyncClient) -> None:
+    """M, decision 7: an unknown source is a 404, and a used id is a conflict."""
     for unknown in (ID, "nothing"):
         answer = await client.post(f"/v1/conversations/{unknown}/fork", json={})
         assert_problem(answer, 404, "NOT_FOUND")

@@ -1,4 +1,4 @@
-"""Snapshots over HTTP: S4's list by name, and what can go wrong (I1-I4, A7, F7)."""
+"""Snapshots over HTTP: save, list, read, restore, import and delete (I1-I4, A7, F7)."""
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ async def test_save_of_an_empty_window_is_refused(client: httpx.AsyncClient, tim
         assert_problem(await client.post(f"{unknown}/snapshots"), 404, "NOT_FOUND")
 
 
-async def test_save_refuses_what_it_does_not_know(client: httpx.AsyncClient) -> None:
-    """M: malformed and oversized requests are refused at their places."""
+async def test_save_refuses_unknown_fields(client: httpx.AsyncClient) -> None:
+    """M: malformed and oversized requests are refused with their pointers."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     at = f"{path}/snapshots"
@@ -324,10 +324,10 @@ async def test_generate_summary_handles_a_model_that_takes_too_long(
     never.set()
 
 
-async def test_generate_summary_with_a_model_that_may_not_summarise(
+async def test_generate_summary_with_a_model_that_is_not_allowed(
     modelled: httpx.AsyncClient, fake_llm: FakeLLM, database_url: str
 ) -> None:
-    """I1, E5: a model that is allowed no longer costs the summary, not the snapshot."""
+    """I1, E5: a model that is no longer allowed costs the summary, not the snapshot."""
     path = await new_conversation(modelled)
     policy = json.dumps({"compaction": {"model": "openai/other"}})
     await execute(database_url, "UPDATE conversations SET policy = $1", policy)
@@ -407,8 +407,8 @@ async def test_deleting_a_snapshot_leaves_the_log(client: httpx.AsyncClient) -> 
     assert len(await log_of(client, path)) == 2
 
 
-async def test_an_answer_that_is_broken_off_is_no_json(settings: Settings) -> None:
-    """I2: where a reading fails midway the answer ends unfinished, never as a shorter snapshot."""
+async def test_an_interrupted_response_is_not_valid_json(settings: Settings) -> None:
+    """I2: a failing read interrupts the response; it never returns a shorter snapshot."""
     app = create_app(settings)
     found = app.state.services.snapshots
 
@@ -472,8 +472,8 @@ async def test_restore_loads_saved_messages(client: httpx.AsyncClient, time: Tim
     assert await shown(client, path) == payload
 
 
-async def test_restore_brings_back_what_was_cleared(client: httpx.AsyncClient) -> None:
-    """I4, B3: a snapshot from before a clear is restored after it, in an agent's conversations."""
+async def test_restore_after_a_clear(client: httpx.AsyncClient) -> None:
+    """I4, B3: a snapshot of before a clear is restored after it, for all of an agent."""
     agent = f"/v1/agents/{await new_agent(client)}"
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     for path in paths:
@@ -571,8 +571,8 @@ async def test_restore_of_several_conversations_into_one_is_refused(
     assert done["skipped"] == 4
 
 
-async def test_restore_carries_large_results_whole(client: httpx.AsyncClient) -> None:
-    """I4, F1: a copy of an offloaded result is offloaded again, byte for byte the same."""
+async def test_restore_copies_large_results_completely(client: httpx.AsyncClient) -> None:
+    """I4, F1: a copy of an offloaded result is offloaded again with the same bytes."""
     path, target = await new_conversation(client), await new_conversation(client)
     output = "".join(f"line {number} é\n" for number in range(20_000))
     await append(client, path, user("q"), calling("c1"), result("c1", output))
@@ -589,8 +589,8 @@ async def test_restore_carries_large_results_whole(client: httpx.AsyncClient) ->
     assert content.text == output
 
 
-async def test_restores_at_once_do_not_duplicate(client: httpx.AsyncClient) -> None:
-    """I4: two restores at once into one conversation leave each message there once."""
+async def test_concurrent_restores_do_not_duplicate(client: httpx.AsyncClient) -> None:
+    """I4: two concurrent restores into one conversation leave each message there once."""
     path, target = await new_conversation(client), await new_conversation(client)
     await append(client, path, user("q"), calling("c1"), result("c1"), *talk(20))
     await append(client, target, user("q"), calling("c1"), result("c1"))
@@ -600,8 +600,8 @@ async def test_restores_at_once_do_not_duplicate(client: httpx.AsyncClient) -> N
     assert len(await log_of(client, target)) == 3 + 23
 
 
-async def test_restore_is_told_as_an_event(client: httpx.AsyncClient, database_url: str) -> None:
-    """L3, I4: each conversation tells what was restored into it."""
+async def test_restore_records_an_event(client: httpx.AsyncClient, database_url: str) -> None:
+    """L3, I4: each conversation has an event of the restore."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     saved = await save(client, path)
@@ -631,8 +631,8 @@ async def imported(client: httpx.AsyncClient, body: Any) -> httpx.Response:
     return await client.post("/v1/snapshots", json=body)
 
 
-async def test_import_takes_a_plain_file(client: httpx.AsyncClient) -> None:
-    """I2: S4's own file is taken as it is; its messages become a conversation once restored."""
+async def test_import_accepts_bare_messages(client: httpx.AsyncClient) -> None:
+    """I2: a file of bare messages is imported; a restore creates their conversation."""
     answered = await imported(client, BARE)
     assert answered.status_code == 201, answered.text
     made = answered.json()
@@ -650,8 +650,8 @@ async def test_import_takes_a_plain_file(client: httpx.AsyncClient) -> None:
     assert [item["role"] for item in log] == ["user", "assistant", "tool"]
 
 
-async def test_import_takes_a_download_back(client: httpx.AsyncClient, time: Time) -> None:
-    """I2, I4: what was downloaded comes back as it was, and rejoins the log it came from."""
+async def test_import_accepts_a_download(client: httpx.AsyncClient, time: Time) -> None:
+    """I2, I4: a download is imported unchanged, and rejoins the log of its source."""
     agent = await new_agent(client)
     path = await new_conversation(client, agent_id=agent)
     output = "long line\n" * 10_000
@@ -747,8 +747,8 @@ async def test_a_restored_import_has_the_models_of_its_conversations(
             assert built.status_code == 200, built.text
 
 
-async def test_an_import_without_models_is_taken(settings: Settings, time: Time) -> None:
-    """I2: files of earlier releases have none; bare messages may name one for all of them."""
+async def test_an_import_without_models_is_accepted(settings: Settings, time: Time) -> None:
+    """I2: files of earlier releases have no models; bare messages may have one for all of them."""
     async with started(
         create_app(settings.model_copy(update={"default_model": None}), now=time.now)
     ) as client:
@@ -762,10 +762,10 @@ async def test_an_import_without_models_is_taken(settings: Settings, time: Time)
             assert await model_of(client, source) == (model, model)
 
 
-async def test_a_snapshot_of_the_release_before_is_read(
+async def test_a_snapshot_of_an_earlier_release_is_read(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """I3: what was saved without models has none, and is restored as before."""
+    """I3: a snapshot stored without models has none, and is restored as before."""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
     saved = await save(client, path)
@@ -774,32 +774,32 @@ async def test_a_snapshot_of_the_release_before_is_read(
     assert (await restore(client, saved["session_id"]))["skipped"] == 2
 
 
-async def test_import_checks_messages_as_an_append_does(client: httpx.AsyncClient) -> None:
-    """I2, A1, A3, M: what no log would take is refused at its place, and nothing is stored."""
+async def test_import_validates_messages_like_an_append(client: httpx.AsyncClient) -> None:
+    """I2, A1, A3, M: an invalid message is refused with its pointer, and nothing is stored."""
     for change, pointer in UNFIT:
         body = {key: value for key, value in BARE.items() if key != "message_count"} | change
         assert_problem(await imported(client, body), 422, "VALIDATION_ERROR", pointer)
     assert (await client.get("/v1/snapshots")).json()["data"] == []
 
 
-async def test_import_of_too_much_is_refused(settings: Settings) -> None:
-    """M: an import is bounded as every body is."""
+async def test_an_oversized_import_is_refused(settings: Settings) -> None:
+    """M: an import has the limits of every body."""
     async with started(create_app(settings.model_copy(update={"max_body_bytes": 2_000}))) as client:
         answered = await imported(client, BARE | {"summary": "x" * 3_000})
         assert_problem(answered, 413, "PAYLOAD_TOO_LARGE")
 
 
-async def test_imports_of_one_file_at_once(client: httpx.AsyncClient) -> None:
+async def test_one_of_two_equal_concurrent_imports_is_a_conflict(client: httpx.AsyncClient) -> None:
     """I2: of two equal imports one is stored, the other is a conflict."""
     answers = await asyncio.gather(*(imported(client, BARE) for _ in range(3)))
     assert sorted(item.status_code for item in answers) == [201, 409, 409]
     assert len((await read(client, BARE["session_id"]))["messages"]) == 3
 
 
-async def test_restores_of_an_import_at_once_make_one_conversation(
+async def test_concurrent_restores_of_an_import_create_one_conversation(
     client: httpx.AsyncClient,
 ) -> None:
-    """I4: equal restores of an import find each other's conversation and messages."""
+    """I4: equal restores of an import find the same conversation and messages."""
     await imported(client, BARE)
     done = await asyncio.gather(*(restore(client, BARE["session_id"]) for _ in range(3)))
     (source,) = {item["conversation_id"] for each in done for item in each["conversations"]}
@@ -810,10 +810,10 @@ async def test_restores_of_an_import_at_once_make_one_conversation(
 # --- deletion, collection --------------------------------------------------------------------
 
 
-async def test_deleting_a_conversation_takes_its_part(
+async def test_deleting_a_conversation_removes_its_part(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """A7, I4: a deleted conversation leaves agent snapshots, with what their summary said of it."""
+    """A7, I4: a deleted conversation leaves agent snapshots, with their summaries."""
     agent = f"/v1/agents/{await new_agent(client)}"
     gone, stays = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     await append(client, gone, *talk(2, "secret"))
@@ -834,10 +834,10 @@ async def test_deleting_a_conversation_takes_its_part(
         assert await execute(database_url, f"SELECT * FROM {table}") == []
 
 
-async def test_deleting_a_conversation_takes_its_imported_messages(
+async def test_deleting_a_conversation_removes_its_imported_messages(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """A7: what was imported of a conversation goes when that is deleted here."""
+    """A7: imported messages of a conversation are deleted with it."""
     path = await new_conversation(client)
     messages = [user("secret", conversation_id=id_of(path)), user("other")]
     session_id = (await imported(client, {"messages": messages})).json()["session_id"]
@@ -848,10 +848,10 @@ async def test_deleting_a_conversation_takes_its_imported_messages(
     assert len(await execute(database_url, "SELECT * FROM snapshot_messages")) == 1
 
 
-async def test_deleting_conversations_at_once_empties_a_snapshot(
+async def test_concurrent_deletions_of_all_conversations_delete_a_snapshot(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
-    """A7: the last part takes its snapshot with it, whichever deletion comes last."""
+    """A7: the snapshot is deleted with its last part, in any order of deletions."""
     agent = f"/v1/agents/{await new_agent(client)}"
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(4)]
     for path in paths:
@@ -863,8 +863,8 @@ async def test_deleting_conversations_at_once_empties_a_snapshot(
     assert await execute(database_url, "SELECT * FROM snapshots") == []
 
 
-async def test_a_collection_leaves_what_a_snapshot_holds(client: httpx.AsyncClient) -> None:
-    """F7: with `drop_compacted`, outputs of messages in a snapshot's part are not collected."""
+async def test_outputs_of_a_snapshot_are_not_collected(client: httpx.AsyncClient) -> None:
+    """F7: with `drop_compacted`, outputs of messages in a snapshot are not collected."""
     policy = {"gc": {"drop_compacted": True}, "sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
     path = await new_conversation(client, policy=policy)
     await append(client, path, user("q"), calling("c1"), result("c1", "held\n" * 2_000))
@@ -879,10 +879,10 @@ async def test_a_collection_leaves_what_a_snapshot_holds(client: httpx.AsyncClie
     assert whole["messages"][2]["content"] == "held\n" * 2_000
 
 
-async def test_save_tells_what_was_summarised_and_keeps_the_originals(
+async def test_save_of_a_compacted_window_keeps_the_original_messages(
     modelled: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
-    """I1, E5: a compacted window is saved whole, and its recap starts from the summary there is."""
+    """I1, E5: a compacted window is saved completely, with the active summary."""
     policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
     path = await new_conversation(modelled, policy=policy)
     await append(modelled, path, user("first"), *talk(10, "middle part " * 20), user("last"))

@@ -1,4 +1,4 @@
-"""What a fork begins with, as values: its window, its compaction, its blobs (I6)."""
+"""The state that a fork starts with: its window, its compaction, its blobs (I6)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def shown(window: ActiveWindow, at_seq: int) -> set[int]:
 
 
 @given(window=windows, at_seq=st.integers(0, MOST))
-def test_a_forks_window_is_its_sources(window: ActiveWindow, at_seq: int) -> None:
-    """I6, B2: it shows what its source shows of the log, or all of an earlier one unseen there."""
+def test_a_fork_has_the_window_of_its_source(window: ActiveWindow, at_seq: int) -> None:
+    """I6, B2: the window of the source up to the seq, or the whole log if that is empty."""
     cut = window_at(ConversationState(MOST, window=window), at_seq, NOW)
     held = shown(window, at_seq)
     assert restores_log(ConversationState(MOST, window=window), at_seq) == (
@@ -81,10 +81,10 @@ def test_a_forks_window_is_its_sources(window: ActiveWindow, at_seq: int) -> Non
         (NOW + timedelta(hours=1), NOW + timedelta(hours=1, microseconds=1)),
     ],
 )
-def test_what_is_put_back_is_newer_than_the_clear(
+def test_restored_spans_are_newer_than_the_clear(
     cleared_at: datetime | None, restored_at: datetime
 ) -> None:
-    """I4, I6, B3: a clear of before does not take it out again, whatever the clocks say."""
+    """I4, I6, B3: an earlier clear does not remove them again, whatever the clocks."""
     state = ConversationState(9, window=ActiveWindow(8), cleared_at=cleared_at)
     assert window_at(state, 5, NOW).restored == (Restored(Span(1, 6), restored_at),)
 
@@ -99,13 +99,13 @@ def test_what_is_put_back_is_newer_than_the_clear(
         (View(spans=(Span(9, ENDLESS),), window=(Span(9, ENDLESS),)), 0),
     ],
 )
-def test_the_first_seq_that_a_view_fits(view: View, first: int) -> None:
-    """I5, I6: a compaction goes along where all that it hides and clears does."""
+def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> None:
+    """I5, I6: a compaction is copied with all that it hides and clears."""
     assert [seq for seq in range(25) if covers_only(view, seq)] == list(range(first, 25))
 
 
-def test_a_head_at_an_earlier_seq() -> None:
-    """I6, decision 24: of a clear there is what it cleared; to wait is said of the whole log."""
+def test_the_state_at_an_earlier_seq() -> None:
+    """I6, decision 24: the cleared seq is bounded; `resume_at` holds for the whole log only."""
     state = ConversationState(9, cleared_seq=6, resume_at=100)
     assert state_at(state, 9) == state
     assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at=0)
@@ -117,8 +117,8 @@ def blob(number: int, byte_size: int) -> Blob:
 
 
 @given(sizes=st.lists(st.integers(0, 2 * BATCH_BYTES), max_size=20))
-def test_batches_are_bound_by_bytes(sizes: list[int]) -> None:
-    """Cost model: no statement copies more than it has time for, and none is left out."""
+def test_batches_are_bounded_in_bytes(sizes: list[int]) -> None:
+    """Cost model: every blob is in a batch, and no statement copies too many bytes."""
     blobs = [blob(number, size) for number, size in enumerate(sizes)]
     found = list(blob_batches(blobs))
     assert [item for batch in found for item in batch] == blobs
@@ -126,13 +126,13 @@ def test_batches_are_bound_by_bytes(sizes: list[int]) -> None:
         assert len(batch) == 1 or sum(item.byte_size for item in batch) <= BATCH_BYTES
 
 
-def test_batches_are_bound_by_number() -> None:
-    """Cost model: nor more blobs than that."""
+def test_batches_are_bounded_in_number() -> None:
+    """Cost model: no statement copies too many blobs."""
     found = list(blob_batches(blob(number, 1) for number in range(2 * BATCH_BLOBS + 1)))
     assert [len(batch) for batch in found] == [BATCH_BLOBS, BATCH_BLOBS, 1]
 
 
-def test_a_whole_log_is_left_whole() -> None:
-    """I6: most conversations have nothing outside their window, and nor have their forks."""
+def test_a_window_of_the_whole_log_stays() -> None:
+    """I6: a source without gaps in its window has forks without gaps."""
     assert window_at(ConversationState(9), 5, NOW) == NO_LIMIT
     assert overlap(window_at(ConversationState(9), 5, NOW).spans, WHOLE) == WHOLE

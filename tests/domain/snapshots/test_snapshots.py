@@ -1,4 +1,4 @@
-"""Snapshots as values: entries, imports, copies and the ids of their calls (I2, I4)."""
+"""Entries, imports, copies and the ids of their calls (I2, I4)."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ values = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.just({"a": 
 
 
 @given(st.dictionaries(fields, values))
-def test_an_entry_gives_its_message_back(message: dict[str, Any]) -> None:
-    """I2, A1: whatever a message is made of, its entry holds all of it and the own fields."""
+def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
+    """I2, A1: an entry has all of its message, with any fields, and the entry fields."""
     entry = entry_of(message, OWN)
     assert {name: entry[name] for name in OWN} == OWN
     assert message_of(entry) == message
     assert message_of(json.loads(json.dumps(entry))) == message
 
 
-def test_a_bare_message_is_an_entry_too() -> None:
-    """I2: a message of a plain file stands for itself, without what says where it was."""
+def test_a_bare_message_is_an_entry() -> None:
+    """I2: a bare message is an entry without conversation and seq."""
     bare = {"role": "user", "content": "x", "conversation_id": "c", "id": "own", "seq": 4}
     assert message_of(bare) == {"role": "user", "content": "x", "id": "own"}
 
@@ -97,8 +97,8 @@ def test_spans_hold_exactly_their_seqs(seqs: set[int]) -> None:
 
 @QUICK
 @given(raw_logs())
-def test_a_log_is_imported_as_it_is(log: RawLog) -> None:
-    """I2: whatever a log takes an import takes, and gives back as what is to be restored."""
+def test_every_log_can_be_imported(log: RawLog) -> None:
+    """I2: an import accepts each message of a log, and returns it unchanged."""
     entries = [
         entry_of(raw, OWN | {"id": f"m{place}", "format": format})
         for place, (format, raw) in enumerate(log.messages)
@@ -112,8 +112,8 @@ def test_a_log_is_imported_as_it_is(log: RawLog) -> None:
     assert again == found
 
 
-def test_ids_of_an_import_follow_from_its_places() -> None:
-    """I2, I4: messages without an id get the same one whenever the file is imported."""
+def test_ids_of_an_import_follow_from_positions() -> None:
+    """I2, I4: messages without an id get the same one in each import of a file."""
     bare = [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]
     found = parse_import(bare, SESSION)
     assert found == parse_import(bare, SESSION)
@@ -140,8 +140,8 @@ def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> Non
     assert [problem.pointer for problem in caught.value.problems] == [f"/messages/{wrong}"]
 
 
-def test_results_of_an_import_name_no_blob() -> None:
-    """I2: a blob's id means nothing elsewhere; the content that came with it does."""
+def test_results_of_an_import_have_no_output_ref() -> None:
+    """I2: the id of a blob is valid in its conversation only; the content is kept."""
     block = {
         "type": "tool_result",
         "tool_use_id": "t",
@@ -170,10 +170,10 @@ call_ids = st.sampled_from(("c1", "c2", "c3", "toolu_A", "bad id!", "x" * 60))
 
 
 @given(st.lists(call_ids, unique=True), st.frozensets(call_ids), st.text(max_size=5))
-def test_only_clashing_calls_get_other_ids(
+def test_only_clashing_calls_are_renamed(
     calls: list[str], used: frozenset[str], origin: str
 ) -> None:
-    """I4: an id in use gives way to one that is not, always the same; others stay."""
+    """I4: a used id is replaced by an unused one, always the same; others stay."""
     fresh = renamed_calls(calls, used, origin)
     assert fresh.keys() == {*calls} & used
     assert not {*fresh.values()} & ({*calls} | used)
@@ -193,7 +193,7 @@ def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Messa
 @QUICK
 @given(raw_logs())
 def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
-    """I4: with every id in use, each group of every format still pairs, and says the same."""
+    """I4: with every id in use, each call group still pairs, with the same content."""
     for group in groups(log):
         sources = [SourceMessage("conversation", "m", format, raw) for format, raw in group]
         calls = sources[0].own_calls
@@ -213,8 +213,8 @@ def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
 
 @QUICK
 @given(raw_logs(), st.frozensets(call_ids))
-def test_copies_are_messages_of_a_log(log: RawLog, used: frozenset[str]) -> None:
-    """I4: copies parse and pair as their sources do, are marked, and give no time of their own."""
+def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
+    """I4: copies parse and pair like their sources, name them, and have no timestamp."""
     drafts = []
     for group in groups(log):
         fresh: dict[str, str] = {}
@@ -240,7 +240,7 @@ def test_copies_are_messages_of_a_log(log: RawLog, used: frozenset[str]) -> None
 
 
 def test_ids_of_copies_follow_from_source_and_target() -> None:
-    """I4: the same message copied to the same place has the same id, and to another another."""
+    """I4: equal copies have equal ids, and different copies different ones."""
     source = SourceMessage("conversation", "m1", CHAT, {"role": "user", "content": "x"})
     ids = {
         copy_id("target", source),
@@ -252,8 +252,8 @@ def test_ids_of_copies_follow_from_source_and_target() -> None:
     assert len(ids) == 4
 
 
-def test_what_the_model_said_alone_stays_alone() -> None:
-    """I4, A5: a Responses item in an envelope is not joined with its neighbours, or sent marked."""
+def test_a_copied_item_of_the_model_stays_separate() -> None:
+    """I4, A5: a copied Responses item is not joined with its neighbours."""
     item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
     copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "id", SESSION, {})
     assert copy["output"] == [{"type": "message", "role": "assistant", "content": "hi"}]
@@ -262,8 +262,8 @@ def test_what_the_model_said_alone_stays_alone() -> None:
     assert parsed == FORMATS[RESPONSES].parse(item, "")[0]
 
 
-def test_a_result_known_by_its_id_keeps_its_call() -> None:
-    """I4: a local shell's output may name its call in `id`, which is the copy's own by then."""
+def test_a_result_identified_by_id_keeps_its_call() -> None:
+    """I4: a local shell output may have its call id in `id`, which the copy replaces."""
     item = {"type": "local_shell_call_output", "id": "call_7", "output": "{}"}
     copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "copy", SESSION, {"call_7": "call_8"})
     (parsed,) = FORMATS[RESPONSES].parse(copy, "")
@@ -271,8 +271,8 @@ def test_a_result_known_by_its_id_keeps_its_call() -> None:
     assert copy["id"] == "copy"
 
 
-def test_gemini_calls_without_ids_stay_so() -> None:
-    """I4: what is known by its place is not named, in the call or in its result."""
+def test_gemini_calls_without_ids_stay_without() -> None:
+    """I4: calls identified by position get no id, nor do their results."""
     asked = {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}}]}
     source = SourceMessage("c", "m", GEMINI, asked)
     assert source.own_calls == ()
@@ -301,8 +301,8 @@ def test_the_middle_of_a_large_window_is_left_out(
     assert seqs(without_middle(pieces, first, last)) == expected
 
 
-def test_long_texts_lose_their_middle() -> None:
-    """I1: whatever is long in a message is shortened, the rest stays."""
+def test_long_texts_are_truncated_in_the_middle() -> None:
+    """I1: long texts of a message are truncated, the rest stays."""
     said = Message(Role.ASSISTANT, (Text("a" * 500 + "z" * 500), ToolCall("c", "f", "b" * 500)))
     text, asked = truncated(said, 100).parts
     assert isinstance(text, Text)
@@ -313,8 +313,8 @@ def test_long_texts_lose_their_middle() -> None:
     assert truncated(short, 100) == short
 
 
-def test_a_recap_says_what_is_there_asked_answered_and_open() -> None:
-    """I1, E5: without a model a window is told of in two to four sentences."""
+def test_an_extracted_summary() -> None:
+    """I1, E5: without a model a summary has two to four sentences."""
     asked = Message(Role.USER, (Text("Book a train to Bergen. Soon!"),))
     answered = Message(Role.ASSISTANT, (Text("The night train is booked. Anything else?"),))
     calling = Message(Role.ASSISTANT, (ToolCall("c", "hotels", "{}"),))

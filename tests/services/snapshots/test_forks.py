@@ -1,4 +1,4 @@
-"""Forks over a real database: whole, alike, and on their own, whoever comes between (I6)."""
+"""Forks over a real database: completeness, independence, concurrency (I6)."""
 
 from __future__ import annotations
 
@@ -209,7 +209,9 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     await check_sums(harness, copy)
 
 
-async def test_the_log_is_the_same(harness: Harness, connection: asyncpg.Connection) -> None:
+async def test_a_fork_has_the_log_of_its_source(
+    harness: Harness, connection: asyncpg.Connection
+) -> None:
     """Messages keep their ids, seqs, times and counts; versions and pins are there (A1, I6)."""
     cid = await compacted(harness)
     await harness.conversations.set_sections(TENANT, cid, [{"name": "base", "content": "New."}])
@@ -245,8 +247,8 @@ def test_every_column_is_copied() -> None:
 # --- at an earlier seq ------------------------------------------------------------------------
 
 
-async def test_a_fork_ends_where_it_was_asked_to(harness: Harness) -> None:
-    """The log up to and including the seq, and what came later is no part of it (I6)."""
+async def test_a_fork_ends_at_the_given_seq(harness: Harness) -> None:
+    """The fork has the log up to and including the seq, and nothing after it (I6)."""
     cid = await harness.conversation()
     await harness.talk(cid, 3)
     for at_seq in range(7):
@@ -259,8 +261,8 @@ async def test_a_fork_ends_where_it_was_asked_to(harness: Harness) -> None:
     assert refused.value.problems[0].pointer == "/at_seq"
 
 
-async def test_an_empty_fork(harness: Harness) -> None:
-    """A fork at 0 has the settings alone, and takes its first message (I6)."""
+async def test_a_fork_at_seq_0_has_settings_only(harness: Harness) -> None:
+    """A fork at 0 has the settings alone, and accepts its first message (I6)."""
     agent_id = await harness.agent()
     cid = await harness.conversation(agent_id=agent_id)
     await harness.append(cid, user("old"), says("yes"))
@@ -275,7 +277,7 @@ async def test_an_empty_fork(harness: Harness) -> None:
 
 
 async def test_open_calls_are_closed(harness: Harness) -> None:
-    """A result that comes later is refused, and payloads say that there is none (I6, A3)."""
+    """A later result is refused, and payloads have a placeholder (I6, A3)."""
     cid = await plain(harness)
     for at_seq, call_id in ((2, "c1"), (3, "c2"), (7, "c3"), (8, "c1")):
         copy = await fork(harness, cid, at_seq)
@@ -292,8 +294,8 @@ async def test_open_calls_are_closed(harness: Harness) -> None:
     assert "in time" in (await built(harness, cid)).contents
 
 
-async def test_the_compaction_that_fits_is_shown(harness: Harness) -> None:
-    """The newest that says nothing of what came later, with those before it to undo (I5, E8)."""
+async def test_a_fork_shows_the_newest_compaction_of_its_log(harness: Harness) -> None:
+    """The newest compaction without later messages, and those before it to undo (I5, E8)."""
     cid = await twice_compacted(harness)
     second = await harness.receipt(cid)
     first_id = second.parent_id
@@ -311,8 +313,8 @@ async def test_the_compaction_that_fits_is_shown(harness: Harness) -> None:
     }
 
 
-async def test_what_was_compacted_is_undone_and_expanded_in_the_fork(harness: Harness) -> None:
-    """Receipts go along by their ids; what is done to them here is not done there (E8, I6)."""
+async def test_compactions_are_undone_and_expanded_in_the_fork(harness: Harness) -> None:
+    """Compactions keep their ids; an undo in the fork leaves the source unchanged (E8, I6)."""
     cid = await twice_compacted(harness)
     before = await texts(harness, cid)
     copy = await fork(harness, cid)
@@ -337,8 +339,8 @@ async def test_what_was_compacted_is_undone_and_expanded_in_the_fork(harness: Ha
     assert (await harness.compact(copy)).compacted
 
 
-async def test_an_undone_compaction_does_not_go_along(harness: Harness) -> None:
-    """What was undone in the source is not there, and it is left alone as there (decision 24)."""
+async def test_an_undone_compaction_is_not_copied(harness: Harness) -> None:
+    """A compaction undone in the source is not in the fork, which waits like it (decision 24)."""
     cid = await compacted(harness)
     await harness.undo(cid)
     copy = await fork(harness, cid)
@@ -349,8 +351,8 @@ async def test_an_undone_compaction_does_not_go_along(harness: Harness) -> None:
     await assert_alike(harness, cid, copy)
 
 
-async def test_a_fork_before_a_clear(harness: Harness) -> None:
-    """What was cleared is put back for whoever goes on there, compacted as it was (B3, I6)."""
+async def test_a_fork_before_a_clear_restores_its_log(harness: Harness) -> None:
+    """Cleared messages are in the window of the fork, compacted as before (B3, I6)."""
     cid = await twice_compacted(harness)
     before = await texts(harness, cid)
     end = (await harness.stored(cid)).state.head_seq
@@ -373,8 +375,8 @@ async def test_a_fork_before_a_clear(harness: Harness) -> None:
     assert "question" not in (await built(harness, copy)).contents
 
 
-async def test_a_fork_outside_the_rolling_window(harness: Harness) -> None:
-    """All of it is shown for a window's length, though its source shows nothing of it (B2, I6)."""
+async def test_a_fork_outside_the_rolling_window_restores_its_log(harness: Harness) -> None:
+    """The whole log is in the window of the fork, unlike in the source (B2, I6)."""
     agent_id = await harness.agent(HOUR)
     cid = await harness.conversation(agent_id=agent_id)
     await harness.append(cid, user("old"), says("yes"))
@@ -391,8 +393,8 @@ async def test_a_fork_outside_the_rolling_window(harness: Harness) -> None:
     assert "old" not in (await built(harness, copy)).contents
 
 
-async def test_a_window_is_cut_with_its_parts(harness: Harness) -> None:
-    """Late messages stay outside, and restored ones inside, as far as the fork goes (B2, I4)."""
+async def test_gaps_and_restored_spans_are_cut(harness: Harness) -> None:
+    """Late messages stay outside, and restored ones inside, up to the seq of the fork (B2, I4)."""
     agent_id = await harness.agent(HOUR)
     cid = await harness.conversation(agent_id=agent_id)
     await harness.append(cid, user("1"), says("2"))
@@ -413,8 +415,8 @@ async def test_a_window_is_cut_with_its_parts(harness: Harness) -> None:
     assert await texts(harness, await fork(harness, cid, 1)) == ["1"]
 
 
-async def test_own_tools_are_those_that_are_mentioned(harness: Harness) -> None:
-    """A fork from before a cut result does not reckon with the tools it names (L1, C1)."""
+async def test_a_fork_has_the_agent_tools_that_its_previews_name(harness: Harness) -> None:
+    """A fork before a truncated result has no agent tools of its preview (L1, C1)."""
     cid = await harness.conversation()
     await harness.append(cid, user("look"), says("where?"), user("there"), asks("c"))
     await harness.append(cid, result("c", 'x"mentions":["read_result"]' + "x" * 60_000))
@@ -428,8 +430,8 @@ async def test_own_tools_are_those_that_are_mentioned(harness: Harness) -> None:
         assert (await harness.stored(await fork(harness, cid, at_seq))).state.mentions == named
 
 
-async def test_promoted_tools_stay_so_for_their_turn(harness: Harness) -> None:
-    """What was found in a turn is so in a fork of it, and not in one that has yet to come (H2)."""
+async def test_promoted_tools_stay_promoted_for_their_turn(harness: Harness) -> None:
+    """Tools promoted in a turn are promoted in a fork of it, not in one of an earlier turn (H2)."""
     cid = await harness.conversation()
     await harness.talk(cid, 3)
     async with harness.database.session() as records:
@@ -517,10 +519,10 @@ async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories(), places=st.lists(st.integers(0, 10**6), min_size=3, max_size=3))
-async def test_a_fork_anywhere_counts_as_its_rows_say(
+async def test_the_sums_of_a_fork_equal_those_of_its_rows(
     database: PostgresDatabase, story: Any, places: list[int]
 ) -> None:
-    """Whatever happened before, and wherever it is forked, its sums are right (C1, I6)."""
+    """After any history, and at any seq, the sums of a fork are correct (C1, I6)."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
     cid = await harness.conversation(SHORT, agent_id=await harness.agent(2400))
     await live(harness, cid, story)
@@ -539,8 +541,8 @@ async def test_a_fork_anywhere_counts_as_its_rows_say(
 # --- on their own -----------------------------------------------------------------------------
 
 
-async def test_both_go_on_by_themselves(harness: Harness) -> None:
-    """Appends, pins, clears and searches of one are not seen in the other (I6, A6)."""
+async def test_source_and_fork_are_independent(harness: Harness) -> None:
+    """Appends, pins, clears and searches of one do not change the other (I6, A6)."""
     cid = await plain(harness)
     copy = await fork(harness, cid)
     await harness.append(copy, user("only in the fork"))
@@ -559,7 +561,7 @@ async def test_both_go_on_by_themselves(harness: Harness) -> None:
     assert await harness.bodies(nested) == (await harness.bodies(cid))[:4]
 
 
-async def test_an_id_that_the_log_has_is_known_in_the_fork(harness: Harness) -> None:
+async def test_a_message_id_of_the_source_is_used_in_the_fork(harness: Harness) -> None:
     """Message ids are unique for a conversation, and a fork has those it copied (A2)."""
     cid = await harness.conversation()
     await harness.append(cid, user("a") | {"id": "m1"})
@@ -584,7 +586,7 @@ async def remove(process: Process, cid: str) -> dict[str, int]:
 
 
 async def test_outputs_outlive_the_source(database: PostgresDatabase, kept: BlobStore) -> None:
-    """Offloaded results read back byte for byte, whichever of the two is deleted (A7, F1)."""
+    """Offloaded results have the same bytes after a deletion of either conversation (A7, F1)."""
     process = Process(database, kept)
     harness, forks = process.harness, forks_of(process.harness, kept)
     cid = await harness.conversation()
@@ -607,8 +609,10 @@ async def test_outputs_outlive_the_source(database: PostgresDatabase, kept: Blob
     assert await process.store.keys() == []
 
 
-async def test_a_copy_is_as_young_as_its_fork(database: PostgresDatabase, tmp_path: Path) -> None:
-    """No sweep takes an object that was copied and has no row yet, not even a folder's (29)."""
+async def test_the_sweep_keeps_new_copies_of_objects(
+    database: PostgresDatabase, tmp_path: Path
+) -> None:
+    """The sweep deletes no copied object that has no row yet, also in a directory (29)."""
     folder = ObjectStore(f"file://{tmp_path}")
     process = Process(database, folder)
     cid = await process.harness.conversation()
@@ -624,7 +628,7 @@ async def test_a_copy_is_as_young_as_its_fork(database: PostgresDatabase, tmp_pa
 async def test_collected_outputs_stay_collected(
     database: PostgresDatabase, meanwhile: bool
 ) -> None:
-    """A tombstone goes along, also of what is collected while it is forked (F7, decision 29)."""
+    """A tombstone is copied, also that of a blob collected during the fork (F7, decision 29)."""
     store = ObjectStore("memory:///")
     process = Process(database, store)
     cid, refs = await process.compacted({"gc": {"drop_compacted": True}})
@@ -647,8 +651,8 @@ async def test_collected_outputs_stay_collected(
     assert len(await process.read(copy, refs[0])) > 4096
 
 
-async def test_an_object_store_that_is_away(database: PostgresDatabase) -> None:
-    """Without the objects there is no fork, and it says so (F1, M)."""
+async def test_a_failing_object_store_is_an_error(database: PostgresDatabase) -> None:
+    """Without its objects no fork is created (F1, M)."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     await process.stored(cid, LARGE)
@@ -658,10 +662,10 @@ async def test_an_object_store_that_is_away(database: PostgresDatabase) -> None:
     assert other.at_seq == 1
 
 
-async def test_a_deleted_fork_leaves_nothing(
+async def test_a_deleted_fork_leaves_no_rows(
     harness: Harness, connection: asyncpg.Connection
 ) -> None:
-    """Every table is empty of it, and the answer says how much that was (A7)."""
+    """Every table is empty of it, and the answer counts the rows (A7)."""
     cid = await twice_compacted(harness)
     await harness.append(cid, asks("c"), result("c", LARGE))
     await harness.conversations.set_tools(TENANT, cid, [{"name": "a", "input_schema": {}}])
@@ -686,8 +690,8 @@ async def test_a_deleted_fork_leaves_nothing(
 # --- whoever comes between --------------------------------------------------------------------
 
 
-async def test_forks_while_appends_run(harness: Harness) -> None:
-    """Each fork is a prefix of the log with sums of its own, whoever writes meanwhile (A2, I6)."""
+async def test_forks_during_appends_are_prefixes_of_the_log(harness: Harness) -> None:
+    """Each fork is a prefix of the log with its own sums (A2, I6)."""
     cid = await harness.conversation()
     await harness.append(cid, user("begin"))
 
@@ -706,8 +710,10 @@ async def test_forks_while_appends_run(harness: Harness) -> None:
         await check_sums(harness, copy)
 
 
-async def test_a_fork_waits_for_nobody(harness: Harness, connection: asyncpg.Connection) -> None:
-    """It locks nothing of its source: whoever holds that is not in its way (I6)."""
+async def test_a_fork_does_not_wait_for_locks_on_its_source(
+    harness: Harness, connection: asyncpg.Connection
+) -> None:
+    """It locks nothing of its source, and waits for no lock on it (I6)."""
     cid = await compacted(harness)
     async with connection.transaction():
         await connection.execute("SELECT FROM heads, conversations FOR UPDATE")
@@ -716,8 +722,10 @@ async def test_a_fork_waits_for_nobody(harness: Harness, connection: asyncpg.Con
     await assert_alike(harness, cid, copy)
 
 
-async def test_in_pieces(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long log is copied with several statements, none of which takes long (I6)."""
+async def test_a_long_log_is_copied_in_pieces(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several statements copy a long log, none of which takes long (I6)."""
     monkeypatch.setattr(service, "PIECE_MESSAGES", 3)
     cid = await compacted(harness)
     for at_seq in (None, 2, 3, 4, 6):
@@ -726,13 +734,13 @@ async def test_in_pieces(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("sentence", ["copy_messages", "set_head"])
-async def test_a_failure_leaves_nothing(
+async def test_a_failed_fork_leaves_no_rows(
     harness: Harness,
     connection: asyncpg.Connection,
     monkeypatch: pytest.MonkeyPatch,
     sentence: str,
 ) -> None:
-    """A fork is there as a whole or not at all, and its id and key are free again (A8, I6)."""
+    """A failed fork leaves no rows, and its id and key can be used again (A8, I6)."""
     cid = await compacted(harness)
     own = new_id()
     asked: dict[str, Any] = {"conversation_id": own, "idempotency_key": "k", "request": {}}
@@ -769,10 +777,10 @@ async def between(
 
 
 @pytest.mark.parametrize("with_agent", [False, True])
-async def test_the_source_is_deleted_meanwhile(
+async def test_a_source_deleted_meanwhile_is_not_found(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, with_agent: bool
 ) -> None:
-    """Then there is no fork of it, not even of a part (A7, I6)."""
+    """No fork is created, not even of a part of the source (A7, I6)."""
     agent_id = await harness.agent()
     cid = await harness.conversation(agent_id=agent_id)
     await harness.talk(cid, 3)
@@ -789,10 +797,10 @@ async def test_the_source_is_deleted_meanwhile(
         await fork(harness, cid)
 
 
-async def test_the_agent_is_cleared_meanwhile(
+async def test_a_clear_of_the_agent_meanwhile_applies_to_the_fork(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fork comes after the clear, and knows of it (B3, I6)."""
+    """The fork is planned again after the clear (B3, I6)."""
     agent_id = await harness.agent()
     cid = await harness.conversation(agent_id=agent_id)
     await harness.talk(cid, 3)
@@ -803,20 +811,20 @@ async def test_the_agent_is_cleared_meanwhile(
     assert (heads[0].shown_messages, heads[1].shown_messages) == (0, 0)
 
 
-async def test_a_pin_that_is_set_meanwhile(
+async def test_a_pin_set_meanwhile_is_in_both(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is a pin of both, and shown in both (D8, I6)."""
+    """It is a pin of both conversations, and visible in both (D8, I6)."""
     cid = await compacted(harness)
     (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
     await check_sums(harness, made.conversation_id)
     assert 8 in (await harness.stored(made.conversation_id)).state.kept
 
 
-async def test_a_compaction_that_is_undone_meanwhile(
+async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fork shows what was shown when it began, by a receipt that is active in it (E8)."""
+    """The fork shows the view of its start, by a compaction that is active in it (E8)."""
     cid = await compacted(harness)
     before = await texts(harness, cid)
     (made,) = await between(harness, monkeypatch, cid, harness.undo(cid))
@@ -828,8 +836,8 @@ async def test_a_compaction_that_is_undone_meanwhile(
 # --- asked for twice --------------------------------------------------------------------------
 
 
-async def test_a_repeated_key(harness: Harness) -> None:
-    """The first answer is given again, though the log went on or is gone (A2, decision 8)."""
+async def test_a_repeated_idempotency_key_returns_the_first_fork(harness: Harness) -> None:
+    """The first fork is returned, also after the source is deleted (A2, decision 8)."""
     cid = await harness.conversation()
     await harness.talk(cid, 2)
     asked: dict[str, Any] = {"idempotency_key": "k", "request": {}}
@@ -849,8 +857,8 @@ async def test_a_repeated_key(harness: Harness) -> None:
         await make(harness, cid, **asked)
 
 
-async def test_equal_requests_at_once(harness: Harness) -> None:
-    """One fork is made, and all are told of it (A2)."""
+async def test_equal_concurrent_requests_create_one_fork(harness: Harness) -> None:
+    """One fork is created and returned to all (A2)."""
     cid = await harness.conversation()
     await harness.talk(cid, 2)
     made = await asyncio.gather(
@@ -859,8 +867,8 @@ async def test_equal_requests_at_once(harness: Harness) -> None:
     assert len(set(made)) == 1
 
 
-async def test_ids_that_are_taken(harness: Harness) -> None:
-    """A fork takes no other conversation's place, nor that of its source (decision 7)."""
+async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
+    """A fork replaces no other conversation, and not its source (decision 7)."""
     cid, other = await harness.conversation(), await harness.conversation()
     for own in (cid, other):
         with pytest.raises(Conflict, match="is taken"):
@@ -884,7 +892,7 @@ async def of_another_tenant(harness: Harness) -> str:
 
 
 @pytest.mark.parametrize("name", ["COPY_MESSAGES", "REFS", "COPY_PINS_AND_COMPACTIONS"])
-async def test_copies_go_by_their_keys(database_url: str, name: str) -> None:
+async def test_copies_use_the_primary_keys(database_url: str, name: str) -> None:
     """Cost model: a plan made for an empty table is kept, and must not walk a long one."""
     plan = await plan_of(database_url, getattr(statements, name))
     assert "Seq Scan" not in plan and "messages_by_id" not in plan, plan

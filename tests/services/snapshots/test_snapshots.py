@@ -1,4 +1,4 @@
-"""Snapshots over a real database: pages, batches, bounded recaps, failures midway (I1-I4)."""
+"""Snapshots over a real database: pages, batches, summaries, interrupted restores (I1-I4)."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ async def test_messages_are_read_in_pages(harness: Harness, snapshots: SnapshotS
     assert [entry["seq"] for entry in found] == list(range(1, 501))
 
 
-async def test_a_reading_that_fails_midway_ends_in_an_error(
+async def test_an_interrupted_read_ends_in_an_error(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I2: a database that goes away, or a deletion, ends the pages with an error, not early."""
+    """I2: a failing database or a deletion ends the pages with an error, not early."""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
@@ -160,10 +160,10 @@ async def test_a_reading_that_fails_midway_ends_in_an_error(
         await anext(pages)
 
 
-async def test_a_reading_may_be_left_at_any_page(
+async def test_a_cancelled_read_leaves_no_session_open(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I2: whoever goes away while a snapshot is read leaves no session open."""
+    """I2: a client that disconnects during a read leaves no session open."""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
@@ -174,10 +174,10 @@ async def test_a_reading_may_be_left_at_any_page(
     assert len(await entries(snapshots, saved.session_id)) == 300
 
 
-async def test_an_import_that_lost_messages_is_not_read_as_if_whole(
+async def test_an_import_with_deleted_messages_is_an_error(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I2, A7: messages that a deletion takes while they are read are an error, too."""
+    """I2, A7: messages that are deleted during a read are an error."""
     conversation_id = await harness.conversation()
     messages = [of(conversation_id, "x") for _ in range(300)]
     saved = await snapshots.add_import(TENANT, SnapshotImport([*messages, user("stays")]))
@@ -192,8 +192,8 @@ async def test_an_import_that_lost_messages_is_not_read_as_if_whole(
 # --- recaps ----------------------------------------------------------------------------------
 
 
-async def test_a_recap_is_bounded(harness: Harness, snapshots: SnapshotService) -> None:
-    """I1: however large the window, a recap reads its ends, and asks the model a few times."""
+async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService) -> None:
+    """I1: of a large window a summary reads both ends, in a few calls of the model."""
     conversation_id = await harness.conversation()
     count = FIRST_MESSAGES + LAST_MESSAGES + 500
     for start in range(0, count, 500):
@@ -212,10 +212,10 @@ async def test_a_recap_is_bounded(harness: Harness, snapshots: SnapshotService) 
     assert len(asked) < 1_000 * (FIRST_MESSAGES + LAST_MESSAGES) * 1.5
 
 
-async def test_a_recap_carries_on_over_its_calls(
+async def test_each_call_gets_the_summary_of_the_previous_call(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I1, E5: each further call is told what the calls before it made of what came before."""
+    """I1, E5: each further call includes the summary of the calls before it."""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 220, words=1)
     await snapshots.save_conversation(TENANT, conversation_id)
@@ -225,10 +225,10 @@ async def test_a_recap_carries_on_over_its_calls(
     assert all("green tea" in asked for asked in others)
 
 
-async def test_what_is_deleted_during_the_recap_is_left_out(
+async def test_a_conversation_deleted_during_the_summary_is_left_out(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """A7, I1: a conversation deleted while the model writes is in no part, nor is it told of."""
+    """A7, I1: a conversation deleted meanwhile has no part and no summary in the snapshot."""
     agent_id = await harness.agent()
     gone, stays = [await harness.conversation(agent_id=agent_id) for _ in range(2)]
     for conversation_id in (gone, stays):
@@ -246,10 +246,10 @@ async def test_what_is_deleted_during_the_recap_is_left_out(
 
 
 @pytest.mark.parametrize("of_agent", [False, True])
-async def test_what_is_deleted_during_its_recap_leaves_no_snapshot(
+async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
     harness: Harness, snapshots: SnapshotService, of_agent: bool
 ) -> None:
-    """A7: nothing is stored of a conversation or an agent that is gone by then."""
+    """A7: nothing is stored of a conversation or an agent that was deleted meanwhile."""
     agent_id = await harness.agent()
     conversation_id = await harness.conversation(agent_id=agent_id)
     await harness.talk(conversation_id, 1)
@@ -269,10 +269,10 @@ async def test_what_is_deleted_during_its_recap_leaves_no_snapshot(
     assert await snapshots.page(TENANT, 10, None) == []
 
 
-async def test_a_database_that_is_away_for_the_recap_costs_only_that(
+async def test_a_failing_database_costs_only_the_summary(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I1: whatever fails in making the summary, the snapshot itself is stored."""
+    """I1: if the summary fails, the snapshot is stored without it."""
     harness.gateway.replies = [ServiceUnavailable("away", {"reason": "spend_guard"})]
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 2)
@@ -287,7 +287,7 @@ async def test_a_database_that_is_away_for_the_recap_costs_only_that(
 async def test_batches_keep_call_groups_together(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
-    """I4: copies go in batches of what an append takes, each beginning outside a group."""
+    """I4: each batch of copies fits an append and starts outside of a call group."""
     source, target = await harness.conversation(), await harness.conversation()
     for number in range(6):
         calls = [f"c{number}-{place}" for place in range(4)]
@@ -303,7 +303,7 @@ async def test_batches_keep_call_groups_together(
 async def test_a_group_larger_than_a_batch_is_restored(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4: a group that no batch holds is appended in several, all of it."""
+    """I4: a call group larger than a batch is appended in several batches."""
     source, target = await harness.conversation(), await harness.conversation()
     calls = [f"c{place}" for place in range(25)]
     await harness.append(source, user("q"), asks(*calls), *map(result, calls), says("done"))
@@ -314,10 +314,10 @@ async def test_a_group_larger_than_a_batch_is_restored(
     assert (again.restored, again.skipped) == (0, 28)
 
 
-async def test_a_restore_that_failed_midway_goes_on(
+async def test_an_interrupted_restore_can_be_repeated(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
-    """I4: what was broken off is finished by asking again, with nothing twice."""
+    """I4: a repeated restore appends the missing copies only."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.talk(source, 15, words=1)
     saved = await snapshots.save_conversation(TENANT, source)
@@ -330,10 +330,10 @@ async def test_a_restore_that_failed_midway_goes_on(
     assert await texts_in(harness, target) == await texts_in(harness, source)
 
 
-async def test_results_that_came_later_are_added_to_their_copies(
+async def test_later_results_are_added_to_copied_calls(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4: a later snapshot brings the results of calls that an earlier one left open."""
+    """I4: a later snapshot adds the results of calls that were open in an earlier one."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.append(target, user("own"), asks("c1"), result("c1"))
     await harness.append(source, user("q"), asks("c1", "c2"))
@@ -347,10 +347,10 @@ async def test_results_that_came_later_are_added_to_their_copies(
     assert (await harness.stored(target)).state.open_calls == ()
 
 
-async def test_results_whose_copied_call_was_closed_are_skipped(
+async def test_results_of_closed_copied_calls_are_skipped(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4, A3: where the copy's call is closed by then, its result has no place."""
+    """I4, A3: a result is skipped if the copy of its call was closed."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.append(source, user("q"), asks("c1"))
     early = await snapshots.save_conversation(TENANT, source)
@@ -402,10 +402,10 @@ async def test_every_format_is_restored_elsewhere(
     assert (await harness.stored(target)).state.open_calls == ()
 
 
-async def test_a_conversation_that_was_restored_into_starts_an_epoch(
+async def test_a_restore_of_copies_starts_an_epoch(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """K3, decision 16: copies bring no reasoning along into a payload, nor does what was there."""
+    """K3, decision 16: the next payload replays no reasoning of the source or of the target."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
     spoken = {"role": "assistant", "content": [thought, {"type": "text", "text": "hello"}]}
     source, target = await harness.conversation(), await harness.conversation()
@@ -426,10 +426,10 @@ async def test_a_conversation_that_was_restored_into_starts_an_epoch(
     assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
 
 
-async def test_a_restore_that_meets_a_conflict_gives_up_at_last(
+async def test_repeated_conflicts_end_a_restore(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
-    """I4: a target that never holds still is a conflict, told after a few attempts."""
+    """I4: a target with constant concurrent writes is a conflict after a few attempts."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.talk(source, 1)
     saved = await snapshots.save_conversation(TENANT, source)
@@ -439,10 +439,10 @@ async def test_a_restore_that_meets_a_conflict_gives_up_at_last(
     assert len(appends.batches) == 3
 
 
-async def test_an_import_of_an_agent_comes_back_under_it(
+async def test_conversations_of_an_import_are_created_for_its_agent(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """I4: conversations that an import needs are made for its agent, if that exists."""
+    """I4: conversations that an import needs are created for its agent, if that exists."""
     agent_id = await harness.agent()
     for given, expected in ((agent_id, agent_id), ("nobody", None)):
         messages = [of(new_id(), "a"), of(new_id(), "b")]
@@ -454,10 +454,10 @@ async def test_an_import_of_an_agent_comes_back_under_it(
             assert (await harness.stored(item.conversation_id)).agent_id == expected
 
 
-async def test_an_import_whose_conversation_is_anothers_gets_its_own(
+async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """Decision 7: what another tenant's conversation is called is no way into it."""
+    """Decision 7: the conversation id of another tenant gives no access to it."""
     theirs = await harness.conversation()
     await harness.talk(theirs, 1)
     given = SnapshotImport([of(theirs, "mine")])
