@@ -104,7 +104,7 @@ class ForkService:
         count_bytes: CountBytes = _uncounted,
     ) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._active = active
         self._store = store
         self._new_id = new_id
@@ -207,7 +207,7 @@ class ForkService:
     async def _newest_receipt(
         self, records: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
-        strategy = self._frames.policy_of(source).strategy
+        strategy = self._resolver.policy_of(source).strategy
         before: str | None = None
         while page := await records.contexts.compactions(source.conversation_id, _RECEIPTS, before):
             for receipt in page:
@@ -310,7 +310,7 @@ class ForkService:
         pinned = await records.contexts.pinned(fork_id)
         kept = kept_at(before, state.head_seq, receipt, pinned)
         base = replace(made, state=replace(state, kept=kept))
-        shown = await shown_of(records, self._frames, base, receipt)
+        shown = await shown_of(records, self._resolver, base, receipt)
         if shown.compaction_id is None:
             return
         applied = await records.contexts.show(
@@ -326,7 +326,7 @@ class ForkService:
         self, records: Repositories, tenant_id: str, conversation_id: str
     ) -> Conversation | None:
         return await records.conversations.find(
-            tenant_id, conversation_id, self._frames.default_model
+            tenant_id, conversation_id, self._resolver.default_model
         )
 
 

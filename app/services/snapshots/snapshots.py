@@ -76,7 +76,7 @@ class SnapshotService:
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
-        self._frames = resolver
+        self._resolver = resolver
         self._summaries = summaries
         self._restores = restores
         self._outputs = outputs
@@ -101,8 +101,8 @@ class SnapshotService:
         snapshot = await self._snapshot_of(
             tenant_id, windows, description, current.agent_id, cleared_at, seconds
         )
-        policy = self._frames.policy_of(conversation)
-        model = conversation.model or self._frames.default_model
+        policy = self._resolver.policy_of(conversation)
+        model = conversation.model or self._resolver.default_model
         summary = await self._summaries.of(tenant_id, windows, policy.compaction.model, model)
         return await self._store(tenant_id, replace(snapshot, summary=summary), windows, None)
 
@@ -117,7 +117,7 @@ class SnapshotService:
         async with self._database.session() as records:
             ids = await records.conversations.ids_of_agent(tenant_id, agent_id)
             found = [
-                await records.conversations.find(tenant_id, each, self._frames.default_model)
+                await records.conversations.find(tenant_id, each, self._resolver.default_model)
                 for each in ids
             ]
         conversations = sorted(
@@ -134,8 +134,8 @@ class SnapshotService:
             agent.last_cleared_at,
             agent.rolling_window_seconds,
         )
-        policy = self._frames.policy(agent.settings.policy)
-        model = agent.settings.model or self._frames.default_model
+        policy = self._resolver.policy(agent.settings.policy)
+        model = agent.settings.model or self._resolver.default_model
         summary = await self._summaries.of(tenant_id, windows, policy.compaction.model, model)
         return await self._store(tenant_id, replace(snapshot, summary=summary), windows, agent_id)
 
@@ -187,7 +187,7 @@ class SnapshotService:
 
     def _models(self, windows: Sequence[SnapshotWindow]) -> Iterator[SnapshotModel]:
         for window in windows:
-            model = window.conversation.model or self._frames.default_model
+            model = window.conversation.model or self._resolver.default_model
             if model is not None:
                 yield SnapshotModel(window.part.conversation_id, model)
 
@@ -349,7 +349,7 @@ class SnapshotService:
     async def _conversation(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as records:
             found = await records.conversations.find(
-                tenant_id, conversation_id, self._frames.default_model
+                tenant_id, conversation_id, self._resolver.default_model
             )
         if found is None:
             raise NotFound.conversation(conversation_id)
