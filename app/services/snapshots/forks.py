@@ -115,9 +115,9 @@ class ForkService:
 
         Raises NotFound, ValidationError for a seq beyond the head, Conflict when the id is taken.
         """
-        made = await self._made_before(tenant_id, conversation_id, new)
-        if made is not None:
-            return made
+        existing = await self._existing_fork(tenant_id, conversation_id, new)
+        if existing is not None:
+            return existing
         fork_id = new.conversation_id or self._new_id()
         await self._count(tenant_id, conversation_id, new.at_seq)
         for _ in range(_MAX_ROUNDS):
@@ -143,7 +143,9 @@ class ForkService:
             size = await records.forks.size(conversation_id, through)
         await self._count_bytes(tenant_id, size)
 
-    async def _made_before(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork | None:
+    async def _existing_fork(
+        self, tenant_id: str, conversation_id: str, new: NewFork
+    ) -> Fork | None:
         """Return the fork of a repeated idempotency key, whose source may be deleted."""
         if new.idempotency_key is None:
             return None
@@ -290,26 +292,26 @@ class ForkService:
         """Set the head of the fork: the sums of its log, its window and its view."""
         before, fork_id, at_seq = plan.source.state, plan.fork.conversation_id, plan.fork.at_seq
         await records.forks.set_head(fork_id, state_at(before, at_seq))
-        made = await self._find(records, tenant_id, fork_id)
-        assert made is not None, "it was added in this transaction"
+        conversation = await self._find(records, tenant_id, fork_id)
+        assert conversation is not None, "it was added in this transaction"
         window = window_at(before, at_seq, self._active.now())
-        state = await _in_window(records, fork_id, made.state, window, before)
+        state = await _in_window(records, fork_id, conversation.state, window, before)
         await records.windows.move(fork_id, state)
         if plan.receipt is not None:
-            await self._compact(records, replace(made, state=state), before, plan.receipt)
+            await self._compact(records, replace(conversation, state=state), before, plan.receipt)
 
     async def _compact(
         self,
         records: Repositories,
-        made: Conversation,
+        conversation: Conversation,
         before: ConversationState,
         receipt: Compaction,
     ) -> None:
         """Apply this compaction to the fork's view."""
-        fork_id, state = made.conversation_id, made.state
+        fork_id, state = conversation.conversation_id, conversation.state
         pinned = await records.contexts.pinned(fork_id)
         kept = kept_at(before, state.head_seq, receipt, pinned)
-        base = replace(made, state=replace(state, kept=kept))
+        base = replace(conversation, state=replace(state, kept=kept))
         shown = await shown_of(records, self._resolver, base, receipt)
         if shown.compaction_id is None:
             return

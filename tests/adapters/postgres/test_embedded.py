@@ -123,7 +123,7 @@ def servers(data_dir: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("which", ["postmaster", "all"])
-async def test_a_supervised_server_comes_back(data_dir: Path, which: str) -> None:
+async def test_a_supervised_server_is_restarted(data_dir: Path, which: str) -> None:
     """Killed with -9, alone or with all its processes, the server is started again, twice over."""
     lost: list[str] = []
     with running(data_dir, lost.append) as url:
@@ -151,7 +151,7 @@ async def test_several_supervisors_start_one_server(data_dir: Path) -> None:
     assert not lost
 
 
-async def test_a_server_whose_data_is_gone_is_lost(data_dir: Path) -> None:
+async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
     """Where the cluster itself is gone, it is told once, and no other one is made in its place."""
     told = threading.Event()
     lost: list[str] = []
@@ -170,9 +170,7 @@ async def test_a_server_whose_data_is_gone_is_lost(data_dir: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may not run PostgreSQL itself")
-async def test_a_folder_that_is_opened_is_told(
-    data_dir: Path, tmp_path: Path, lines: Lines
-) -> None:
+async def test_a_changed_directory_is_logged(data_dir: Path, tmp_path: Path, lines: Lines) -> None:
     """As root, a folder that keeps the server's account out is opened, and the log says so."""
     tmp_path.chmod(0o700)
     with running(data_dir) as url:
@@ -184,7 +182,7 @@ async def test_a_folder_that_is_opened_is_told(
         assert len(lines.told("folder_opened")) == len(told)
 
 
-async def test_first_start_makes_the_database(tmp_path: Path) -> None:
+async def test_first_start_creates_the_database(tmp_path: Path) -> None:
     """A start in a new directory makes the cluster and leaves foreign files alone (33)."""
     data_dir = tmp_path / "not" / "there" / "yet"
     data_dir.mkdir(parents=True)
@@ -200,7 +198,7 @@ async def test_first_start_makes_the_database(tmp_path: Path) -> None:
     assert not (data_dir / "postgres.new.left").exists()
 
 
-async def test_data_outlives_a_restart(data_dir: Path) -> None:
+async def test_data_survives_a_restart(data_dir: Path) -> None:
     """What was committed is there after the next start (A8)."""
     with running(data_dir) as url:
         await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
@@ -219,7 +217,7 @@ async def test_socket_path_is_short_and_plain(data_dir: Path, tmp_path: Path, na
     assert stopped(deep)
 
 
-async def test_server_of_a_killed_service_is_adopted_and_then_stopped(data_dir: Path) -> None:
+async def test_server_of_a_killed_service_is_used_and_then_stopped(data_dir: Path) -> None:
     """A service killed with -9 leaves its server; the next start adopts and later stops it (33)."""
     with holder(data_dir) as killed:
         killed.send_signal(signal.SIGKILL)
@@ -248,7 +246,7 @@ async def test_killed_server_recovers(data_dir: Path) -> None:
     [f"{os.getpid()}\n/elsewhere\n1\n5432\n", "", "no number\n"],
     ids=["another process", "empty", "no number"],
 )
-async def test_misleading_pid_file_does_not_stop_a_start(data_dir: Path, left: str) -> None:
+async def test_stale_pid_file_does_not_prevent_a_start(data_dir: Path, left: str) -> None:
     """A pid file whose number another process has by now, or a torn one, is overcome (33)."""
     (data_dir / "postgres" / "postmaster.pid").write_text(left)
     with running(data_dir) as url:
@@ -283,7 +281,7 @@ async def test_two_processes_share_one_server(data_dir: Path) -> None:
     assert stopped(data_dir)
 
 
-def test_starts_at_once_end_in_one_server(data_dir: Path) -> None:
+def test_concurrent_starts_end_in_one_server(data_dir: Path) -> None:
     """Processes that start at the same moment find one server and leave none (33)."""
     command = (sys.executable, "-c", HOLD, str(data_dir))
     with ExitStack() as stack:
@@ -301,7 +299,7 @@ def test_starts_at_once_end_in_one_server(data_dir: Path) -> None:
     assert stopped(data_dir)
 
 
-def test_data_directory_that_cannot_be(tmp_path: Path) -> None:
+def test_impossible_data_directory(tmp_path: Path) -> None:
     """A data directory that is a file, or can't be made, is one sentence (33)."""
     file = tmp_path / "file"
     file.touch()
@@ -325,7 +323,7 @@ def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
         pass
 
 
-def test_folder_that_is_no_cluster_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
     """A folder named postgres with other things in it is neither used nor emptied (33)."""
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "holiday.jpg").touch()
@@ -334,7 +332,7 @@ def test_folder_that_is_no_cluster_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "postgres" / "holiday.jpg").exists()
 
 
-def test_path_that_a_shell_would_change_is_refused(tmp_path: Path) -> None:
+def test_path_with_shell_characters_is_refused(tmp_path: Path) -> None:
     """A data directory whose name a shell would expand is refused, not misread (33)."""
     with (
         pytest.raises(EmbeddedPostgresError, match="choose another path"),
@@ -343,7 +341,7 @@ def test_path_that_a_shell_would_change_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_failed_start_says_why(data_dir: Path) -> None:
+def test_failed_start_has_a_reason(data_dir: Path) -> None:
     """When PostgreSQL refuses to start, the error has the end of its log (33)."""
     with (data_dir / "postgres" / "postgresql.conf").open("a") as file:
         file.write("max_connections = plenty\n")

@@ -113,7 +113,7 @@ def test_only_what_is_missing_runs(url: str, migrations: Path) -> None:
     assert is_current(url, migrations)
 
 
-def test_processes_that_start_at_once_migrate_once(url: str, migrations: Path) -> None:
+def test_concurrent_processes_migrate_once(url: str, migrations: Path) -> None:
     """Several processes may start together; one migrates and the others find it done."""
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(migrate, url, migrations)
@@ -128,7 +128,7 @@ def test_processes_that_start_at_once_migrate_once(url: str, migrations: Path) -
     assert is_current(url, migrations)
 
 
-def test_newer_schema_counts_as_current(url: str, migrations: Path) -> None:
+def test_newer_schema_is_accepted(url: str, migrations: Path) -> None:
     """The previous release may start again beside a schema that is already newer."""
     migrate(url, migrations)
     (migrations / "versions" / "0002_step.py").unlink()
@@ -145,7 +145,7 @@ def test_failed_migration_is_rolled_back(url: str, migrations: Path) -> None:
     assert value(url, "SELECT to_regclass('three')") is None
 
 
-def test_limits_hold_in_a_migration(url: str, migrations: Path) -> None:
+def test_timeouts_apply_in_a_migration(url: str, migrations: Path) -> None:
     """A migration waits 4 s for a lock and 5 s for a statement at most (style: warehouse)."""
     add(
         migrations,
@@ -163,7 +163,7 @@ WAITING = (
 )
 
 
-def test_a_lock_that_is_held_is_waited_for_again(url: str, migrations: Path) -> None:
+def test_a_lock_timeout_is_retried(url: str, migrations: Path) -> None:
     """A migration that gets no lock in time lets others go first, and is tried again (rule 4)."""
     migrate(url, migrations)
     impatient = (
@@ -186,7 +186,7 @@ def test_a_lock_that_is_held_is_waited_for_again(url: str, migrations: Path) -> 
     assert is_current(url, migrations)
 
 
-def test_who_waits_to_migrate_holds_nothing_up(url: str, migrations: Path) -> None:
+def test_a_waiting_process_blocks_nothing(url: str, migrations: Path) -> None:
     """An index is built as the guide has it while other processes wait for their turn (rule 3)."""
     migrate(url, migrations)
     concurrent = 'COMMIT"); op.execute("CREATE INDEX CONCURRENTLY one_by_id ON one (id)'
@@ -276,7 +276,7 @@ def test_database_that_does_not_answer() -> None:
         is_current("postgresql://nobody@/none?host=/nowhere")
 
 
-def test_head_is_alembics(url: str) -> None:
+def test_head_equals_that_of_alembic(url: str) -> None:
     """The real revisions are numbered as their files, and all of them run (rule 1)."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))

@@ -1,4 +1,4 @@
-"""The schema that migrations make is the one the tables describe."""
+"""The schema that migrations make equals the described tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.adapters.postgres.conversations.conversations import PER_CONVERSATION
 from app.adapters.postgres.tables import metadata
 
 
-async def test_migrations_make_what_the_tables_describe(database_url: str) -> None:
+async def test_migrations_create_the_described_tables(database_url: str) -> None:
     """A migrated database differs in nothing from the Core tables (architecture, storage)."""
     url = database_url.replace("postgresql://", "postgresql+asyncpg://", 1)
     engine = create_async_engine(url, poolclass=NullPool)
@@ -28,7 +28,7 @@ async def test_migrations_make_what_the_tables_describe(database_url: str) -> No
     assert [change for change in found if not any(name in str(change) for name in others)] == []
 
 
-def test_every_table_of_a_conversation_is_emptied_with_it() -> None:
+def test_deleting_a_conversation_covers_all_of_its_tables() -> None:
     """Deleting a conversation reaches each table whose rows belong to one (A7)."""
     belonging = {
         table.name for table in metadata.tables.values() if "conversation_id" in table.columns
@@ -36,7 +36,7 @@ def test_every_table_of_a_conversation_is_emptied_with_it() -> None:
     assert set(PER_CONVERSATION) == belonging
 
 
-def test_keys_of_a_conversation_begin_with_its_id() -> None:
+def test_keys_of_conversation_tables_start_with_its_id() -> None:
     """Per-conversation tables can be distributed by `conversation_id` (decision 7)."""
     for name in PER_CONVERSATION:
         first = next(iter(metadata.tables[name].primary_key.columns))

@@ -70,7 +70,7 @@ async def test_every_route_bounds_values_keys_and_depth(
 
 
 async def test_a_message_has_a_limit_of_its_own(tight: httpx.AsyncClient) -> None:
-    """M: a message that would stall its readers is stored neither by append nor by import."""
+    """M: a message over the limit of values is refused by append and import."""
     path = await new_conversation(tight)
     for count, status in ((MESSAGE_VALUES - 10, 201), (MESSAGE_VALUES, 413)):
         message = user("hi", extra=[[]] * count)
@@ -108,8 +108,10 @@ def keys_of(count: int, length: int = 1) -> bytes:
     ],
     ids=range(11),
 )
-async def test_a_problem_is_small(client: httpx.AsyncClient, path: str, body: bytes) -> None:
-    """M: an answer to any mistakes is at most 64 KiB, of 100 places, and echoes no long key."""
+async def test_a_problem_document_is_bounded(
+    client: httpx.AsyncClient, path: str, body: bytes
+) -> None:
+    """M: a problem has at most 64 KiB and 100 places, and repeats no long key."""
     answer = await client.post(path, content=body, headers=HEADERS)
     assert answer.status_code == 422, answer.text[:500]
     assert len(answer.content) <= MAX_PROBLEM_BYTES
@@ -119,8 +121,8 @@ async def test_a_problem_is_small(client: httpx.AsyncClient, path: str, body: by
     assert b"k" * 1_100 not in answer.content
 
 
-async def test_many_mistakes_are_counted(client: httpx.AsyncClient) -> None:
-    """M: of a hundred thousand mistakes the first are told, and how many there are."""
+async def test_many_errors_are_counted(client: httpx.AsyncClient) -> None:
+    """M: of a hundred thousand errors the first are named, and all are counted."""
     body = b'{"nope":1,' + keys_of(99_999) + b"}"
     answer = await client.post("/v1/tokens/count", content=body, headers=HEADERS)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")
@@ -128,8 +130,8 @@ async def test_many_mistakes_are_counted(client: httpx.AsyncClient) -> None:
     assert found["errors"][0]["pointer"] == "/nope"
 
 
-async def test_a_mistake_behind_many_others_is_counted(client: httpx.AsyncClient) -> None:
-    """M: where the beginnings have no mistake of their own, the number of mistakes is told."""
+async def test_an_error_behind_many_others_is_counted(client: httpx.AsyncClient) -> None:
+    """M: if the sample has no error, the number of errors is returned."""
     rows = [{"type": "function"}] * 990
     ask: dict[str, Any] = {"tools": rows, "betas": ["x"] * 200 + [0] * 2_000, "payload": {}}
     answer = await client.post("/v1/context/validate", content=orjson.dumps(ask), headers=HEADERS)
@@ -137,17 +139,18 @@ async def test_a_mistake_behind_many_others_is_counted(client: httpx.AsyncClient
     assert "places" in found["detail"]
 
 
-async def test_a_compressed_body_is_told_as_such(client: httpx.AsyncClient) -> None:
-    """M: bytes that look like much structure are a coded body when they are said to be one."""
+async def test_a_compressed_body_is_a_415(client: httpx.AsyncClient) -> None:
+    """M: a body with a content coding is a 415, also if its bytes exceed the JSON limits."""
     headers = HEADERS | {"content-encoding": "gzip"}
     body = b"[,{:" * 100_000
     answer = await client.post("/v1/conversations", content=body, headers=headers)
     assert answer.status_code == 415
 
 
-async def test_where_a_long_body_stops_to_be_utf8(client: httpx.AsyncClient) -> None:
-    """M: the offset is that of the wrong byte, wherever the body is cut to look for it."""
+async def test_the_first_invalid_byte_of_a_long_body_is_named(client: httpx.AsyncClient) -> None:
+    """M: the offset is that of the invalid byte, across the slices of the search."""
     for begin in (b'["' + "é".encode() * 2_000_000, b'["a' + "é".encode() * 2_000_000):
         body = begin + b"\xff" + b'"]'
         answer = await client.post("/v1/conversations", content=body, headers=HEADERS)
-        assert f"offset {len(begin)} " in assert_problem(answer, 400, "VALIDATION_ERROR")["detail"]
+        detail = assert_problem(answer, 400, "VALIDATION_ERROR")["detail"]
+        assert detail.endswith(f"offset {len(begin)}")

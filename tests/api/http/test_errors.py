@@ -49,7 +49,7 @@ def test_the_status_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize("kind", list(STATUS), ids=lambda kind: kind.__name__)
-def test_every_error_has_its_answer(kind: type[ContextError]) -> None:
+def test_every_error_has_its_response(kind: type[ContextError]) -> None:
     """M: each error class becomes a problem with its own code and status."""
     answer = answer_error(kind("why", {"fact": 1, "status": "kept out"}))
     assert answer.status_code == STATUS[kind]
@@ -60,7 +60,7 @@ def test_every_error_has_its_answer(kind: type[ContextError]) -> None:
 
 
 @pytest.mark.parametrize("kind", [ServiceUnavailable, RateLimited])
-def test_what_passes_says_when_to_try_again(kind: type[ContextError]) -> None:
+def test_temporary_errors_have_retry_after(kind: type[ContextError]) -> None:
     """M: 503 and 429 carry Retry-After, from the facts where they know better."""
     assert answer_error(kind("busy")).headers["retry-after"] == "1"
     assert answer_error(kind("busy", {"retry_after": 7})).headers["retry-after"] == "7"
@@ -132,7 +132,7 @@ async def test_coded_bodies(client: httpx.AsyncClient, coding: str) -> None:
         assert answer.headers["accept-encoding"] == "identity"
 
 
-async def test_bodies_that_are_said_not_to_be_coded(client: httpx.AsyncClient) -> None:
+async def test_identity_is_an_accepted_coding(client: httpx.AsyncClient) -> None:
     """M: `identity` is no coding, and what is no JSON then is a 400 as ever."""
     headers = {"content-type": "application/json", "content-encoding": "Identity"}
     made = await client.post("/v1/conversations", content=b"{}", headers=headers)
@@ -284,7 +284,9 @@ async def test_wrong_parameters_are_named(client: httpx.AsyncClient) -> None:
         ("/" + "a" * 300, "is required", "/" + "a" * 199 + "… is required"),
     ],
 )
-def test_a_single_problem_is_told_in_a_sentence(pointer: str, detail: str, sentence: str) -> None:
+def test_the_detail_of_one_problem_names_its_place(
+    pointer: str, detail: str, sentence: str
+) -> None:
     """M: the detail of one problem names its place; the words of the seeds stay as they are."""
     answer = answer_error(ValidationError.at(pointer, detail))
     body = json.loads(bytes(answer.body))
@@ -299,7 +301,7 @@ def test_the_detail_of_several_problems_stays() -> None:
         assert ValidationError("is what it is", problems=places).sentence == "is what it is"
 
 
-async def test_a_refused_message_is_told_in_a_sentence(client: httpx.AsyncClient) -> None:
+async def test_the_detail_of_a_refused_message_names_its_place(client: httpx.AsyncClient) -> None:
     """M: so is what the domain finds in a message."""
     path = await new_conversation(client)
     message = {"role": "tool", "content": "x"}
@@ -354,7 +356,7 @@ WEIRD = [
 
 
 @pytest.mark.parametrize("text", WEIRD, ids=range(len(WEIRD)))
-async def test_weird_ids_in_paths(client: httpx.AsyncClient, text: str) -> None:
+async def test_invalid_ids_in_paths_are_not_found(client: httpx.AsyncClient, text: str) -> None:
     """M: an id that cannot be is an id that is not there."""
     quoted = text.replace("\x00", "%00")
     for path in ("/v1/conversations/{}", "/v1/agents/{}", "/v1/models/{}"):
@@ -382,7 +384,7 @@ async def test_weird_ids_in_paths(client: httpx.AsyncClient, text: str) -> None:
         "cursor=%F0%9F%9C%81",
     ],
 )
-async def test_weird_queries(client: httpx.AsyncClient, query: str) -> None:
+async def test_invalid_query_parameters_are_refused(client: httpx.AsyncClient, query: str) -> None:
     """M: every list refuses parameters out of range and cursors it has not given."""
     path = await new_conversation(client)
     for listing in ("/v1/conversations", "/v1/agents", "/v1/models", f"{path}/messages"):
@@ -423,13 +425,13 @@ async def test_an_unknown_parameter_is_answered_with_the_accepted_ones(
     assert (await client.get(f"{path}/messages?limit=5")).status_code == 200
 
 
-async def test_watchers_may_send_what_they_like(client: httpx.AsyncClient) -> None:
+async def test_health_and_metrics_accept_unknown_parameters(client: httpx.AsyncClient) -> None:
     """M: health, metrics and the manual are read with whatever a prober adds."""
     for path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
         assert (await client.get(f"{path}?probe=1")).status_code == 200, path
 
 
-async def test_unexpected_errors_say_nothing(
+async def test_unexpected_errors_have_no_details(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M: what nobody expected is a 500 without internals, and its words are not logged."""

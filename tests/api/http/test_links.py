@@ -41,7 +41,7 @@ def parameters_of(operation_id: str) -> dict[str, Operation]:
     return {item["name"]: item for item in AT[operation_id].get("parameters", [])}
 
 
-def test_every_link_leads_to_an_operation_with_its_parameters() -> None:
+def test_every_link_has_a_target_operation_and_its_parameters() -> None:
     """M: the operation exists, has each parameter, and gets all that its path needs."""
     found = list(links())
     assert len(found) > 80
@@ -163,7 +163,7 @@ async def _read(client: httpx.AsyncClient, name: str, values: Mapping[str, Any])
     assert response.status_code in may_be, (name, response.text)
 
 
-def test_no_component_is_left_over() -> None:
+def test_no_component_is_unused() -> None:
     """M: links refer to operations of this document alone."""
     assert not [link for *_, link in links() if "operationRef" in link]
     assert "links" not in DOCUMENT["components"]

@@ -74,7 +74,7 @@ def test_every_operation_is_documented(method: str, path: str, operation: dict[s
 
 
 @pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
-def test_every_operation_of_a_tenant_asks_for_a_key(operation: dict[str, Any]) -> None:
+def test_every_tenant_operation_requires_a_key(operation: dict[str, Any]) -> None:
     """34: what is under /v1 needs a key, and can answer 401 and 429 with what to do about it."""
     assert "security" not in operation, "that of the whole document counts"
     refused, limited = (found(operation["responses"][status]) for status in ("401", "429"))
@@ -85,7 +85,7 @@ def test_every_operation_of_a_tenant_asks_for_a_key(operation: dict[str, Any]) -
         assert example["value"]["code"] == code
 
 
-def test_the_rest_asks_for_none() -> None:
+def test_other_operations_require_no_key() -> None:
     """34: a key is for all but the paths of watchers; the metrics may have a token instead."""
     assert DOCUMENT["security"] == [{SCHEME: []}]
     schemes = DOCUMENT["components"]["securitySchemes"]
@@ -98,7 +98,7 @@ def test_the_rest_asks_for_none() -> None:
 
 
 @pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
-def test_every_operation_refuses_what_it_does_not_read(operation: dict[str, Any]) -> None:
+def test_every_operation_documents_its_refusals(operation: dict[str, Any]) -> None:
     """M: unknown parameters are a declared 422, and coded bodies 415 where there is a body."""
     assert "422" in operation["responses"]
     assert ("415" in operation["responses"]) is ("requestBody" in operation)
@@ -106,7 +106,7 @@ def test_every_operation_refuses_what_it_does_not_read(operation: dict[str, Any]
         assert list(found(operation["responses"]["415"])["headers"]) == ["Accept-Encoding"]
 
 
-def test_every_creation_tells_where() -> None:
+def test_every_creation_has_a_location_header() -> None:
     """api.md: a 201 has a `Location`, and so has the 202 that names a job."""
     made = [
         answer
@@ -159,7 +159,7 @@ def test_every_object_has_a_name() -> None:
     assert list(unnamed([operation for _, _, operation in OPERATIONS], "paths")) == []
 
 
-def test_fields_that_are_left_out_of_a_change_stay() -> None:
+def test_fields_of_a_patch_have_no_defaults() -> None:
     """M: no field of a change has a default, which a client might send."""
     for name in ("AgentPatch", "ConversationPatch"):
         for field in DOCUMENT["components"]["schemas"][name]["properties"].values():
@@ -179,7 +179,7 @@ def answer_schemas() -> Iterator[tuple[str, dict[str, Any]]]:
     yield from ((name, schema) for name, schema in schemas.items() if name not in seen)
 
 
-def test_answers_have_no_defaults() -> None:
+def test_responses_have_no_defaults() -> None:
     """M: an answer has all its fields, so none has a default, and each says what it is."""
     answered = dict(answer_schemas())
     assert len(answered) > 20

@@ -128,7 +128,7 @@ async def test_pages_of_any_budget_concatenate_to_the_whole(app: FastAPI) -> Non
 
 
 @pytest.mark.parametrize("budget", [1, 5_000, 150_000])
-async def test_a_snapshot_is_the_same_whatever_the_batches(app: FastAPI, budget: int) -> None:
+async def test_a_snapshot_does_not_depend_on_the_batches(app: FastAPI, budget: int) -> None:
     """A downloaded snapshot holds every message once, however large its batches are."""
     async with started(app) as client:
         await filled(client)
@@ -163,7 +163,7 @@ async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:
         assert len(found) >= len(texts)
 
 
-async def test_more_reads_than_fit_wait_and_are_then_refused() -> None:
+async def test_excess_reads_wait_and_are_then_refused() -> None:
     """Pages hold their places until they are sent; who waits too long is told to come again."""
     reads = Reads(1000, wait_seconds=0.05)
     entered, leave = asyncio.Semaphore(0), asyncio.Event()
@@ -209,7 +209,7 @@ async def test_a_body_is_sent_in_slices() -> None:
     assert [message["more_body"] for message in sent] == [True] * (len(sent) - 1) + [False]
 
 
-async def test_a_reader_who_takes_nothing_is_given_up() -> None:
+async def test_a_stalled_reader_is_disconnected() -> None:
     """A slice that nobody takes ends the answer, and with it its place in memory."""
 
     async def send(_message: Message) -> None:
@@ -220,7 +220,7 @@ async def test_a_reader_who_takes_nothing_is_given_up() -> None:
 
 
 @given(st.lists(st.sampled_from([1, 5, 90_000, SLICE_BYTES, SLICE_BYTES + 1, 600_000]), max_size=6))
-def test_a_batch_is_sent_in_pieces_and_let_go(sizes: list[int]) -> None:
+def test_a_batch_is_sent_in_pieces_and_freed(sizes: list[int]) -> None:
     """The pieces of a snapshot's batch are its entries with commas, and nothing else is held."""
     page = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
     whole = b",".join(page)

@@ -129,7 +129,7 @@ ASKED: list[tuple[str, Any, bool]] = [
 
 
 @pytest.mark.parametrize(("operation_id", "body", "taken"), ASKED)
-async def test_a_schema_takes_what_the_service_takes(
+async def test_a_schema_accepts_what_the_service_accepts(
     client: httpx.AsyncClient, operation_id: str, body: Any, taken: bool
 ) -> None:
     """M: clients made from the description learn before they send, and not by a 422."""

@@ -204,7 +204,7 @@ async def test_every_tool_is_executed(
 
 
 @pytest.mark.parametrize("binding", ["header", "argument"])
-async def test_what_the_model_can_mend_is_a_tool_error(
+async def test_errors_that_the_model_can_correct_are_tool_errors(
     served: str, http: httpx.AsyncClient, binding: str
 ) -> None:
     """L1: an unknown ref and wrong arguments are answered to the model, as over HTTP."""
@@ -221,7 +221,7 @@ async def test_what_the_model_can_mend_is_a_tool_error(
             assert await call(name, **given) == (expected, True)
 
 
-async def test_arguments_are_read_generously(served: str, http: httpx.AsyncClient) -> None:
+async def test_arguments_are_coerced(served: str, http: httpx.AsyncClient) -> None:
     """L1: numbers as text and nulls are as good as over HTTP, whatever the schema says."""
     conversation_id, ref = await offloaded(http)
     async with bound(served, conversation_id.upper(), "url") as call:
@@ -243,7 +243,7 @@ async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
 
 
 @pytest.mark.parametrize("named", [NOWHERE, "nothing", "%00", "é", "a" * 4000])
-async def test_an_unknown_conversation_is_told(served: str, named: str) -> None:
+async def test_an_unknown_conversation_is_an_error(served: str, named: str) -> None:
     """L1, M: an id that is none gets the words of one that nobody has, whatever is called."""
     words = f"No conversation {named[:64]}"
     calls: dict[str, dict[str, Any]] = {
@@ -262,7 +262,7 @@ async def test_an_unknown_conversation_is_told(served: str, named: str) -> None:
             assert caught.value.data == {"code": "NOT_FOUND"}
 
 
-async def test_a_conversation_that_is_not_named_is_told(served: str) -> None:
+async def test_a_missing_conversation_is_a_tool_error(served: str) -> None:
     """L1: an unbound client without the argument hears what the tool takes."""
     wrong: list[dict[str, Any]] = [{}, {"conversation_id": None}, {"conversation_id": 7}]
     async with bound(served, "", "nothing") as call:
@@ -275,7 +275,9 @@ async def test_a_conversation_that_is_not_named_is_told(served: str) -> None:
             )
 
 
-async def test_a_bound_client_names_no_other(served: str, http: httpx.AsyncClient) -> None:
+async def test_a_bound_client_cannot_name_another_conversation(
+    served: str, http: httpx.AsyncClient
+) -> None:
     """L1: bound, the tools have L1's signatures, and an argument leads to no other conversation."""
     conversation_id, _ = await offloaded(http)
     other, _ = await offloaded(http)
@@ -295,7 +297,7 @@ async def test_url_and_header_must_agree(served: str, http: httpx.AsyncClient) -
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/conversation_id")
 
 
-async def test_the_walls_between_tenants_hold(
+async def test_conversations_of_other_tenants_are_unknown(
     settings: Settings, database: PostgresDatabase
 ) -> None:
     """L1, decision 34: with keys, another tenant's conversation is one that never was."""
@@ -345,7 +347,7 @@ async def http_once(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_older_revisions_are_spoken(client: httpx.AsyncClient, path: str) -> None:
+async def test_older_revisions_are_supported(client: httpx.AsyncClient, path: str) -> None:
     """Decision 37: both paths answer at once, and no request needs the one before it."""
     for version in HANDSHAKE_PROTOCOL_VERSIONS:
         me = {"name": "test", "version": "1"}
@@ -363,7 +365,7 @@ async def test_older_revisions_are_spoken(client: httpx.AsyncClient, path: str) 
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_newest_revision_is_spoken(client: httpx.AsyncClient, path: str) -> None:
+async def test_the_newest_revision_is_supported(client: httpx.AsyncClient, path: str) -> None:
     """Decision 37: requests of the newest revision carry all they need themselves."""
     for method, key in (("server/discover", "supportedVersions"), ("tools/list", "tools")):
         newest = {"MCP-Protocol-Version": LATEST_MODERN_VERSION, "Mcp-Method": method}
@@ -374,7 +376,7 @@ async def test_the_newest_revision_is_spoken(client: httpx.AsyncClient, path: st
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_only_post_is_answered(client: httpx.AsyncClient, path: str) -> None:
+async def test_only_post_is_allowed(client: httpx.AsyncClient, path: str) -> None:
     """Decision 37: without sessions there is no stream to follow and nothing to end."""
     for method in ("GET", "DELETE", "PUT", "OPTIONS", "HEAD"):
         answer = await client.request(method, path, headers=ASKED)
@@ -393,7 +395,7 @@ MALFORMED = [
 ]
 
 
-async def test_what_is_no_request_is_told(client: httpx.AsyncClient) -> None:
+async def test_an_invalid_request_is_an_error(client: httpx.AsyncClient) -> None:
     """M: malformed JSON and malformed JSON-RPC are the protocol's own errors, with status 400."""
     for body, code in MALFORMED:
         answer = await client.post("/mcp", content=body, headers=ASKED)
@@ -401,21 +403,21 @@ async def test_what_is_no_request_is_told(client: httpx.AsyncClient) -> None:
         assert answer.json()["error"]["code"] == code
 
 
-async def test_an_unknown_method_is_told(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_method_is_an_error(client: httpx.AsyncClient) -> None:
     """M: there are tools and nothing else."""
     for method in ("resources/list", "prompts/list", "tools", "x/y"):
         answer = await client.post("/mcp", json=asked(method), headers=ASKED)
         assert answer.json()["error"]["code"] == METHOD_NOT_FOUND
 
 
-async def test_malformed_parameters_are_told(client: httpx.AsyncClient) -> None:
+async def test_malformed_parameters_are_an_error(client: httpx.AsyncClient) -> None:
     """M: a call without a name, or with arguments that are no object, is refused."""
     for params in ({}, {"name": 7}, {"name": "recall", "arguments": []}):
         answer = await client.post("/mcp", json=asked("tools/call", **params), headers=ASKED)
         assert answer.json()["error"]["code"] == INVALID_PARAMS
 
 
-async def test_an_unknown_revision_is_told(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_revision_is_an_error(client: httpx.AsyncClient) -> None:
     """Decision 37: the answer names the revisions that are spoken."""
     body = asked("tools/list", LATEST_MODERN_VERSION)
     body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "1999-01-01"
@@ -469,7 +471,7 @@ FOREIGN = [
 OWN = ["http://localhost:6274", "http://127.0.0.1:8080", "http://[::1]:8080"]
 
 
-async def test_foreign_pages_are_refused(client: httpx.AsyncClient) -> None:
+async def test_cross_origin_requests_are_refused(client: httpx.AsyncClient) -> None:
     """L1: without keys a page that reaches the loopback by DNS rebinding is told by its origin."""
     for origin in FOREIGN:
         answer = await client.post("/mcp", json=asked("ping"), headers={**ASKED, "Origin": origin})
@@ -502,7 +504,7 @@ def plain(served: str) -> Iterator[httpx.Client]:
     id=st.integers() | st.text(max_size=5) | JSON,
     is_newest=st.booleans(),
 )
-def test_nothing_that_is_sent_is_a_500(
+def test_no_input_is_a_500(
     plain: httpx.Client, method: str, name: Any, arguments: Any, id: Any, is_newest: bool
 ) -> None:
     """M: whatever the request, it is answered and never by a 500."""
@@ -523,7 +525,7 @@ def test_nothing_that_is_sent_is_a_500(
 # --- many, none, and when things fail ---------------------------------------------------------
 
 
-async def test_clients_do_not_meet(served: str, http: httpx.AsyncClient) -> None:
+async def test_clients_are_isolated(served: str, http: httpx.AsyncClient) -> None:
     """L1: clients of different conversations, at once and from the first request on."""
     made = [await offloaded(http) for _ in range(4)]
 
@@ -540,7 +542,7 @@ async def test_clients_do_not_meet(served: str, http: httpx.AsyncClient) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_any_process_may_answer(settings: Settings, mode: str) -> None:
+async def test_any_process_answers(settings: Settings, mode: str) -> None:
     """Decision 37: two apps on one database answer the requests of one client in turn."""
     with serving(create_app(settings)) as one, serving(create_app(settings)) as two:
         async with httpx.AsyncClient(base_url=one) as http:
@@ -591,7 +593,7 @@ RECALL = asked("tools/call", name="recall", arguments={"query": "x"})
 BOUND = f"/mcp?conversation_id={NOWHERE}"
 
 
-async def test_a_database_that_is_away_is_told(settings: Settings) -> None:
+async def test_an_unavailable_database_is_an_error(settings: Settings) -> None:
     """M: it is a 503 where it must be asked for keys, and else an error; tools are still listed."""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     app = create_app(away)
@@ -618,7 +620,7 @@ async def test_a_call_has_a_deadline(settings: Settings) -> None:
     assert told["content"][0]["text"] == "recall took longer than 0 s and was cancelled."
 
 
-async def test_what_nobody_expected_says_nothing(
+async def test_unexpected_errors_have_no_details(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M: the answer has no internals, and the log the place but no words of the error."""
@@ -662,7 +664,7 @@ print(*[name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_t
 """
 
 
-def test_nobody_pays_for_it_who_does_not_ask() -> None:
+def test_the_sdk_is_imported_by_the_first_request() -> None:
     """Decision 36: an app that is made and started has not imported the SDK."""
     done = subprocess.run(
         [sys.executable, "-c", LAZY], capture_output=True, text=True, check=True, timeout=60
@@ -674,7 +676,7 @@ def test_nobody_pays_for_it_who_does_not_ask() -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
-def test_the_session_by_hand_can_be_pasted(served: str) -> None:
+def test_the_curl_session_of_the_docs_works(served: str) -> None:
     """L1: the shell session runs as printed."""
     script = block(DOCUMENT, "sh", "mcp tools/call").replace(LOCAL, served)
     listed, recalled = pasted(script).splitlines()
@@ -682,7 +684,7 @@ def test_the_session_by_hand_can_be_pasted(served: str) -> None:
     assert recalled.endswith(": The staging port is 5433.")
 
 
-async def test_the_client_of_the_sdk_can_be_pasted(
+async def test_the_sdk_client_of_the_docs_works(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L1: the script runs as printed, bound by its headers, without a key and with one."""
@@ -711,7 +713,7 @@ async def printed(script: str) -> str:
     return said
 
 
-def test_what_it_costs_can_be_asked() -> None:
+def test_the_token_cost_can_be_counted() -> None:
     """Decision 36: the command runs as printed, and the SDK is not there before it is asked for."""
     script = block(DOCUMENT, "sh", "import app.api.mcp.tools").replace(
         ".venv/bin/python", sys.executable

@@ -117,7 +117,7 @@ def closing(head: bytes) -> bytes:
     ids=["one header", "many headers", "request line"],
 )
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "endless"])
-def test_a_head_has_so_many_bytes(port: int, begin: bytes, is_whole: bool) -> None:
+def test_the_bytes_of_a_head_are_bounded(port: int, begin: bytes, is_whole: bool) -> None:
     """A head over the limit is 431, whether it ends or not, in one piece or in many."""
     end = b" HTTP/1.1\r\nHost: a\r\n\r\n" if begin.startswith(b"GET") else b"\r\n\r\n"
     whole = begin + (end if is_whole else b"")
@@ -127,14 +127,14 @@ def test_a_head_has_so_many_bytes(port: int, begin: bytes, is_whole: bool) -> No
         assert found["code"] == "PAYLOAD_TOO_LARGE" and "2,000 bytes" in found["detail"]
 
 
-def test_a_head_has_so_many_headers(port: int) -> None:
+def test_the_headers_of_a_head_are_bounded(port: int) -> None:
     """One header more than there may be is 431, however short it is."""
     most = b"".join(b"a:\r\n" for _ in range(MAX_HEADERS - 2))
     assert sent(port, closing(HEAD + most)).startswith(b"HTTP/1.1 200 ")
     problem_in(sent(port, closing(HEAD + most + b"a:\r\n")), 431)
 
 
-def test_the_largest_head_is_taken(port: int) -> None:
+def test_a_head_at_the_limit_is_accepted(port: int) -> None:
     """A head of the limit's bytes is handled, and what follows it as well."""
     head = HEAD + b"X: " + b"a" * (LIMITS.head_bytes - 80) + b"\r\n"
     answer = sent(port, head + b"\r\n" + closing(b"GET /b HTTP/1.1\r\nHost: a\r\n"))
@@ -146,7 +146,7 @@ def test_the_largest_head_is_taken(port: int) -> None:
     [(b"", None), (HEAD, 408), (b"P", 408), (CHUNKED, 408), (CHUNKED + b"1\r\n{", 408)],
     ids=["no byte", "half a head", "one byte", "no body", "half a body"],
 )
-def test_what_is_never_whole_is_closed(port: int, begin: bytes, status: int | None) -> None:
+def test_an_incomplete_head_is_closed(port: int, begin: bytes, status: int | None) -> None:
     """A connection whose request does not come is closed in time, and told why."""
     began = time.monotonic()
     answer = sent(port, begin)
@@ -157,7 +157,7 @@ def test_what_is_never_whole_is_closed(port: int, begin: bytes, status: int | No
         assert problem_in(answer, status)["code"] == "REQUEST_TIMEOUT"
 
 
-def test_a_head_that_trickles_is_closed(port: int) -> None:
+def test_a_slow_head_is_closed(port: int) -> None:
     """Bytes that come one by one do not win a head more time."""
     began = time.monotonic()
     answer = sent(port, *[bytes([byte]) for byte in HEAD * 3], pause=0.1)
@@ -165,7 +165,7 @@ def test_a_head_that_trickles_is_closed(port: int) -> None:
     problem_in(answer, 408)
 
 
-def test_a_second_request_has_the_same_time(port: int) -> None:
+def test_a_second_request_has_the_same_timeout(port: int) -> None:
     """A connection that was answered once is closed as well when its next head does not end."""
     with opened(port) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -174,7 +174,7 @@ def test_a_second_request_has_the_same_time(port: int) -> None:
         assert b" 408 " in rest_of(connection)
 
 
-def test_line_ends_are_no_request(port: int) -> None:
+def test_empty_lines_are_not_a_request(port: int) -> None:
     """A connection that was answered once does not stay open for line ends."""
     with opened(port) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -187,13 +187,13 @@ def test_line_ends_are_no_request(port: int) -> None:
         assert time.monotonic() - began < 8
 
 
-def test_a_request_under_way_is_left_alone(port: int) -> None:
+def test_a_running_request_has_no_timeout(port: int) -> None:
     """An answer may take longer than a head or a body may."""
     answer = sent(port, closing(b"GET /slow HTTP/1.1\r\nHost: a\r\n"))
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_slow_body_that_moves_is_taken(port: int) -> None:
+def test_a_body_at_the_minimum_rate_is_accepted(port: int) -> None:
     """An upload may take many times the limit as long as enough of it comes."""
     pieces = [b"64\r\n" + b"x" * 100 + b"\r\n"] * 15
     head = closing(HEAD + b"Transfer-Encoding: chunked\r\n")
@@ -201,13 +201,13 @@ def test_a_slow_body_that_moves_is_taken(port: int) -> None:
     assert answer.startswith(b"HTTP/1.1 200 ") and b"1500 " in answer
 
 
-def test_a_body_that_trickles_is_given_up(port: int) -> None:
+def test_a_body_below_the_minimum_rate_is_refused(port: int) -> None:
     """A byte now and then does not keep a request open."""
     head = HEAD + b"Content-Length: 1000\r\n\r\n"
     problem_in(sent(port, head, *[b"x"] * 30, pause=0.1), 408)
 
 
-def test_time_in_which_nothing_is_read_does_not_count(port: int) -> None:
+def test_backpressure_does_not_count_as_a_stall(port: int) -> None:
     """A body that waits for the app is not the sender's fault."""
     head = closing(b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n")
     answer = sent(port, head, b"x" * 3_000_000)
@@ -248,13 +248,13 @@ def test_connections_have_a_limit(port: int) -> None:
     assert sent(port, closing(HEAD)).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_refusal_waits_for_the_answer_before_it(port: int) -> None:
+def test_a_refusal_never_corrupts_a_previous_response(port: int) -> None:
     """A head that is too large does not write into the answer that is under way."""
     answer = sent(port, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n", HEAD + b"X: " + b"a" * 9000)
     assert answer.count(b"HTTP/1.1") <= 1 and b" 431 " not in answer
 
 
-def test_what_comes_after_an_early_answer_is_bounded(
+def test_input_after_an_early_response_is_bounded(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body that nobody reads any more does not come for ever."""
@@ -268,7 +268,7 @@ def test_what_comes_after_an_early_answer_is_bounded(
                 connection.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
 
 
-def test_connections_are_within_the_files_of_the_process() -> None:
+def test_connections_are_bounded_by_file_descriptors() -> None:
     """A process does not take connections that it has no file for."""
     assert max_connections(1) == 1
     assert max_connections(10**9) < 10**9
@@ -285,7 +285,7 @@ def test_connections_are_within_the_files_of_the_process() -> None:
         (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n", 200),
     ],
 )
-def test_a_request_has_one_host(settings: Settings, head: bytes, status: int) -> None:
+def test_a_request_with_two_hosts_is_refused(settings: Settings, head: bytes, status: int) -> None:
     """RFC 9112: a request of HTTP/1.1 without a Host header, or any with two, is a 400."""
     with serving(create_app(settings)) as url:
         answer = sent(int(url.rpartition(":")[2]), closing(head))

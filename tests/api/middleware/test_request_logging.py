@@ -98,7 +98,7 @@ def client_of(app: ASGIApp) -> httpx.AsyncClient:
         ("GET", "/v1/conversations?limit=0", 422),
     ],
 )
-async def test_every_answer_has_an_id(
+async def test_every_response_has_an_id(
     client: httpx.AsyncClient, method: str, path: str, status: int
 ) -> None:
     """M: an answer of any kind has the id that was sent, or else one of its own."""
@@ -156,7 +156,7 @@ async def test_a_stream_has_an_id(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     "given", ["", " ", "two words", "x" * 129, "tab\there", "caf\u00e9", "a\u007fb"]
 )
-async def test_ids_that_are_none(client: httpx.AsyncClient, given: str) -> None:
+async def test_invalid_ids_are_replaced(client: httpx.AsyncClient, given: str) -> None:
     """M: an id that is not 1 to 128 visible ASCII characters is replaced."""
     headers = {b"X-Request-Id": given.encode("latin-1")}
     answer = await client.get("/healthz", headers=headers)
@@ -173,7 +173,7 @@ async def test_the_longest_id(client: httpx.AsyncClient) -> None:
 # --- errors above the routes ------------------------------------------------------------------
 
 
-async def test_an_error_above_the_routes(lines: Lines) -> None:
+async def test_an_error_outside_of_the_routes_is_a_500(lines: Lines) -> None:
     """M: what fails before a route is a problem document like any other, without its words."""
 
     async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -187,7 +187,7 @@ async def test_an_error_above_the_routes(lines: Lines) -> None:
     assert lines.told("request_failed") and "secret" not in "".join(lines.texts)
 
 
-async def test_an_error_after_the_answer_began(lines: Lines) -> None:
+async def test_an_error_after_the_start_of_a_response(lines: Lines) -> None:
     """M: an answer that breaks off is told with the status it began with."""
 
     async def fail(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -207,7 +207,7 @@ async def test_an_error_after_the_answer_began(lines: Lines) -> None:
     assert len(lines.told("request_failed")) == 1
 
 
-async def test_no_answer(lines: Lines) -> None:
+async def test_a_request_without_response(lines: Lines) -> None:
     """M: a request whose sender went away before an answer is told as 499."""
 
     async def leave(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -222,7 +222,7 @@ async def test_no_answer(lines: Lines) -> None:
 # --- lines ------------------------------------------------------------------------------------
 
 
-async def test_the_line_of_a_request(client: httpx.AsyncClient, lines: Lines) -> None:
+async def test_the_log_line_of_a_request(client: httpx.AsyncClient, lines: Lines) -> None:
     """M: one line has method, template, status, time, tenant, key, id and trace; no path."""
     path = await new_conversation(client)
     lines.texts.clear()
@@ -248,7 +248,7 @@ async def test_the_line_of_a_request(client: httpx.AsyncClient, lines: Lines) ->
     }
 
 
-async def test_a_broken_trace_is_no_trace(client: httpx.AsyncClient, lines: Lines) -> None:
+async def test_an_invalid_traceparent_is_ignored(client: httpx.AsyncClient, lines: Lines) -> None:
     """M: a `traceparent` that is none stands in no line."""
     await client.get("/v1/strategies", headers={"traceparent": "00-secret-words-01"})
     (line,) = lines.told("request")
@@ -256,7 +256,7 @@ async def test_a_broken_trace_is_no_trace(client: httpx.AsyncClient, lines: Line
     assert "secret" not in "".join(lines.texts)
 
 
-async def test_quiet_routes_and_the_setting(settings: Settings, lines: Lines) -> None:
+async def test_quiet_routes_are_not_logged(settings: Settings, lines: Lines) -> None:
     """M: probes and scrapes have no lines; `access_log` off leaves none for any request."""
     async with started(create_app(settings)) as client:
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -310,7 +310,7 @@ async def test_the_token_of_the_metrics(settings: Settings) -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-async def test_unknown_methods_and_paths_are_one(client: httpx.AsyncClient) -> None:
+async def test_unknown_methods_and_paths_share_a_label(client: httpx.AsyncClient) -> None:
     """M: no caller can make new values of labels."""
     for name in ("BREW", "STIR"):
         await client.request(name, f"/{name}")

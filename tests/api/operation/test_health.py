@@ -66,7 +66,7 @@ async def test_terminated_connections_heal(client: httpx.AsyncClient, database_u
     assert (await client.get(path)).json()["head_seq"] == 5
 
 
-async def test_a_statement_that_is_killed_while_it_waits(
+async def test_a_statement_cancelled_while_it_waits(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
     """A2, M: an append whose connection dies is a 503 with nothing stored, and can be repeated."""
