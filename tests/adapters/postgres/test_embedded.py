@@ -1,4 +1,4 @@
-"""The private PostgreSQL, with real servers: made, shared, killed, adopted, recovered, refused."""
+"""The embedded PostgreSQL, with real servers: created, shared, killed, recovered, refused."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_several_supervisors_start_one_server(data_dir: Path) -> None:
 
 
 async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
-    """Where the cluster itself is gone, it is told once, and no other one is made in its place."""
+    """A deleted cluster is reported once, and no other one is created."""
     told = threading.Event()
     lost: list[str] = []
 
@@ -171,7 +171,7 @@ async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may not run PostgreSQL itself")
 async def test_a_changed_directory_is_logged(data_dir: Path, tmp_path: Path, lines: Lines) -> None:
-    """As root, a folder that keeps the server's account out is opened, and the log says so."""
+    """As root, a directory closed to the server's account is opened, and the log names it."""
     tmp_path.chmod(0o700)
     with running(data_dir) as url:
         assert await ask(url, "SELECT 1") == 1
@@ -255,7 +255,7 @@ async def test_stale_pid_file_does_not_prevent_a_start(data_dir: Path, left: str
 
 
 async def test_server_whose_socket_was_deleted_is_replaced(data_dir: Path) -> None:
-    """A live server that nobody can reach any more is stopped and started again (33)."""
+    """A running server without a socket is stopped and started again (33)."""
     with holder(data_dir) as killed:
         server = postmaster(data_dir)
         killed.kill()

@@ -95,7 +95,7 @@ def run(url: str, statements: str) -> None:
 
 
 def test_migrates_once(url: str, migrations: Path) -> None:
-    """An empty database becomes current, and stays it without a second run."""
+    """An empty database becomes current, and a second run changes nothing."""
     assert not is_current(url, migrations)
     migrate(url, migrations)
     assert is_current(url, migrations)

@@ -35,7 +35,7 @@ OPEN = [operation for operation in OPERATIONS if operation not in OF_TENANTS]
 
 
 def test_the_file_equals_the_app() -> None:
-    """M: openapi/openapi.json is what the app says of itself; `make openapi` writes it."""
+    """M: openapi/openapi.json equals the document of the app; `make openapi` writes it."""
     assert PUBLISHED.read_text(encoding="utf-8") == json.dumps(DOCUMENT, indent=2) + "\n"
 
 
@@ -120,7 +120,7 @@ def test_every_creation_has_a_location_header() -> None:
 
 @pytest.mark.parametrize("name", sorted(DOCUMENT["components"]["schemas"]))
 def test_examples_are_valid(name: str) -> None:
-    """M: each example of a schema is what the schema says, its nulls among it."""
+    """M: each example is valid by its schema, with its nulls."""
     schema = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
     validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
     for example in DOCUMENT["components"]["schemas"][name].get("examples", []):
@@ -167,7 +167,7 @@ def test_fields_of_a_patch_have_no_defaults() -> None:
 
 
 def answer_schemas() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the schemas that only answers use."""
+    """Yield the schemas that only responses use."""
     asked = json.dumps([operation.get("requestBody") for _, _, operation in OPERATIONS])
     schemas: dict[str, Any] = DOCUMENT["components"]["schemas"]
     seen: set[str] = set()
@@ -180,7 +180,7 @@ def answer_schemas() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_responses_have_no_defaults() -> None:
-    """M: an answer has all its fields, so none has a default, and each says what it is."""
+    """M: the fields of a response are required, and have a description."""
     answered = dict(answer_schemas())
     assert len(answered) > 20
     for name, schema in answered.items():

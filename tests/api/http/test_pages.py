@@ -143,7 +143,7 @@ async def test_a_snapshot_does_not_depend_on_the_batches(app: FastAPI, budget: i
 
 
 async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:
-    """With `content=full` a result larger than the budget comes whole, on a page of its own."""
+    """With `content=full` a result larger than the budget is complete, on its own page."""
     async with started(app) as client:
         made = await client.post("/v1/conversations", json={"model": "gpt-4o"})
         path = f"/v1/conversations/{made.json()['conversation_id']}/messages"
@@ -164,7 +164,7 @@ async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:
 
 
 async def test_excess_reads_wait_and_are_then_refused() -> None:
-    """Pages hold their places until they are sent; who waits too long is told to come again."""
+    """Pages hold their permits until they are sent; a read that waits too long is a 503."""
     reads = Reads(1000, wait_seconds=0.05)
     entered, leave = asyncio.Semaphore(0), asyncio.Event()
 
@@ -210,7 +210,7 @@ async def test_a_body_is_sent_in_slices() -> None:
 
 
 async def test_a_stalled_reader_is_disconnected() -> None:
-    """A slice that nobody takes ends the answer, and with it its place in memory."""
+    """A slice that is not received ends the response and frees its permit."""
 
     async def send(_message: Message) -> None:
         await asyncio.Event().wait()

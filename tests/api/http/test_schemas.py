@@ -25,7 +25,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
 def is_valid(operation_id: str, body: Any) -> bool:
-    """Tell whether a body is what the description asks for."""
+    """Return whether a body is valid by openapi.json."""
     (content,) = BODIES[operation_id].values()
     schema = content["schema"] | {"components": DOCUMENT["components"]}
     return bool(jsonschema_rs.Draft202012Validator(schema).is_valid(body))

@@ -121,7 +121,7 @@ async def offloaded(http: httpx.AsyncClient, **body: Any) -> tuple[str, str]:
 
 
 async def over_http(http: httpx.AsyncClient, conversation_id: str, name: str, **given: Any) -> str:
-    """Return what the tool message says when a call is sent to `…/tool-calls`."""
+    """Return the text of the tool message of a call to `…/tool-calls`."""
     call = {"type": "tool_use", "id": "c2", "name": name, "input": given}
     path = f"/v1/conversations/{conversation_id}/tool-calls"
     answer = await http.post(path, json={"format": "anthropic", "tool_call": call})
@@ -222,7 +222,7 @@ async def test_errors_that_the_model_can_correct_are_tool_errors(
 
 
 async def test_arguments_are_coerced(served: str, http: httpx.AsyncClient) -> None:
-    """L1: numbers as text and nulls are as good as over HTTP, whatever the schema says."""
+    """L1: numbers as text and nulls are accepted like over HTTP."""
     conversation_id, ref = await offloaded(http)
     async with bound(served, conversation_id.upper(), "url") as call:
         text, is_error = await call("tool_output_cache", ref_id=ref, offset="41", limit=1.0)
@@ -244,7 +244,7 @@ async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
 
 @pytest.mark.parametrize("named", [NOWHERE, "nothing", "%00", "é", "a" * 4000])
 async def test_an_unknown_conversation_is_an_error(served: str, named: str) -> None:
-    """L1, M: an id that is none gets the words of one that nobody has, whatever is called."""
+    """L1, M: an invalid id has the error of an unknown one, for every tool."""
     words = f"No conversation {named[:64]}"
     calls: dict[str, dict[str, Any]] = {
         name: dict.fromkeys(tool.definition.parameters["required"], "x")
@@ -329,7 +329,7 @@ async def test_conversations_of_other_tenants_are_unknown(
 
 
 def asked(method: str, version: str | None = None, /, **params: Any) -> dict[str, Any]:
-    """Return a request of JSON-RPC; one of the newest revision says so in itself."""
+    """Return a JSON-RPC request; one of the newest revision has it in the body."""
     if version == LATEST_MODERN_VERSION:
         params["_meta"] = {
             "io.modelcontextprotocol/protocolVersion": version,
@@ -472,7 +472,7 @@ OWN = ["http://localhost:6274", "http://127.0.0.1:8080", "http://[::1]:8080"]
 
 
 async def test_cross_origin_requests_are_refused(client: httpx.AsyncClient) -> None:
-    """L1: without keys a page that reaches the loopback by DNS rebinding is told by its origin."""
+    """L1: without keys a cross-origin page that uses DNS rebinding is refused."""
     for origin in FOREIGN:
         answer = await client.post("/mcp", json=asked("ping"), headers={**ASKED, "Origin": origin})
         assert_problem(answer, 403, "FORBIDDEN")
@@ -594,7 +594,7 @@ BOUND = f"/mcp?conversation_id={NOWHERE}"
 
 
 async def test_an_unavailable_database_is_an_error(settings: Settings) -> None:
-    """M: it is a 503 where it must be asked for keys, and else an error; tools are still listed."""
+    """M: it is a 503 if keys are checked, else a JSON-RPC error; tools are still listed."""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     app = create_app(away)
     async with started(app) as client:
@@ -714,7 +714,7 @@ async def printed(script: str) -> str:
 
 
 def test_the_token_cost_can_be_counted() -> None:
-    """Decision 36: the command runs as printed, and the SDK is not there before it is asked for."""
+    """Decision 36: the command runs as printed, and the SDK is imported on demand."""
     script = block(DOCUMENT, "sh", "import app.api.mcp.tools").replace(
         ".venv/bin/python", sys.executable
     )

@@ -79,7 +79,7 @@ def opened(port: int) -> socket.socket:
 
 
 def rest_of(connection: socket.socket) -> bytes:
-    """Return what comes until the server closes."""
+    """Return all input until the server closes."""
     found = b""
     with suppress(ConnectionError):
         while data := connection.recv(65_536):
@@ -88,7 +88,7 @@ def rest_of(connection: socket.socket) -> bytes:
 
 
 def sent(port: int, data: bytes, *more: bytes, pause: float = 0.0) -> bytes:
-    """Send some pieces and return all that comes until the server closes."""
+    """Send pieces and return all input until the server closes."""
     with opened(port) as connection:
         with suppress(ConnectionError):
             for piece in (data, *more):
@@ -107,7 +107,7 @@ def problem_in(answer: bytes, status: int) -> Any:
 
 
 def closing(head: bytes) -> bytes:
-    """Return a request that asks for the end of the connection after its answer."""
+    """Return a request with `Connection: close`."""
     return head + b"Connection: close\r\n\r\n"
 
 
@@ -147,7 +147,7 @@ def test_a_head_at_the_limit_is_accepted(port: int) -> None:
     ids=["no byte", "half a head", "one byte", "no body", "half a body"],
 )
 def test_an_incomplete_head_is_closed(port: int, begin: bytes, status: int | None) -> None:
-    """A connection whose request does not come is closed in time, and told why."""
+    """A connection without a complete request is closed in time, with a 408 for a started head."""
     began = time.monotonic()
     answer = sent(port, begin)
     assert time.monotonic() - began < 5
@@ -194,7 +194,7 @@ def test_a_running_request_has_no_timeout(port: int) -> None:
 
 
 def test_a_body_at_the_minimum_rate_is_accepted(port: int) -> None:
-    """An upload may take many times the limit as long as enough of it comes."""
+    """An upload may take many times the limit at the minimum rate."""
     pieces = [b"64\r\n" + b"x" * 100 + b"\r\n"] * 15
     head = closing(HEAD + b"Transfer-Encoding: chunked\r\n")
     answer = sent(port, head, *pieces, b"0\r\n\r\n", pause=0.1)
@@ -236,7 +236,7 @@ def test_trailers_are_dropped(port: int) -> None:
 
 
 def test_connections_have_a_limit(port: int) -> None:
-    """One connection too many is told 503, and others are answered again when some are gone."""
+    """A connection over the limit receives a 503, until another one is closed."""
     several = [opened(port) for _ in range(LIMITS.connections)]
     time.sleep(0.2)
     answer = sent(port, b"")
@@ -257,7 +257,7 @@ def test_a_refusal_never_corrupts_a_previous_response(port: int) -> None:
 def test_input_after_an_early_response_is_bounded(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A body that nobody reads any more does not come for ever."""
+    """Input after the response is dropped up to a limit."""
     monkeypatch.setattr("app.api.middleware.connections.MAX_DROPPED_BYTES", 100_000)
     head = b"POST /early HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     began = time.monotonic()

@@ -35,7 +35,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @pytest_asyncio.fixture
 async def broken(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an app in which building a payload fails as nobody expected."""
+    """A client of an app in which builds raise an unexpected error."""
 
     async def fail(*_arguments: Any) -> Any:
         raise LookupError("secret words")
@@ -48,7 +48,7 @@ async def broken(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class Strangers:
-    """Keys that nobody has."""
+    """Keys that refuse every request."""
 
     async def admit(self, authorization: str, address: str) -> Caller:
         """Refuse."""
@@ -56,7 +56,7 @@ class Strangers:
 
 
 class Counted:
-    """Requests as they were told."""
+    """The recorded requests."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[str, str, int]] = []
@@ -115,7 +115,7 @@ async def test_every_response_has_an_id(
 
 
 async def test_an_unexpected_error_has_an_id(broken: httpx.AsyncClient, lines: Lines) -> None:
-    """M: a 500 has an id, and it leads to the line that says where it happened."""
+    """M: a 500 has an id, which the log line with the code location has too."""
     path = await new_conversation(broken)
     answer = await broken.post(f"{path}/context", json={}, headers={"X-Request-Id": "lost"})
     assert assert_problem(answer, 500, "INTERNAL")["request_id"] == "lost"
@@ -164,7 +164,7 @@ async def test_invalid_ids_are_replaced(client: httpx.AsyncClient, given: str) -
 
 
 async def test_the_longest_id(client: httpx.AsyncClient) -> None:
-    """M: 128 characters are taken."""
+    """M: 128 characters are accepted."""
     answer = await client.get("/healthz", headers={"X-Request-Id": "~" * 128})
     assert answer.headers["x-request-id"] == "~" * 128
     assert request_id.get() == ""
@@ -188,7 +188,7 @@ async def test_an_error_outside_of_the_routes_is_a_500(lines: Lines) -> None:
 
 
 async def test_an_error_after_the_start_of_a_response(lines: Lines) -> None:
-    """M: an answer that breaks off is told with the status it began with."""
+    """M: an interrupted response is logged with the status of its start."""
 
     async def fail(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -208,7 +208,7 @@ async def test_an_error_after_the_start_of_a_response(lines: Lines) -> None:
 
 
 async def test_a_request_without_response(lines: Lines) -> None:
-    """M: a request whose sender went away before an answer is told as 499."""
+    """M: a request whose client disconnects before a response is logged as 499."""
 
     async def leave(_scope: Scope, _receive: Receive, _send: Send) -> None:
         return
@@ -297,7 +297,7 @@ async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lin
 
 
 async def test_the_token_of_the_metrics(settings: Settings) -> None:
-    """M: with a token in the settings `/metrics` is for those who have it."""
+    """M: with a token in the settings `/metrics` requires it."""
     async with started(
         create_app(settings.model_copy(update={"metrics_token": "s3cret"}))
     ) as client:

@@ -24,7 +24,7 @@ async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
 
 
 async def test_without_a_database(settings: Settings) -> None:
-    """M: without a database the app starts, lives, is not ready, and answers 503."""
+    """M: without a database the app starts, is alive, is not ready, and returns 503."""
     away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
     async with started(create_app(away)) as client:
         assert (await client.get("/healthz")).status_code == 200
