@@ -15,6 +15,7 @@ from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.copies import SourceMessage
 from app.domain.snapshots.snapshots import FAILED_SUMMARY, FORGOTTEN_SUMMARY
+from app.services.conversations.batches import Append
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.own_settings import OwnSettings
 from app.services.snapshots.restores import RestoreService, in_batches
