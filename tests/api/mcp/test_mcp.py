@@ -234,7 +234,7 @@ async def test_arguments_are_coerced(served: str, http: httpx.AsyncClient) -> No
 async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
     """L1: a name that is none of ours is no call that a model could mend."""
     async with connected(served) as client:
-        with pytest.raises(MCPError, match="no tool of that name; there are tool_") as caught:
+        with pytest.raises(MCPError, match="Unknown tool; the tools are tool_") as caught:
             await client.call_tool("shell", {"conversation_id": NOWHERE})
     assert caught.value.code == INVALID_PARAMS
 
