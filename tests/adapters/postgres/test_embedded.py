@@ -327,7 +327,10 @@ def test_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
     """A folder named postgres with other things in it is neither used nor emptied (33)."""
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "holiday.jpg").touch()
-    with pytest.raises(EmbeddedPostgresError, match="is not a PostgreSQL cluster"), running(tmp_path):
+    with (
+        pytest.raises(EmbeddedPostgresError, match="is not a PostgreSQL cluster"),
+        running(tmp_path),
+    ):
         pass
     assert (tmp_path / "postgres" / "holiday.jpg").exists()
 
