@@ -24,7 +24,7 @@ from app.api.http.bodies import NO_ANSWER, WireRequest, require_json, require_st
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import conversation_of
 from app.domain.common.errors import ContextError
-from app.domain.common.structure import StructureLimits
+from app.domain.common.json_structure import StructureLimits
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

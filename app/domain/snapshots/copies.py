@@ -138,7 +138,7 @@ def _wrapped(message: dict[str, Any]) -> dict[str, Any]:
     (parsed,) = openai_responses.parse(message, "")
     if parsed.role is not Role.ASSISTANT:
         return message
-    if not openai_responses.is_gathered(message):
+    if not openai_responses.is_item_group(message):
         message = {"role": "assistant", "output": [message]}
     first, *others = message["output"] or [{}]
     if "timestamp" not in first:
@@ -177,7 +177,7 @@ def _id_places(message: dict[str, Any], format: FormatName) -> list[tuple[dict[s
             places = [(call, "id") for call in message.get("tool_calls") or []]
             places += [(message, "tool_call_id")]
         case FormatName.OPENAI_RESPONSES:
-            items = message["output"] if openai_responses.is_gathered(message) else [message]
+            items = message["output"] if openai_responses.is_item_group(message) else [message]
             places = [(item, "call_id") for item in items]
             places += [(item, "id") for item in items if _is_known_by_id(item)]
         case FormatName.ANTHROPIC:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message, Role, Text
-from app.domain.compaction.extractive import recap
-from app.domain.compaction.summaries import SummaryRequest
+from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
 from app.domain.snapshots.snapshots import FAILED_SUMMARY, SnapshotPart
@@ -81,12 +81,12 @@ class SnapshotSummaries:
         ends = _pages((last.conversation_id, span) for span in last.spans[-1:])
         opening, closing = await self._read(*begins[0]), await self._read(*ends[-1])
         messages = sum(window.part.message_count for window in windows)
-        return recap(messages, len(windows), opening, closing)
+        return extract_snapshot_summary(messages, len(windows), opening, closing)
 
     async def _generated(
         self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str
     ) -> str:
-        effort = self._summariser.effort(tenant_id)
+        run = self._summariser.start_run(tenant_id)
         request = SummaryRequest(prompt=SUMMARY_PROMPT)
         summary: str | None = None
         batch: list[Message] = []
@@ -98,14 +98,14 @@ class SnapshotSummaries:
                     request,
                     model,
                     SUMMARY_TOKENS,
-                    effort,
+                    run,
                     is_end=False,
-                    least_chars=MIN_SUMMARY_CHARS,
+                    min_chars=MIN_SUMMARY_CHARS,
                 )
                 summary = result.text
             batch = messages
         result = await self._summariser.summarise(
-            batch, summary, request, model, SUMMARY_TOKENS, effort, least_chars=MIN_SUMMARY_CHARS
+            batch, summary, request, model, SUMMARY_TOKENS, run, min_chars=MIN_SUMMARY_CHARS
         )
         return result.text
 
